@@ -1,0 +1,1 @@
+"""nodemgr: GPUs on demand for development environments."""

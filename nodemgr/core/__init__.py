@@ -1,0 +1,1 @@
+"""The decisions, pure: `manager.step(state, event, now_ns)`. Imports nothing outside this package but the standard library."""

@@ -1,0 +1,167 @@
+"""What the manager wants done, as values. The edges do it, in the order given, after the change is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nodemgr.core.model import ConnectionId, DenyCode, ProcessKey, Uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Put (or with None delete) one row. `kind` is a table of the state; the value is its dataclass."""
+
+    kind: str  # "env", "task", "process", "grant", "request", "residue", "record", "counter"
+    key: str
+    value: object | None
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """An event for the stream and the store, e.g. `task.granted`. Integers are bytes, ns or counts."""
+
+    name: str
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class SendGrant:
+    connection: ConnectionId
+    rid: str
+    env: str
+    token: str
+    task_id: str
+    gpus: tuple[Uuid, ...]
+    rows: tuple[int, ...]
+    limits: tuple[int, ...]
+    """Bytes per GPU: the ledger's limit, or over UDP the process's cap."""
+    process: ProcessKey
+    slot: int | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendWait:
+    connection: ConnectionId
+    rid: str
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendDeny:
+    connection: ConnectionId
+    rid: str
+    code: DenyCode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendFence:
+    connection: ConnectionId
+    task_id: str
+    reason: str
+    rid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendNote:
+    connection: ConnectionId
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendAck:
+    connection: ConnectionId
+    rid: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLedger:
+    """Before the first grant of an env: make its ledger unless it is there."""
+
+    env: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimit:
+    env: str
+    uuid: Uuid
+    row: int
+    limit_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetSlot:
+    env: str
+    slot: int
+    generation: int
+    state: str  # "live", "stalled", "fenced"
+
+
+@dataclass(frozen=True, slots=True)
+class ClearSlot:
+    """After a process's death: its words become zero, the generation moves on."""
+
+    env: str
+    slot: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLedger:
+    """The env's last process is gone."""
+
+    env: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """From now on tell of this process's death and read its beats."""
+
+    process: ProcessKey
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unwatch:
+    process: ProcessKey
+
+
+@dataclass(frozen=True, slots=True)
+class WatchResidue:
+    """Look at the driver until this process's memory on this GPU is gone; send ResidueChanged at each change."""
+
+    process: ProcessKey
+    pid: int
+    uuid: Uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """By policy only (`stalled = "kill"`): end this process."""
+
+    process: ProcessKey
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Send a Tick at this time or sooner; None: no deadline is pending."""
+
+    deadline_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvChanged:
+    """The env's quota is new or gone: its directory, client.conf and key follow."""
+
+    env: str
+
+
+Effect = (
+    Save | Publish | SendGrant | SendWait | SendDeny | SendFence | SendNote | SendAck | OpenLedger | SetLimit | SetSlot
+    | ClearSlot | CloseLedger | Watch | Unwatch | WatchResidue | Kill | WakeAt | EnvChanged
+)

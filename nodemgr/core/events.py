@@ -1,0 +1,154 @@
+"""What can happen to a node, as values. The edges make them; `manager.step` answers each with effects.
+
+Identity (env, process, user, ancestors) is what the kernel or a verified MAC says, never a client's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nodemgr.core.model import ConnectionId, Gpu, ProcessKey, Quota, Transport, Uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who speaks, as the edge knows it."""
+
+    connection: ConnectionId
+    env: str
+    process: ProcessKey
+    transport: Transport
+    pid: int | None
+    user: str
+    ancestors: tuple[int, ...] = ()
+    """PIDs from parent to init: a process without a token joins the task of an ancestor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    caller: Caller
+    rid: str
+    token: str
+    gpus: int | None
+    memory_bytes: int | None
+    world: int
+    wait_ms: int | None
+    """None: without limit; 0: an answer at once."""
+    command: str
+    wall_ns: int
+    used_bytes: Mapping[Uuid, int] = field(default_factory=dict)
+    """Per GPU, what the env's ledger holds now: looked at only where memory_bytes is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    caller: Caller
+    rid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """A process comes back after a lost connection or a restarted manager."""
+
+    caller: Caller
+    rid: str
+    token: str
+    task_id: str
+    slot: int | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Sent to the core only for a process whose task is stalled; the others' beats stay at the edge."""
+
+    caller: Caller
+    rid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The process leaves its task."""
+
+    caller: Caller
+    rid: str
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """EOF: a hint. A lease stays (the pidfd is the truth); a waiter has timeout_ms to come back."""
+
+    connection: ConnectionId
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGone:
+    process: ProcessKey
+    wall_ns: int
+    residue_bytes: Mapping[Uuid, int] = field(default_factory=dict)
+    """What the driver still shows for its PID, per GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidueChanged:
+    """A later look at the driver: 0 ends the residue."""
+
+    process: ProcessKey
+    uuid: Uuid
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed. The edge sends it at the latest when `WakeAt` said."""
+
+    wall_ns: int
+    last_beat_ns: Mapping[ProcessKey, int]
+    """Of every process that holds or waits, over both transports."""
+    used_bytes: Mapping[tuple[str, Uuid], int] = field(default_factory=dict)
+    """The larger of ledger and driver, for each grant in `state.watched_grants()`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuota:
+    env: str
+    quota: Quota
+    by: str
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveQuota:
+    """The env is forgotten: waiting requests are denied, leases are fenced."""
+
+    env: str
+    by: str
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpusChanged:
+    """The whole inventory, as NVML shows it now. A GPU that is missing or ill is not healthy; it is never forgotten."""
+
+    gpus: tuple[Gpu, ...]
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseTask:
+    """`nodemgr release TASK`: fences a lease, or denies a waiting request of that id."""
+
+    task_id: str
+    by: str
+    wall_ns: int
+    env: str | None = None
+    """Set when a user asks: only tasks of his env."""
+    connection: ConnectionId | None = None
+
+
+Event = (
+    Acquire | Cancel | Rejoin | Beat | Release | Disconnected | ProcessGone | ResidueChanged | Tick | SetQuota
+    | RemoveQuota | GpusChanged | ReleaseTask
+)

@@ -1,0 +1,213 @@
+"""What the manager believes: GPUs, environments, tasks, grants, requests. Plain values only.
+
+Knows: the words of DESIGN.md as frozen dataclasses. Must not know: clocks, sockets, files, the wire.
+Times are integers of nanoseconds: `_ns` on the monotonic clock (deadlines), `_wall_ns` since the Unix
+epoch (what a person reads; never compared). Memory is in bytes. A GPU is named by its UUID everywhere.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+Uuid = str
+ConnectionId = int
+ProcessKey = str
+"""`unix:<pid>:<start ticks>` or `udp:<client id>`: one process, never another one later."""
+
+
+class DenyCode(str, enum.Enum):
+    """Why a request is refused: the one table of reasons (DESIGN.md, life of a request, 5)."""
+
+    NO_GPU = "no_gpu"
+    OVER_QUOTA = "over_quota"
+    MORE_THAN_NODE = "more_than_node"
+    UNKNOWN_ENV = "unknown_env"
+    MEMORY_ABOVE_LIMIT = "memory_above_limit"
+    FORBIDDEN_USER = "forbidden_user"
+    WAIT_TIMEOUT = "wait_timeout"
+    CANCELLED = "cancelled"
+    STORE_FULL = "store_full"
+    BAD_REQUEST = "bad_request"
+    RELEASED = "released"
+    TOO_MANY_PROCESSES = "too_many_processes"
+
+
+class Transport(str, enum.Enum):
+    UNIX = "unix"
+    UDP = "udp"
+
+
+class TaskState(str, enum.Enum):
+    RUNNING = "running"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The manager's own settings that decisions depend on."""
+
+    beat_ms: int = 1_000
+    timeout_ms: int = 5_000
+    max_tasks_per_gpu: int = 8
+    memory_overcommit: float = 1.0
+    stalled: str = "keep"  # or "kill"
+    stalled_grace_ms: int = 600_000
+    queues: tuple[tuple[str, int], ...] = (("high", 300), ("normal", 200), ("low", 100))  # name, rank
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    uuid: Uuid
+    index: int
+    """NVML's index, in PCI order: the ledger's row, and what is shown to people."""
+    name: str
+    memory_total_bytes: int
+    healthy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    gpus: int
+    memory_bytes: int | None = None
+    """The env's total over all its GPUs; None: no memory quota, a grant is a whole GPU."""
+    default_gpus: int | None = None
+    priority: str = "normal"
+    acquire: str = "first-use"  # or "import"
+    no_gpu: str = "error"  # or "cpu"
+    no_manager: str = "wait"  # or "cpu", "error"
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    @property
+    def memory_per_gpu_bytes(self) -> int | None:
+        """A fresh GPU's grant (DESIGN.md: `memory // gpus`)."""
+        if self.memory_bytes is None or self.gpus == 0:
+            return None
+        return self.memory_bytes // self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A member of a task that holds a lease."""
+
+    key: ProcessKey
+    env: str
+    task_id: str
+    transport: Transport
+    pid: int | None
+    """As the host sees it; None over UDP."""
+    user: str
+    slot: int | None
+    """Its slot in the env's ledger; None over UDP."""
+    generation: int
+    cap_bytes: int | None = None
+    """UDP only: the fixed share of each GPU's grant that this process may take."""
+    connection: ConnectionId | None = None
+    """Not stored: None until the process (re)connects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A lease and whose it is. It exists exactly while it holds GPUs."""
+
+    task_id: str
+    env: str
+    token: str
+    gpus: tuple[Uuid, ...]
+    fresh: tuple[Uuid, ...]
+    """Those of `gpus` that the env did not hold before."""
+    state: TaskState
+    command: str
+    since_ns: int
+    since_wall_ns: int
+    processes: tuple[ProcessKey, ...] = ()
+    stalled_since_ns: int | None = None
+    record_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An env's share of one GPU's memory; exists while a task of the env holds the GPU."""
+
+    env: str
+    uuid: Uuid
+    memory_bytes: int
+    """Taken out of the GPU's remaining memory and the env's remaining quota."""
+    limit_bytes: int
+    """What the ledger enforces now; below memory_bytes while a lowered quota or a stall waits for memory to be freed."""
+    tasks: int
+    stalled_tasks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Residue:
+    """Memory of a process that lost its lease, charged to the GPU until the driver shows it gone (promise 5)."""
+
+    env: str
+    uuid: Uuid
+    process: ProcessKey
+    pid: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """One process that waits for a request's answer."""
+
+    process: ProcessKey
+    rid: str
+    transport: Transport
+    pid: int | None
+    user: str
+    connection: ConnectionId | None
+    away_since_ns: int | None = None
+    """Set while it is disconnected: it has `timeout_ms` to come back to its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A task that waits in the queue."""
+
+    request_id: str
+    env: str
+    token: str
+    gpus: int
+    memory_bytes: int | None
+    """Per GPU, if the request names it."""
+    command: str
+    priority: str
+    sequence: int
+    since_ns: int
+    since_wall_ns: int
+    deadline_ns: int | None
+    askers: tuple[Asker, ...]
+    reason: str = ""
+    """Why it waits, one line ready to show; changes as the world does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One allocation, for `nodemgr allocations` (DESIGN.md, which GPUs)."""
+
+    record_id: int
+    env: str
+    task_id: str
+    command: str
+    gpus_new: tuple[Uuid, ...]
+    gpus_reused: tuple[Uuid, ...]
+    grant_bytes: tuple[int, ...]
+    remaining_gpus: int
+    remaining_memory_bytes: int | None
+    asked_wall_ns: int
+    granted_wall_ns: int
+    ended_wall_ns: int | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    name: str
+    quota: Quota
+    slots: frozenset[int] = field(default_factory=frozenset)
+    """Ledger slots in use, and those of dead processes whose memory is not yet gone."""

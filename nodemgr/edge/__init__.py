@@ -1,0 +1,1 @@
+"""The thin edges: sockets, store, NVML, processes, ledger, clock. They decide nothing."""
