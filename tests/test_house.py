@@ -1,0 +1,122 @@
+"""The house rules that a machine can hold: imports point one way, the core is pure, guests bring nothing along."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = {"nodemgr.core": 0, "nodemgr.edge": 1, "nodemgr.cli": 2}
+IMPURE = {"asyncio", "ctypes", "datetime", "io", "os", "pathlib", "random", "secrets", "select", "signal", "socket",
+          "sqlite3", "subprocess", "tempfile", "threading", "time", "uuid"}  # fmt: skip
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path, *, at_load: bool = False) -> Iterator[str]:
+    """Absolute names that a file imports; `at_load`: only those outside functions and TYPE_CHECKING."""
+    tree = ast.parse(path.read_text())
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if at_load and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if at_load and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 or not str(path.relative_to(ROOT)).startswith("nodemgr"), f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module)
+        pending.extend(ast.iter_child_nodes(node))
+
+
+def layer(name: str) -> int | None:
+    return next((rank for prefix, rank in LAYERS.items() if name == prefix or name.startswith(prefix + ".")), None)
+
+
+@pytest.mark.parametrize("path", [p for p in sources("nodemgr") if layer(module_name(p)) is not None], ids=module_name)
+def test_imports_point_from_cli_to_edge_to_core(path: Path) -> None:
+    own = layer(module_name(path))
+    assert own is not None
+    above = [name for name in imports(path) if (layer(name) or 0) > own]
+    assert not above, f"{module_name(path)} imports upwards: {above}"
+
+
+@pytest.mark.parametrize("path", sources("nodemgr/core"), ids=module_name)
+def test_the_core_touches_nothing_but_values(path: Path) -> None:
+    touched = {name.split(".")[0] for name in imports(path)} & IMPURE
+    assert not touched, f"{module_name(path)} reaches outside: {touched}"
+    outside = [n for n in imports(path) if n.split(".")[0] not in sys.stdlib_module_names | {"nodemgr"}]
+    assert not outside, f"{module_name(path)} needs more than the standard library: {outside}"
+    assert not [n for n in imports(path) if n.startswith("nodemgr.") and not n.startswith("nodemgr.core")]
+
+
+@pytest.mark.parametrize("path", sources("client_plugin", "sitecustomize"), ids=module_name)
+def test_guests_bring_the_standard_library_only(path: Path) -> None:
+    """At load: an adapter may of course import, inside a function, the framework that the user loaded himself."""
+    allowed = sys.stdlib_module_names | {"client_plugin"}
+    outside = [name for name in imports(path, at_load=True) if name.split(".")[0] not in allowed]
+    assert not outside, f"{module_name(path)} would load {outside} into a user's process"
+    assert not [name for name in imports(path) if name.split(".")[0] == "nodemgr"]
+
+
+def test_no_import_circles() -> None:
+    graph = {}
+    for path in sources("nodemgr", "client_plugin"):
+        graph[module_name(path)] = {n for n in imports(path, at_load=True)}
+    names = set(graph)
+
+    def resolve(imported: str) -> str | None:
+        return imported if imported in names else imported.rpartition(".")[0] if imported.rpartition(".")[0] in names else None
+
+    edges = {name: {r for i in targets if (r := resolve(i)) and r != name} for name, targets in graph.items()}
+    done: set[str] = set()
+
+    def walk(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, f"circle: {' -> '.join((*trail[trail.index(name):], name))}"
+        if name not in done:
+            for target in sorted(edges[name]):
+                walk(target, (*trail, name))
+            done.add(name)
+
+    for name in sorted(edges):
+        walk(name, ())
+
+
+@pytest.mark.parametrize("path", sources("nodemgr", "client_plugin", "sitecustomize", "csrc"), ids=module_name)
+def test_a_file_says_at_its_top_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "csrc").rglob("*.[ch]")), ids=lambda path: path.name)
+def test_a_c_file_says_at_its_top_what_it_is(path: Path) -> None:
+    assert re.match(r"\s*/[*/]", path.read_text()), f"{path} does not open with a comment"
+
+
+def test_no_module_is_called_utils() -> None:
+    assert not [path for path in sources("nodemgr", "client_plugin", "csrc") if path.stem in {"utils", "util", "helpers", "misc"}]
+
+
+def test_functions_fit_on_a_screen() -> None:
+    """Seventy lines, docstring and all."""
+    tall = []
+    for path in sources("nodemgr", "client_plugin", "sitecustomize"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno:
+                height = node.end_lineno - node.lineno + 1
+                if height > 70:
+                    tall.append(f"{module_name(path)}.{node.name}: {height} lines")
+    assert not tall, tall
