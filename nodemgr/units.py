@@ -1,0 +1,110 @@
+"""Sizes and durations as people write them, to and from integers with units. Pure.
+
+A size is a number with a unit, always: `8GiB` and `8Gi` are 8 * 2**30 bytes, `8GB` and `8G` are 8 * 10**9.
+A bare number is refused, since nobody knows which unit its writer had in mind.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+SIZE_UNITS = {
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
+    "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+}  # fmt: skip
+DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+MIN_SIZE_BYTES = 2**20
+"""Below a MiB no CUDA program can do anything: a unit was mistaken."""
+MAX_SIZE_BYTES = 2**48 - 1
+"""What a ledger word can hold (csrc/ledger.h)."""
+MAX_DURATION_MS = 366 * 86_400_000
+MAX_SIMULATED_GPUS = 16
+"""Rows of a ledger (csrc/ledger.h)."""
+
+SIZE_FORM = "write a number with its unit, e.g. 8GiB (2^30) or 8GB (10^9)"
+DURATION_FORM = "write a number with its unit, e.g. 500ms, 30s, 10min, 2h, 1d"
+NODE_FORM = "write COUNTxSIZE, e.g. 4x80GiB"
+
+_NUMBER_AND_UNIT = re.compile(r"([+-]?)([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)", re.ASCII)
+
+
+class UnitError(ValueError):
+    """What somebody wrote is no size, duration or node; the message shows the right form."""
+
+
+def _split(text: str, what: str, form: str) -> tuple[Fraction, str]:
+    match = _NUMBER_AND_UNIT.fullmatch(text.strip())
+    if match is None:
+        raise UnitError(f"{text!r} is no {what}: {form}")
+    sign, number, unit = match.groups()
+    if sign:
+        raise UnitError(f"{text!r}: a {what} has no sign: {form}")
+    return Fraction(number), unit
+
+
+def _one_of(unit: str, units: dict[str, int], text: str, what: str, form: str) -> int:
+    if not unit:
+        raise UnitError(f"{text!r} is a bare number: {form}")
+    if unit not in units:
+        raise UnitError(f"{text!r}: {unit!r} is no unit of a {what}: {form}")
+    return units[unit]
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `8GiB`, `1.5GB`; fractions of a byte are cut off. Raises UnitError."""
+    number, unit = _split(text, "size", SIZE_FORM)
+    size_bytes = int(number * _one_of(unit, SIZE_UNITS, text, "size", SIZE_FORM))
+    if size_bytes == 0:
+        raise UnitError(f"{text!r}: a size of zero grants nothing: {SIZE_FORM}")
+    if size_bytes < MIN_SIZE_BYTES:
+        raise UnitError(f"{text!r} is less than 1MiB, too small for any GPU program: {SIZE_FORM}")
+    if size_bytes > MAX_SIZE_BYTES:
+        raise UnitError(f"{text!r} is more memory than any node has (at most 255TiB): {SIZE_FORM}")
+    return size_bytes
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of a duration such as `30s`; `0` alone needs no unit. Raises UnitError."""
+    number, unit = _split(text, "duration", DURATION_FORM)
+    if number == 0 and not unit:
+        return 0
+    duration_ms = int(number * _one_of(unit, DURATION_UNITS_MS, text, "duration", DURATION_FORM))
+    if duration_ms > MAX_DURATION_MS:
+        raise UnitError(f"{text!r} is longer than a year: {DURATION_FORM}")
+    return duration_ms
+
+
+def parse_node(text: str) -> tuple[int, int]:
+    """(GPUs, bytes per GPU) of a simulated node such as `4x80GiB`. Raises UnitError."""
+    count, cross, size = text.strip().partition("x")
+    if not cross or not re.fullmatch("[0-9]{1,4}", count, re.ASCII):
+        raise UnitError(f"{text!r} is no node: {NODE_FORM}")
+    if not 1 <= int(count) <= MAX_SIMULATED_GPUS:
+        raise UnitError(f"{text!r}: a node has 1 to {MAX_SIMULATED_GPUS} GPUs: {NODE_FORM}")
+    return int(count), parse_size(size)
+
+
+def format_size(size_bytes: int) -> str:
+    """A size as people read it, in binary units: `80 GiB`, `1.5 GiB`, `0 B`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_bytes >= SIZE_UNITS[unit]:
+            return f"{size_bytes / SIZE_UNITS[unit]:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size_bytes} B"
+
+
+def format_duration(duration_ms: int) -> str:
+    """A duration as people read it, two units at most: `340 ms`, `4.2 s`, `3 min 5 s`, `2 d 1 h`."""
+    if duration_ms < 1_000:
+        return f"{duration_ms} ms"
+    if duration_ms < 10_000:
+        return f"{duration_ms / 1_000:.1f}".removesuffix(".0") + " s"
+    seconds = duration_ms // 1_000
+    for large, small, large_name, small_name in ((86_400, 3_600, "d", "h"), (3_600, 60, "h", "min"), (60, 1, "min", "s")):
+        if seconds >= large:
+            rest = seconds % large // small
+            return f"{seconds // large} {large_name}" + (f" {rest} {small_name}" if rest else "")
+    return f"{seconds} s"
