@@ -1,0 +1,33 @@
+"""Where NVIDIA's own headers are on this machine, if anywhere: the tests that compare ours with them ask here.
+
+Knows: the two places such headers come from (a CUDA toolkit, PyPI packages). Must not know: anything of the simulator.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+_PACKAGES = {
+    "cuda.h": ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
+    "nvml.h": ("nvidia-nvml-dev", "nvidia-nvml-dev-cu12"),
+}
+
+
+def _packaged(header: str, package: str) -> list[Path]:
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [Path(str(file.locate())) for file in files if file.name == header]
+
+
+def find(header: str) -> list[Path]:
+    """Every copy of `header` ("cuda.h" or "nvml.h"), real paths, without duplicates; [] where there is none."""
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include" / header
+    places = [toolkit] + [path for package in _PACKAGES[header] for path in _packaged(header, package)]
+    return sorted({path.resolve() for path in places if path.is_file()})
+
+
+WHY_SKIPPED = "no {}: install the CUDA toolkit or `pip install nvidia-cuda-runtime nvidia-nvml-dev`"
