@@ -1,0 +1,168 @@
+"""The build: one compiler run over csrc, two outputs, and the simulator beside them.
+
+Knows: which sources and flags make what, and where each output lies in the tree.
+Must not know: what the sources say. (The simulator builds itself: csrc/sim/build.py.)
+
+- client_plugin/_lib/libnodemgr.so: plain C for every process of an environment. libc alone, old glibc symbols, no Python.
+- nodemgr/_native: the cffi extension of the same wire, MAC and ledger, for the manager. One file for all Pythons from 3.11 (abi3).
+- nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
+
+`python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt (named in pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from setuptools import Distribution, Extension
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent.parent
+CSRC = ROOT / "csrc"
+
+CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"]
+# Preloadable into anything: all symbols bound at load, DT_NEEDED for what old glibcs keep outside libc.so.6,
+# our own calls never taken by somebody else's symbol, and never unloaded (a thread of ours may be running in it).
+SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt", "-ftls-model=initial-exec"]
+SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-z,now", "-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,--no-as-needed"]
+SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
+NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c"]
+NATIVE_HEADERS = ["wire.h", "ledger.h"]
+
+
+def compiler() -> list[str]:
+    return shlex.split(os.environ.get("CC", "cc"))
+
+
+def run(command: list[str]) -> None:
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if result.returncode != 0:
+        raise SystemExit(f"{shlex.join(command)}\n{result.stdout}failed with {result.returncode}")
+
+
+def compile_objects(sources: list[Path], flags: list[str], objects: Path) -> list[Path]:
+    outputs = []
+    for source in sources:
+        output = objects / f"{source.stem}.o"
+        run([*compiler(), *CFLAGS, *flags, "-c", str(source), "-o", str(output)])
+        outputs.append(output)
+    return outputs
+
+
+def replace_linked(command: list[str], output: Path) -> None:
+    """Links into a new file and renames: a library that running processes have mapped is never written to."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    fresh = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        run([*command, "-o", str(fresh)])
+        fresh.replace(output)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def build_client(output_directory: Path) -> Path:
+    """libnodemgr.so, from every csrc/*.c."""
+    output = output_directory / "libnodemgr.so"
+    with tempfile.TemporaryDirectory() as objects:
+        files = compile_objects(sorted(CSRC.glob("*.c")), SHIM_CFLAGS, Path(objects))
+        replace_linked([*compiler(), *map(str, files), *SHIM_LDFLAGS, *SHIM_LIBRARIES], output)
+    return output
+
+
+def build_simulator(output_directory: Path) -> list[Path]:
+    """The simulated libraries, and examples/hold.c as the demo's CUDA program."""
+    output_directory.mkdir(parents=True, exist_ok=True)
+    outputs: list[Path] = []
+    if (CSRC / "sim" / "build.py").exists():
+        outputs += load(CSRC / "sim" / "build.py", "csrc.sim.build").build(output_directory, shlex.join(compiler()))
+    hold = ROOT / "examples" / "hold.c"
+    if hold.exists():
+        outputs.append(output_directory / "hold")
+        libraries = [str(output_directory / "libcuda.so.1")] if outputs[:-1] else []
+        replace_linked([*compiler(), *CFLAGS, str(hold), *libraries, "-ldl"], outputs[-1])
+    return outputs
+
+
+def load(path: Path, name: str) -> ModuleType:
+    """A module by its file: a build has the project's root on no path."""
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def cffi_declarations() -> str:
+    """What the headers declare between their marks: each declaration stands once, in its header."""
+    parts = []
+    for header in NATIVE_HEADERS:
+        text = (CSRC / header).read_text()
+        parts += [piece.split("/* cffi: end */")[0] for piece in text.split("/* cffi: begin */")[1:]]
+    return "\n".join(["struct nm_limits; struct nm_usage;", *parts])
+
+
+def write_native(path: Path) -> None:
+    """The extension's C source."""
+    from cffi import FFI
+
+    ffi = FFI()
+    ffi.cdef(cffi_declarations())
+    includes = "".join(f'#include "{header}"\n' for header in NATIVE_HEADERS)
+    ffi.set_source("nodemgr._native", includes)
+    ffi.emit_c_code(str(path))
+
+
+class BuildExt(build_ext):
+    """build_ext, and the outputs that no Python imports."""
+
+    def native(self) -> Extension:
+        (extension,) = self.extensions
+        return extension
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        extension = self.native()
+        extension.py_limited_api = True
+        extension.sources = [str(Path("csrc") / name) for name in NATIVE_SOURCES]
+        extension.include_dirs = [str(CSRC)]
+        extension.define_macros = [("_GNU_SOURCE", ""), ("Py_LIMITED_API", "0x030b0000")]
+        extension.extra_compile_args = ["-std=gnu11", "-O2", "-fvisibility=hidden"]
+
+    def build_extension(self, ext: Any) -> None:
+        temporary = Path(self.build_temp)
+        temporary.mkdir(parents=True, exist_ok=True)
+        source = temporary / "_native.c"
+        write_native(source)
+        ext.sources = [*ext.sources, str(source)]
+        super().build_extension(ext)
+
+    def run(self) -> None:
+        super().run()
+        root = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
+        build_client(root / "client_plugin" / "_lib")
+        build_simulator(root / "nodemgr" / "_sim")
+
+
+def main() -> None:
+    os.chdir(ROOT)
+    distribution = Distribution({"name": "nodemgr", "ext_modules": [Extension("nodemgr._native", [])]})
+    with tempfile.TemporaryDirectory() as temporary:
+        command = BuildExt(distribution)
+        command.inplace = True
+        command.build_temp = temporary
+        command.ensure_finalized()
+        command.run()
+
+
+if __name__ == "__main__":
+    main()

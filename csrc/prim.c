@@ -1,0 +1,337 @@
+/* prim.c: see prim.h. */
+#include "prim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+#ifndef MFD_CLOEXEC
+#define MFD_CLOEXEC 1u
+#define MFD_ALLOW_SEALING 2u
+#endif
+#ifndef GRND_NONBLOCK
+#define GRND_NONBLOCK 1u
+#endif
+
+#define FIRST_HIGH_FD 100
+#define STACK_BYTES (256u << 10) /* static TLS of the host program is taken out of it */
+
+/* -- time and chance -- */
+
+uint64_t nm_now_ns(void)
+{
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+uint64_t nm_random(void)
+{
+    static _Atomic uint64_t fallback;
+    uint64_t value;
+    if (syscall(SYS_getrandom, &value, sizeof value, GRND_NONBLOCK) == (long)sizeof value)
+        return value;
+    /* Before the kernel's pool is ready, or without the call: unlike enough for request ids and pauses. */
+    return mix(nm_now_ns() ^ (uint64_t)nm_pid() << 32 ^ atomic_fetch_add(&fallback, UINT64_C(0x9e3779b97f4a7c15)));
+}
+
+static struct timespec timespec_of(uint64_t duration_ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(duration_ns / 1000000000u), .tv_nsec = (long)(duration_ns % 1000000000u)};
+}
+
+void nm_pause_ns(uint64_t duration_ns)
+{
+    struct timespec duration = timespec_of(duration_ns);
+    nanosleep(&duration, NULL);
+}
+
+/* -- waiting for a word -- */
+
+void nm_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
+{
+    struct timespec timeout = timespec_of(timeout_ns);
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &timeout, NULL, 0);
+}
+
+void nm_word_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+enum { UNLOCKED, LOCKED, CONTENDED };
+
+void nm_lock(struct nm_lock *lock)
+{
+    uint32_t expected = UNLOCKED;
+    if (atomic_compare_exchange_strong(&lock->word, &expected, LOCKED))
+        return;
+    while (atomic_exchange(&lock->word, CONTENDED) != UNLOCKED)
+        syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, CONTENDED, NULL, NULL, 0);
+}
+
+void nm_unlock(struct nm_lock *lock)
+{
+    if (atomic_exchange(&lock->word, UNLOCKED) == CONTENDED)
+        syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* -- processes -- */
+
+uint32_t nm_pid(void)
+{
+    return (uint32_t)syscall(SYS_getpid);
+}
+
+bool nm_is_secure(void)
+{
+    return getauxval(AT_SECURE) != 0;
+}
+
+static _Atomic(_Atomic uint32_t *) birth_page; /* one word; the kernel empties the page in a child */
+static _Atomic uint32_t birth_pid;             /* where the kernel cannot */
+
+void nm_fork_mark(void)
+{
+    _Atomic uint32_t *page = atomic_load(&birth_page);
+    if (page == NULL) {
+        void *fresh = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (fresh != MAP_FAILED && madvise(fresh, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) == 0) {
+            page = fresh;
+            atomic_store(&birth_page, page);
+        }
+    }
+    atomic_store(&birth_pid, nm_pid());
+    if (page != NULL)
+        atomic_store(page, 1);
+}
+
+bool nm_forked(void)
+{
+    _Atomic uint32_t *page = atomic_load_explicit(&birth_page, memory_order_acquire);
+    if (page != NULL)
+        return atomic_load_explicit(page, memory_order_relaxed) == 0;
+    uint32_t pid = atomic_load(&birth_pid);
+    return pid != 0 && pid != nm_pid();
+}
+
+int nm_thread_start(void *(*body)(void *))
+{
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigfillset(&all);
+    int error = pthread_attr_init(&attributes);
+    if (error != 0)
+        return error;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&thread, &attributes, body, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+/* -- descriptors -- */
+
+int nm_fd_high(int fd)
+{
+    if (fd < 0 || fd >= FIRST_HIGH_FD)
+        return fd;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, FIRST_HIGH_FD);
+    if (high < 0 && fd > 2)
+        return fd; /* the limit is below 100: it stays where it is */
+    if (high < 0)
+        high = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    int error = errno;
+    close(fd);
+    errno = error;
+    return high;
+}
+
+static bool file_status(int fd, struct stat *status)
+{
+    /* glibc re-versioned fstat in 2.33; the system call fills the same struct on 64-bit Linux. */
+    return syscall(SYS_fstat, fd, status) == 0;
+}
+
+bool nm_fd_id(int fd, struct nm_file_id *id)
+{
+    struct stat status;
+    if (!file_status(fd, &status))
+        return false;
+    *id = (struct nm_file_id){.device = (uint64_t)status.st_dev, .inode = (uint64_t)status.st_ino};
+    return true;
+}
+
+bool nm_fd_is(int fd, const struct nm_file_id *id)
+{
+    struct nm_file_id now;
+    return nm_fd_id(fd, &now) && now.device == id->device && now.inode == id->inode;
+}
+
+int64_t nm_fd_size(int fd)
+{
+    struct stat status;
+    return file_status(fd, &status) ? (int64_t)status.st_size : -1;
+}
+
+int nm_memfd(const char *name)
+{
+    return nm_fd_high((int)syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+}
+
+int64_t nm_file_read(const char *path, char *out, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0)
+        return -1;
+    size_t length = 0;
+    ssize_t got = 0;
+    while (length < size - 1 && ((got = read(fd, out + length, size - 1 - length)) > 0 || (got < 0 && errno == EINTR)))
+        length += got > 0 ? (size_t)got : 0;
+    out[length] = '\0';
+    close(fd);
+    return got < 0 ? -1 : (int64_t)length;
+}
+
+/* -- environment -- */
+
+const char *nm_env_get(const char *name)
+{
+    return getenv(name);
+}
+
+static bool names(const char *entry, const char *name, size_t length)
+{
+    return strncmp(entry, name, length) == 0 && entry[length] == '=';
+}
+
+/* A copy of `old` without `name`, with `entry` at its end (NULL: without it). */
+static char **environment_with(char **old, const char *name, char *entry)
+{
+    size_t count = 0, kept = 0, length = strlen(name);
+    while (old != NULL && old[count] != NULL)
+        count++;
+    char **fresh = malloc((count + 2) * sizeof *fresh);
+    if (fresh == NULL)
+        return NULL;
+    for (size_t i = 0; i < count; i++)
+        if (!names(old[i], name, length))
+            fresh[kept++] = old[i];
+    if (entry != NULL)
+        fresh[kept++] = entry;
+    fresh[kept] = NULL;
+    return fresh;
+}
+
+int nm_env_publish(const char *name, const char *value)
+{
+    char *entry = NULL;
+    if (value != NULL) {
+        size_t name_length = strlen(name), value_length = strlen(value);
+        entry = malloc(name_length + value_length + 2);
+        if (entry == NULL)
+            return ENOMEM;
+        memcpy(entry, name, name_length);
+        entry[name_length] = '=';
+        memcpy(entry + name_length + 1, value, value_length + 1);
+    }
+    for (;;) { /* again where another thread's setenv came between; ends as soon as nobody does */
+        char **old = __atomic_load_n(&environ, __ATOMIC_ACQUIRE);
+        char **fresh = environment_with(old, name, entry);
+        if (fresh == NULL) {
+            free(entry);
+            return ENOMEM;
+        }
+        if (__atomic_compare_exchange_n(&environ, &old, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            return 0;
+        free(fresh);
+    }
+}
+
+/* -- numbers and text -- */
+
+bool nm_number(const char *text, size_t length, uint64_t *out)
+{
+    uint64_t value = 0;
+    if (length == 0)
+        return false;
+    for (size_t i = 0; i < length; i++) {
+        unsigned digit = (unsigned)(unsigned char)text[i] - '0';
+        if (digit > 9 || value > (UINT64_MAX - digit) / 10)
+            return false;
+        value = value * 10 + digit;
+    }
+    *out = value;
+    return true;
+}
+
+size_t nm_copy(char *out, size_t size, const char *text)
+{
+    size_t length = 0;
+    if (size == 0)
+        return 0;
+    while (length < size - 1 && text[length] != '\0') {
+        out[length] = text[length];
+        length++;
+    }
+    out[length] = '\0';
+    return length;
+}
+
+void nm_printable(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
+        if (*c < 0x20 || *c == 0x7f)
+            *c = '?';
+        else if (*c == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f)
+            c[0] = c[1] = '?';
+    }
+}
+
+/* -- telling -- */
+
+void nm_say(const char *format, ...)
+{
+    char line[1400] = "nodemgr: ";
+    size_t prefix = strlen(line);
+    int saved = errno;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line + prefix, sizeof line - prefix - 1, format, arguments);
+    va_end(arguments);
+    nm_printable(line);
+    size_t length = strlen(line);
+    line[length++] = '\n';
+    ssize_t ignored = write(STDERR_FILENO, line, length);
+    (void)ignored;
+    errno = saved;
+}

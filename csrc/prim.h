@@ -1,0 +1,85 @@
+/* prim.h: every contact of the client with the operating system that has a trap in it, in one place.
+ *
+ * Knows: Linux system calls, glibc's symbol versions, the process's environment and descriptors.
+ * Must not know: the wire, the ledger, leases.
+ *
+ * All of it may run in a stranger's process: nothing here exits, aborts, blocks without a limit, changes a signal
+ * handler, or leaves a descriptor on 0, 1 or 2. No function needs malloc except nm_env_publish.
+ */
+#ifndef NM_PRIM_H
+#define NM_PRIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Old glibc versions of symbols that newer ones re-versioned, so that the object loads in old images (2.17). */
+#if defined(__x86_64__)
+#define NM_GLIBC_BASE "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define NM_GLIBC_BASE "GLIBC_2.17"
+#endif
+#ifdef NM_OLD_GLIBC /* defined for the preloadable object alone */
+#define NM_OLD_SYMBOL(name) __asm__(".symver " #name "," #name "@" NM_GLIBC_BASE)
+NM_OLD_SYMBOL(dlsym);
+NM_OLD_SYMBOL(dlvsym);
+NM_OLD_SYMBOL(dladdr);
+NM_OLD_SYMBOL(dlopen);
+NM_OLD_SYMBOL(pthread_create);
+NM_OLD_SYMBOL(pthread_sigmask);
+NM_OLD_SYMBOL(pthread_attr_setstacksize);
+NM_OLD_SYMBOL(pthread_once);
+NM_OLD_SYMBOL(pthread_key_create);
+NM_OLD_SYMBOL(pthread_getspecific);
+NM_OLD_SYMBOL(pthread_setspecific);
+NM_OLD_SYMBOL(pthread_mutex_trylock);
+NM_OLD_SYMBOL(pthread_detach);
+#endif
+
+#define NM_API __attribute__((visibility("default")))
+
+/* -- time and chance -- */
+uint64_t nm_now_ns(void);                       /* CLOCK_MONOTONIC: stands still for nobody's wall clock */
+uint64_t nm_random(void);                       /* 64 random bits (getrandom; never blocks) */
+void nm_pause_ns(uint64_t duration_ns);         /* sleeps at most that long; a signal ends it early */
+
+/* -- waiting for a word to change (futex, private to the process) -- */
+void nm_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns); /* returns early on a signal */
+void nm_word_wake(_Atomic uint32_t *word);      /* wakes all */
+
+/* -- a lock that a forked child may simply reset (it is one word) -- */
+struct nm_lock { _Atomic uint32_t word; };
+void nm_lock(struct nm_lock *lock);
+void nm_unlock(struct nm_lock *lock);
+
+/* -- processes -- */
+uint32_t nm_pid(void);                          /* getpid by system call: never a cached value */
+bool nm_is_secure(void);                        /* AT_SECURE: a setuid program */
+bool nm_forked(void);                           /* true in a child (fork or raw clone) of the process that called nm_fork_mark;
+                                                   one memory read where the kernel has MADV_WIPEONFORK, else getpid */
+void nm_fork_mark(void);                        /* this process is the one from now on */
+int nm_thread_start(void *(*body)(void *));     /* detached, all signals blocked, small stack; 0 or errno */
+
+/* -- descriptors -- */
+struct nm_file_id { uint64_t device, inode; };
+int nm_fd_high(int fd);                         /* moves fd to a number >= 100 where possible, never 0..2, close-on-exec; -1: closed, errno */
+bool nm_fd_id(int fd, struct nm_file_id *id);
+bool nm_fd_is(int fd, const struct nm_file_id *id); /* still the same file? (programs close what they do not know) */
+int64_t nm_fd_size(int fd);                     /* bytes, or -1 */
+int nm_memfd(const char *name);                 /* sealable memfd, close-on-exec, high number; -1: errno */
+int64_t nm_file_read(const char *path, char *out, size_t size); /* whole small file, NUL-terminated, cut at size-1; length or -1 */
+
+/* -- environment -- */
+const char *nm_env_get(const char *name);       /* pointer into the environment, or NULL */
+int nm_env_publish(const char *name, const char *value); /* value NULL removes; 0 or errno. Publishes a new array: the old one and its
+                                                   strings stay valid for threads that read them (so each call leaks a little) */
+
+/* -- numbers and text -- */
+bool nm_number(const char *text, size_t length, uint64_t *out); /* decimal digits only, no overflow, not empty */
+size_t nm_copy(char *out, size_t size, const char *text);       /* NUL-terminated, cut; returns the length copied */
+void nm_printable(char *text);                  /* control bytes (C0, DEL, C1 in UTF-8) become '?': another user's command may stand in a reason */
+
+/* -- the one way to tell the user something -- */
+void nm_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* "nodemgr: ...\n" on stderr, one write, made printable */
+
+#endif
