@@ -72,7 +72,8 @@ def build_client(output_directory: Path) -> Path:
     """libnodemgr.so, from every csrc/*.c."""
     output = output_directory / "libnodemgr.so"
     with tempfile.TemporaryDirectory() as objects:
-        files = compile_objects(sorted(CSRC.glob("*.c")), SHIM_CFLAGS, Path(objects))
+        sources = sorted(CSRC.glob("*.c")) if (CSRC / "shim.c").exists() else [CSRC / name for name in [*NATIVE_SOURCES, "client.c"]]
+        files = compile_objects(sources, SHIM_CFLAGS, Path(objects))
         replace_linked([*compiler(), *map(str, files), *SHIM_LDFLAGS, *SHIM_LIBRARIES], output)
     return output
 
