@@ -32,7 +32,7 @@ CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", "-fPIC", "-fvisibility=hi
 # Preloadable into anything: all symbols bound at load, DT_NEEDED for what old glibcs keep outside libc.so.6,
 # our own calls never taken by somebody else's symbol, and never unloaded (a thread of ours may be running in it).
 SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt", "-ftls-model=initial-exec"]
-SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-z,now", "-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,--no-as-needed"]
+SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-z,now,-z,nodelete,-z,defs", "-Wl,--no-as-needed"]
 SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
 NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c"]
 NATIVE_HEADERS = ["wire.h", "ledger.h"]
@@ -97,7 +97,8 @@ def load(path: Path, name: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

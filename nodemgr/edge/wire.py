@@ -1,0 +1,192 @@
+"""A packet's bytes to a typed message and back; MACs for UDP.
+
+Knows: the C codec (csrc/wire.c), whose one table is csrc/wire.def.
+Must not know: sockets, what a verb means, the core.
+
+Decoding is one call into C, which checks everything, and one slice per field. In Python a NUMBER is an int, a list a tuple,
+all else a str (TEXT that is not UTF-8 gets replacement characters: it is for people).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from nodemgr._native import ffi, lib
+
+Value = int | str | tuple[int, ...] | tuple[str, ...]
+
+PACKET_BYTES = 1200
+KEY_BYTES = 32
+
+
+class WireError(ValueError):
+    """A packet that does not keep to the table, or fields that do not fit it. str() is one line."""
+
+
+class Direction(IntEnum):
+    UP = lib.NM_UP
+    """client to manager"""
+    DOWN = lib.NM_DOWN
+
+
+class Message(NamedTuple):
+    """One packet. `fields` has the keys of csrc/wire.def that were there, each with a value of its type."""
+
+    verb: str
+    fields: Mapping[str, Value]
+
+    def number(self, key: str) -> int | None:
+        value = self.fields.get(key)
+        return value if isinstance(value, int) else None
+
+    def text(self, key: str) -> str | None:
+        value = self.fields.get(key)
+        return value if isinstance(value, str) else None
+
+    def numbers(self, key: str) -> tuple[int, ...]:
+        value = self.fields.get(key, ())
+        return tuple(entry for entry in value if isinstance(entry, int)) if isinstance(value, tuple) else ()
+
+    def names(self, key: str) -> tuple[str, ...]:
+        value = self.fields.get(key, ())
+        return tuple(entry for entry in value if isinstance(entry, str)) if isinstance(value, tuple) else ()
+
+
+def _listed(name_of: Callable[[int], object], first: int) -> list[str]:
+    names: list[str] = []
+    while (name := name_of(first + len(names))) != ffi.NULL:
+        names.append(ffi.string(name).decode())
+    return names
+
+
+def _decode_text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _decode_numbers(raw: bytes) -> tuple[int, ...]:
+    return tuple(map(int, raw.split(b",")))
+
+
+def _decode_names(raw: bytes) -> tuple[str, ...]:
+    return tuple(raw.decode().split(","))
+
+
+_DECODERS: dict[int, Callable[[bytes], Value]] = {
+    lib.NM_NUMBER: int,
+    lib.NM_TEXT: _decode_text,
+    lib.NM_NAME: bytes.decode,
+    lib.NM_HEX: bytes.decode,
+    lib.NM_NUMBERS: _decode_numbers,
+    lib.NM_NAMES: _decode_names,
+}
+
+_KEYS = _listed(lib.nm_wire_key_name, 0)
+_KEY_INDEX = {name: index for index, name in enumerate(_KEYS)}
+_VERBS = ["", *_listed(lib.nm_wire_verb_name, 1)]
+_VERB_INDEX = {name: index for index, name in enumerate(_VERBS) if name}
+_DIRECTION = {name: Direction(lib.nm_wire_verb_direction(index)) for name, index in _VERB_INDEX.items()}
+_REQUIRED = {
+    name: frozenset(key for bit, key in enumerate(_KEYS) if lib.nm_wire_verb_required(index) >> bit & 1)
+    for name, index in _VERB_INDEX.items()
+}
+_FIELDS = {
+    direction: [(name, _DECODERS[lib.nm_wire_key_type(key, direction)]) for key, name in enumerate(_KEYS)] for direction in Direction
+}
+
+VERBS: Mapping[str, Direction] = _DIRECTION
+REQUIRED: Mapping[str, frozenset[str]] = _REQUIRED
+
+_spans = ffi.new("uint16_t[]", 1 + 4 * len(_KEYS))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        raise WireError(ffi.string(lib.nm_wire_error_text(result)).decode())
+    return result
+
+
+def decode(packet: bytes, direction: Direction = Direction.UP) -> Message:
+    """The message that `packet` (without its MAC line) is, read as going in `direction`. Raises WireError.
+
+    Not to be called from several threads at once.
+    """
+    spans = ffi.unpack(_spans, _check(lib.nm_wire_spans(packet, len(packet), direction, _spans)))
+    table = _FIELDS[direction]
+    fields = {}
+    for at in range(1, len(spans), 4):
+        key, offset, length, escaped = spans[at : at + 4]
+        name, decoder = table[key]
+        raw = packet[offset : offset + length]
+        fields[name] = decoder(unquote_to_bytes(raw) if escaped else raw)
+    verb = _VERBS[spans[0]]
+    if verb == "GRANT":
+        fields.setdefault("visible", fields["gpus"])
+    return Message(verb, fields)
+
+
+_ESCAPES = {code: f"%{code:02x}" for code in (*range(0x20), 0x7F, ord("%"))}
+
+
+def _encode_value(key: str, value: Value, direction: Direction) -> bytes:
+    index = _KEY_INDEX.get(key)
+    if index is None:
+        raise WireError(f"unknown key {key!r}")
+    if lib.nm_wire_key_type(index, direction) == lib.NM_TEXT and isinstance(value, str):
+        return value.translate(_ESCAPES).encode("utf-8", "replace")
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    raw = text.encode("utf-8", "replace")
+    if lib.nm_wire_check_value(index, direction, raw, len(raw)) != lib.NM_WIRE_OK:
+        raise WireError(f"{key}={text!r} is not of the key's type")
+    return raw
+
+
+def encode(verb: str, **fields: Value | None) -> bytes:
+    """The packet for `verb` with `fields` (None: left out). Raises WireError where they do not fit the table or a packet.
+
+    GRANT's `visible` is left out where it says the same as `gpus` (sixteen UUIDs twice do not fit); decode puts it back.
+    """
+    direction = _DIRECTION.get(verb)
+    if direction is None:
+        raise WireError(f"unknown verb {verb!r}")
+    given = {key: value for key, value in fields.items() if value is not None}
+    if missing := _REQUIRED[verb] - given.keys():
+        raise WireError(f"{verb} without {', '.join(sorted(missing))}")
+    if verb == "GRANT" and given.get("visible") == given["gpus"]:
+        del given["visible"]
+    lines = [f"NODEMGR/1 {verb}\n".encode()]
+    lines += [b"%b=%b\n" % (key.encode(), _encode_value(key, value, direction)) for key, value in given.items()]
+    packet = b"".join(lines)
+    if len(packet) > PACKET_BYTES:
+        raise WireError(f"{verb} of {len(packet)} bytes: more than a packet's {PACKET_BYTES}")
+    return packet
+
+
+def cut_text(value: str, most_bytes: int) -> str:
+    """The longest beginning of `value` that takes at most `most_bytes` of a packet as a TEXT."""
+    size = 0
+    for at, character in enumerate(value):
+        size += len(character.translate(_ESCAPES).encode("utf-8", "replace"))
+        if size > most_bytes:
+            return value[:at]
+    return value
+
+
+def sign(packet: bytes, key: bytes) -> bytes:
+    """`packet` with its MAC line. Raises WireError where it does not fit any more."""
+    room = bytearray(packet) + bytearray(PACKET_BYTES)
+    size = _check(lib.nm_wire_sign(ffi.from_buffer(room), len(packet), len(room), _key(key)))
+    return bytes(room[:size])
+
+
+def verify(packet: bytes, key: bytes) -> bytes:
+    """`packet` without its MAC line. Raises WireError where that is missing or wrong."""
+    return packet[: _check(lib.nm_wire_verify(packet, len(packet), _key(key)))]
+
+
+def _key(key: bytes) -> bytes:
+    if len(key) != KEY_BYTES:
+        raise WireError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+    return key
