@@ -1,0 +1,89 @@
+"""The command line: it parses, asks the manager, prints. It decides nothing.
+
+Each verb is a module that is imported only when the verb is called, so that `nodemgr run` and `--help` start fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from nodemgr.cli.faults import Exit, Fault, say
+
+VERBS = {
+    "run": "Run a command in an environment of this node.",
+    "status": "Show GPUs, environments, tasks and the queue.",
+    "release": "Take a task's GPUs back, or a waiting request out of the queue.",
+    "allocations": "Show who was given which GPUs, when and why it ended.",
+    "events": "Show what happened on the node, and with --follow what happens.",
+    "doctor": "Check this installation, the manager and the environment.",
+    "quota": "Set, show and remove what each environment may use.",
+    "serve": "Run the manager in the foreground.",
+    "demo": "Show the whole story on this machine in half a minute.",
+    "completion": "Print the shell's completion script.",
+}
+"""Verb (and module in this package, whose `command` it is) -> its line in the help."""
+
+
+class LazyGroup(click.Group):
+    """Imports a verb's module when the verb is needed, and not for the list of all verbs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command = importlib.import_module(f"nodemgr.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"nodemgr {version('nodemgr')}")
+        ctx.exit()
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
+def nodemgr() -> None:
+    """GPUs on demand: a program gets its GPUs when it starts to use CUDA, within its environment's quota, and gives
+    them back when it ends."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one verb; returns the exit code. What a user can do wrong ends in one line, never in a traceback."""
+    try:
+        outcome = nodemgr.main(arguments, prog_name="nodemgr", standalone_mode=False)
+        sys.stdout.flush()
+        return outcome if isinstance(outcome, int) else 0
+    except click.exceptions.NoArgsIsHelpError as wanted:
+        wanted.show()
+        return Exit.USAGE
+    except click.UsageError as mistake:
+        path = mistake.ctx.command_path if mistake.ctx else "nodemgr"
+        say(f"{mistake.format_message().rstrip('.')} (see: {path} --help)")
+        return Exit.USAGE
+    except click.ClickException as mistake:
+        say(mistake.format_message())
+        return mistake.exit_code
+    except Fault as fault:
+        say(fault.message)
+        return fault.code
+    except (KeyboardInterrupt, click.Abort):
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The reader left (`nodemgr status | head -1`). Python would complain once more at exit about unwritten output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.BROKEN_PIPE

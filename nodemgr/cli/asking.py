@@ -1,0 +1,196 @@
+"""Whom a verb asks, and how: the manager on its control socket (admins), or as one of an environment's users on that
+environment's client socket.
+
+Knows: the two ways, and what a failure on them means to a person. Must not know: what is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from nodemgr import paths
+from nodemgr.cli.faults import Exit, Fault
+
+REFUSAL_EXITS = {"usage": Exit.USAGE, "quota": Exit.QUOTA_REFUSES}
+"""A refusal's code, where it is no plain failure."""
+DENIAL_EXITS = {
+    "over_quota": Exit.QUOTA_REFUSES, "more_than_node": Exit.QUOTA_REFUSES, "no_gpu": Exit.QUOTA_REFUSES,
+    "unknown_env": Exit.QUOTA_REFUSES, "forbidden_user": Exit.QUOTA_REFUSES, "memory_above_limit": Exit.QUOTA_REFUSES,
+    "wait_timeout": Exit.WAIT_TIMED_OUT,
+}  # fmt: skip
+"""The codes of a DENY (nodemgr/core/model.py) that have an exit code of their own."""
+
+ANSWER_TIMEOUT_S = 5.0
+MAX_ANSWER_BYTES = 1 << 20
+
+
+class Control:
+    """The manager's control socket, with its failures as Faults."""
+
+    def __init__(self, run_dir: Path) -> None:
+        from nodemgr.edge.control_client import ControlClient
+
+        self._client = ControlClient(run_dir)
+
+    def call(self, verb: str, **arguments: Any) -> Any:
+        """The verb's result. Raises Fault."""
+        from nodemgr.edge.control_client import ManagerRefused, ManagerUnreachable
+
+        try:
+            return self._client.call(verb, **arguments)
+        except ManagerUnreachable as away:
+            raise Fault(str(away), Exit.UNREACHABLE) from None
+        except ManagerRefused as refused:
+            raise Fault(str(refused), REFUSAL_EXITS.get(refused.code, Exit.FAILED)) from None
+
+
+def control(run_dir: Path | None) -> Control:
+    """The control socket of the manager that is meant; for verbs that only admins have."""
+    directory = run_dir or paths.find_run_dir()
+    if may_control(directory) is False:
+        raise Fault(
+            f"only root and the group nodemgr may give orders to the manager at {directory}; "
+            "what concerns your own environment: nodemgr status, release, doctor"
+        )
+    return Control(directory)
+
+
+def may_control(run_dir: Path) -> bool | None:
+    """Whether this user may talk on the control socket; None: there is none."""
+    path = run_dir / "control.sock"
+    try:
+        path.stat()
+    except PermissionError:
+        return False
+    except OSError:
+        return None
+    return os.access(path, os.W_OK)
+
+
+def own_env_dir() -> Path | None:
+    """The directory of the environment that this process runs in, or None outside of any."""
+    named = os.environ.get("NODEMGR_ENV_DIR")
+    directory = Path(named) if named else paths.CONTAINER_ENV_DIR
+    return directory if (directory / "client.conf").is_file() else None
+
+
+def read_client_conf(directory: Path) -> dict[str, str]:
+    """The settings that the manager wrote for the clients of an environment. Raises OSError."""
+    text = (directory / "client.conf").read_text(encoding="utf-8", errors="replace")
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+
+
+def own_or_all(what: str, *, run_dir: Path | None, env: str | None, argument: str | None = None, **admin: Any) -> Any:
+    """The answer to `what` for the environment that is named or that we are in, else for the whole node if this user
+    may ask that, else for the one environment that he may enter. `admin` are the control verb's arguments."""
+    directory = run_dir or paths.find_run_dir()
+    if env is not None:
+        return ask(_known_env_dir(directory, env), what, argument)
+    if run_dir is None and (own := own_env_dir()) is not None:
+        return ask(own, what, argument)
+    if may_control(directory) is not False:
+        return Control(directory).call(what, **admin)
+    return ask(_only_env_dir(directory), what, argument)
+
+
+def _known_env_dir(run_dir: Path, env: str) -> Path:
+    directory = paths.env_dir(run_dir, env)
+    if not directory.is_dir():
+        if not run_dir.is_dir():
+            raise Fault(f"no manager has its run directory at {run_dir} (start one: nodemgr serve)", Exit.UNREACHABLE)
+        raise Fault(f"no environment {env!r} at {run_dir} (an admin makes it: nodemgr quota set {env} --gpus N)", Exit.QUOTA_REFUSES)
+    return directory
+
+
+def _only_env_dir(run_dir: Path) -> Path:
+    """The directory of the only environment that lets this user in."""
+    open_to_us = []
+    for directory in sorted((run_dir / "envs").glob("*/")):
+        try:
+            ask(directory, "status")
+        except Fault as fault:
+            if fault.code != Exit.QUOTA_REFUSES:
+                raise
+        else:
+            open_to_us.append(directory)
+    if len(open_to_us) == 1:
+        return open_to_us[0]
+    if open_to_us:
+        names = ", ".join(directory.name for directory in open_to_us)
+        raise Fault(f"you may enter several environments ({names}): name one with --env", Exit.USAGE)
+    raise Fault(f"no environment at {run_dir} lets you in, and you are no admin there: ask one to name you in a quota", Exit.QUOTA_REFUSES)
+
+
+def ask(directory: Path, what: str, argument: str | None = None) -> Any:
+    """What an environment may know about itself, asked over its clients' way to the manager. Raises Fault."""
+    try:
+        address = read_client_conf(directory).get("address", "unix:socket")
+    except OSError as error:
+        said = f"{directory}/client.conf cannot be read ({error.strerror})"
+        raise Fault(f"{said}: is this an environment's directory?", Exit.UNREACHABLE) from None
+    scheme, _, place = address.partition(":")
+    text = _ask_unix(directory / place, what, argument) if scheme == "unix" else _ask_client(directory, what, argument)
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise Fault("the manager's answer is no JSON: are nodemgr here and the manager of one version?") from None
+    if isinstance(answer, dict) and "error" in answer:
+        raise Fault(str(answer["error"]), REFUSAL_EXITS.get(str(answer.get("code")), Exit.FAILED))
+    return answer
+
+
+def _ask_unix(path: Path, what: str, argument: str | None) -> str:
+    from nodemgr.edge import wire
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(ANSWER_TIMEOUT_S)
+        try:
+            connection.connect(str(path))
+            connection.send(wire.encode("ASK", rid=1, what=what, argument=argument))
+            return _pages(connection, path)
+        except TimeoutError:
+            raise Fault(f"the manager behind {path} does not answer (its log says why)", Exit.UNREACHABLE) from None
+        except (OSError, wire.WireError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise Fault(f"no manager answers behind {path} ({said}); tasks that run go on", Exit.UNREACHABLE) from None
+
+
+def _pages(connection: socket.socket, path: Path) -> str:
+    """The pages of one answer, put together. Raises Fault where the manager refuses."""
+    from nodemgr.edge import wire
+
+    pages: dict[int, str] = {}
+    while packet := connection.recv(wire.PACKET_BYTES):
+        message = wire.decode(packet, wire.Direction.DOWN)
+        if message.verb == "DENY":
+            raise Fault(message.text("reason") or "refused", DENIAL_EXITS.get(message.text("code") or "", Exit.FAILED))
+        if message.verb == "PART":
+            pages[message.number("index") or 0] = message.text("data") or ""
+            if len(pages) == message.number("count"):
+                return "".join(pages[index] for index in sorted(pages))
+    raise Fault(f"the manager behind {path} closed the connection (its log says why)", Exit.UNREACHABLE)
+
+
+def _ask_client(directory: Path, what: str, argument: str | None) -> str:
+    """Over UDP the client library asks: it has the key, the counters and the repeats."""
+    import ctypes
+
+    os.environ["NODEMGR_ENV_DIR"] = str(directory)
+    library = ctypes.CDLL(str(client_library()))
+    out = ctypes.create_string_buffer(MAX_ANSWER_BYTES)
+    length = library.nodemgr_ask(
+        what.encode(), None if argument is None else argument.encode(), out, ctypes.sizeof(out), int(ANSWER_TIMEOUT_S * 1_000)
+    )
+    if length < 0:
+        raise Fault(f"no manager answers behind {read_client_conf(directory).get('address')}; tasks that run go on", Exit.UNREACHABLE)
+    return out.raw[:length].decode(errors="replace")
+
+
+def client_library() -> Path:
+    """The shim, which is also the client in C."""
+    return paths.payload_dir() / "client_plugin" / "_lib" / "libnodemgr.so"

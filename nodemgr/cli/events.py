@@ -1,0 +1,85 @@
+"""`nodemgr events`: what happened on the node, and with --follow what happens, one event a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nodemgr import paths, units
+from nodemgr.cli import asking, options, tables
+from nodemgr.cli.faults import say
+
+ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
+"""What every event carries; the other fields are the event's own."""
+DEFAULT_COUNT = 50
+MAX_COUNT = 100_000
+
+
+@click.command(short_help="Show what happened on the node, and with --follow what happens.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.option("--since", type=click.IntRange(min=0), metavar="SEQUENCE", help="Events after this sequence number.")
+@click.option("--count", "-n", type=click.IntRange(0, MAX_COUNT), help=f"At most so many past ones (default: the last {DEFAULT_COUNT}).")
+@click.option("--name", "names", multiple=True, metavar="NAME", help="Only events of this name or family: task.granted, task (repeatable).")
+@options.run_dir_option
+@options.json_option
+def command(
+    follow: bool, since: int | None, count: int | None, names: tuple[str, ...], run_dir: Path | None, as_json: bool
+) -> None:
+    """Show what happened on the node, oldest first (for admins). JSON is one object a line."""
+    control = asking.control(run_dir)
+    said: dict[str, int] = {} if since is None else {"since": since}
+    if count is not None or since is None:
+        said["limit"] = DEFAULT_COUNT if count is None else count
+    past = control.call("events", **said)["events"]
+    for event in past:
+        _print(event, names, as_json)
+    if not follow:
+        return
+    after = past[-1]["sequence"] if past else _newest(control, since)
+    _follow(run_dir or paths.find_run_dir(), after, names, as_json)
+
+
+def _newest(control: asking.Control, since: int | None) -> int:
+    if since is not None:
+        return since
+    newest = control.call("events", limit=1)["events"]
+    return int(newest[-1]["sequence"]) if newest else 0
+
+
+def _follow(run_dir: Path, after: int, names: tuple[str, ...], as_json: bool) -> None:
+    from nodemgr.cli.event_stream import EventStream
+
+    def on_connection(connected: bool) -> None:
+        if not connected:
+            say("the manager went away; waiting for it")
+
+    with EventStream(run_dir, after, on_connection) as stream:
+        while (event := stream.next()) is not None:
+            _print(event, names, as_json)
+
+
+def _print(event: tables.Row, names: tuple[str, ...], as_json: bool) -> None:
+    if names and not any(event["name"] == name or event["name"].startswith(name + ".") for name in names):
+        return
+    if as_json:
+        options.print_json_line(event)
+    else:
+        click.echo(_line(event))
+
+
+def _line(event: tables.Row) -> str:
+    told = "  ".join(f"{key}={_value(key, value)}" for key, value in event.items() if key not in ENVELOPE and value not in (None, "", []))
+    return f"{tables.wall_time(event['time_ns'])}  {event['sequence']:>6}  {event['name']:<17} {told}".rstrip()
+
+
+def _value(key: str, value: Any) -> str:
+    """By the unit at the end of the name, as everywhere."""
+    if isinstance(value, int) and key.endswith("_bytes"):
+        return units.format_size(value)
+    if isinstance(value, int) and key.endswith("_ns") and not key.endswith("wall_ns"):
+        return units.format_duration(value // options.NS_PER_MS)
+    if isinstance(value, list):
+        return ",".join(_value(key, item) for item in value)
+    return tables.printable(str(value))

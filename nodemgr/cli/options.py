@@ -1,0 +1,102 @@
+"""Parameter types and options that several verbs share: sizes, durations, environments, run directory, --json."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from nodemgr import paths, units
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType
+
+F = TypeVar("F", bound=Callable[..., Any])
+NS_PER_MS = 1_000_000
+
+
+class Unit(ParamType):
+    """A size or duration: converted by `parse`, refused with the right form shown."""
+
+    def __init__(self, name: str, parse: Callable[[str], int], none_is: str | None = None) -> None:
+        self.name = name
+        self._parse = parse
+        self._none_is = none_is
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or (self._none_is and value == self._none_is):
+            return value
+        try:
+            return self._parse(value)
+        except units.UnitError as wrong:
+            self.fail(str(wrong), param, ctx)
+
+
+class EnvName(ParamType):
+    name = "env"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not paths.is_env_name(value):
+            self.fail(f"{value!r} is no name of an environment: {paths.ENV_NAME_FORM}", param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        run_dir = ctx.params.get("run_dir") or paths.find_run_dir()
+        try:
+            names = sorted(os.listdir(run_dir / "envs"))
+        except OSError:
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class Moment(ParamType):
+    """A time in the past, as nanoseconds since the epoch: how long ago (`2h`), or a date (`2026-01-31T12:00`)."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return int(datetime.datetime.fromisoformat(value).timestamp()) * 1_000 * NS_PER_MS
+        except ValueError:
+            pass
+        try:
+            return time.time_ns() - units.parse_duration_ms(value) * NS_PER_MS
+        except units.UnitError:
+            self.fail(f"{value!r} is no time: write how long ago (30min, 2h, 7d) or a date (2026-01-31T12:00)", param, ctx)
+
+
+SIZE = Unit("size", units.parse_size)
+SIZE_OR_NONE = Unit("size", units.parse_size, none_is="none")
+DURATION = Unit("duration", units.parse_duration_ms)
+ENV = EnvName()
+MOMENT = Moment()
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+def run_dir_option(function: F) -> F:
+    """`--run-dir`; None where it is not said, since then an environment around us comes first (see asking.py)."""
+    return click.option("--run-dir", type=DIRECTORY, envvar="NODEMGR_RUN_DIR", help="The manager's run directory.")(function)
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout: bytes and seconds as integers.")(function)
+
+
+def print_json(value: object) -> None:
+    """One object, readable; streams print one line an object instead."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: object) -> None:
+    click.echo(json.dumps(value, separators=(",", ":"), ensure_ascii=False))

@@ -1,0 +1,146 @@
+"""`nodemgr quota set|show|rm`: what each environment may use."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nodemgr import units
+from nodemgr.cli import asking, options, tables
+from nodemgr.cli.faults import say
+from nodemgr.cli.tables import Column
+
+MAX_GPUS = 1_024
+
+COLUMNS = (
+    Column("ENV", lambda q: q["env"]),
+    Column("GPUS", lambda q: q["gpus"], right=True),
+    Column("MEMORY", lambda q: tables.size(q["memory_bytes"]) or "whole GPUs", right=True),
+    Column("PER GPU", lambda q: tables.size(q["memory_per_gpu_bytes"]), right=True),
+    Column("DEFAULT", lambda q: q["default_gpus"], right=True),
+    Column("QUEUE", lambda q: q["priority"]),
+    Column("ACQUIRE", lambda q: q["acquire"]),
+    Column("NO GPU", lambda q: q["no_gpu"]),
+    Column("NO MANAGER", lambda q: q["no_manager"]),
+    Column("USERS", lambda q: _members(q)),
+)
+
+
+def _members(quota: tables.Row) -> str:
+    names = [*quota["users"], *("@" + group for group in quota["groups"])]
+    return ",".join(names) or "root only"
+
+
+def _known_user(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        try:
+            pwd.getpwnam(name)
+        except KeyError:
+            raise click.BadParameter(f"this node has no user {name!r} (getent passwd lists them)") from None
+    return names
+
+
+def _known_group(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        try:
+            grp.getgrnam(name)
+        except KeyError:
+            raise click.BadParameter(f"this node has no group {name!r} (getent group lists them)") from None
+    return names
+
+
+@click.group(short_help="Set, show and remove what each environment may use.")
+def command() -> None:
+    """What each environment may use of this node. Changes are live: a number of GPUs holds from the next request, a
+    memory quota from the next allocation of a running task."""
+
+
+def _gpus_or_none(_ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | str | None:
+    if text is None or text == "none":
+        return text
+    if not text.isascii() or not text.isdecimal() or not 0 <= int(text[:9]) <= MAX_GPUS or len(text) > 9:
+        raise click.BadParameter(f"{text!r} is no number of GPUs: write 0 to {MAX_GPUS}, or none")
+    return int(text)
+
+
+@command.command("set")
+@click.argument("env", type=options.ENV)
+@click.option("--gpus", type=click.IntRange(0, MAX_GPUS), required=True, help="GPUs at a time.")
+@click.option("--memory", type=options.SIZE_OR_NONE, help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs.")
+@click.option("--memory-per-gpu", type=options.SIZE, help="The same, said per GPU.")
+@click.option("--default-gpus", callback=_gpus_or_none, metavar="N", help="What a request that names no number gets; none: all.")
+@click.option("--priority", metavar="QUEUE", help="The queue its requests wait in (high, normal, low).")
+@click.option("--acquire", type=click.Choice(["import", "first-use"]), help="When a program asks for its GPUs.")
+@click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets that may have no GPU.")
+@click.option("--no-manager", type=click.Choice(["wait", "cpu", "error"]), help="What it does while no manager answers.")
+@click.option("--user", "users", multiple=True, callback=_known_user, metavar="USER", help="Who may enter (repeatable).")
+@click.option("--group", "groups", multiple=True, callback=_known_group, metavar="GROUP", help="The same for a group.")
+@click.option("--nobody", is_flag=True, help="Forget the users and groups named before.")
+@options.run_dir_option
+@options.json_option
+def set_quota(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **said: Any) -> None:
+    """Set the quota of ENV, or make ENV.
+
+    What is not named keeps its value. Quotas may add up to more than the node has: only what is granted is bounded.
+    """
+    arguments = {"env": env, **_arguments(nobody=nobody, **said)}
+    result = asking.control(run_dir).call("quota_set", **arguments)
+    for warning in result["warnings"]:
+        say(f"warning: {warning}")
+    if as_json:
+        options.print_json({"schema_version": 1, "quota": result["quota"]})
+    else:
+        tables.show(COLUMNS, [result["quota"]])
+
+
+def _arguments(
+    *, gpus: int, memory: int | str | None, memory_per_gpu: int | None, default_gpus: int | str | None,
+    users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, **policies: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What was said, in the manager's words: a key that is absent keeps its value, None unsets."""
+    if memory is not None and memory_per_gpu is not None:
+        raise click.UsageError("--memory and --memory-per-gpu say the same thing twice: name one of them")
+    if nobody and (users or groups):
+        raise click.UsageError("--nobody together with --user or --group: name one of them")
+    said: dict[str, Any] = {"gpus": gpus, **{name: value for name, value in policies.items() if value is not None}}
+    if memory_per_gpu is not None:
+        if gpus == 0:
+            raise click.UsageError("--memory-per-gpu with --gpus 0: there is no GPU to have memory on")
+        if memory_per_gpu * gpus > units.MAX_SIZE_BYTES:
+            raise click.UsageError("--memory-per-gpu times --gpus is more memory than any node has")
+        said["memory_bytes"] = memory_per_gpu * gpus
+    if memory is not None:
+        said["memory_bytes"] = None if memory == "none" else memory
+    if default_gpus is not None:
+        said["default_gpus"] = None if default_gpus == "none" else default_gpus
+    if users or groups or nobody:
+        said |= {"users": list(users), "groups": list(groups)}
+    return said
+
+
+@command.command("show")
+@click.argument("env", type=options.ENV, required=False)
+@options.run_dir_option
+@options.json_option
+def show_quotas(env: str | None, run_dir: Path | None, as_json: bool) -> None:
+    """Show the quota of ENV, or of every environment."""
+    result = asking.control(run_dir).call("quota_show", **({"env": env} if env else {}))
+    if as_json:
+        options.print_json(result)
+    else:
+        tables.show(COLUMNS, result["quotas"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
+
+
+@command.command("rm")
+@click.argument("env", type=options.ENV)
+@options.run_dir_option
+def remove_quota(env: str, run_dir: Path | None) -> None:
+    """Forget ENV: its waiting requests are refused, its tasks lose their GPUs."""
+    result = asking.control(run_dir).call("quota_rm", env=env)
+    for warning in result.get("warnings", ()):
+        say(f"warning: {warning}")
+    say(f"{env} is removed")

@@ -1,0 +1,99 @@
+"""`nodemgr status`: GPUs, environments, tasks and the queue, as tables or as one JSON object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from nodemgr.cli import asking, options, tables
+from nodemgr.cli.faults import say
+from nodemgr.cli.tables import Column, Row
+
+MAX_PIDS_SHOWN = 4
+
+
+def _pids(task: Row) -> str:
+    pids = task["pids"]
+    more = f"+{len(pids) - MAX_PIDS_SHOWN}" if len(pids) > MAX_PIDS_SHOWN else ""
+    return ",".join(map(str, pids[:MAX_PIDS_SHOWN])) + more or "-"
+
+
+def gpu_columns() -> tuple[Column, ...]:
+    return (
+        Column("GPU", lambda g: g["index"], right=True),
+        Column("NAME", lambda g: g["name"]),
+        Column("STATE", lambda g: g["state"]),
+        Column("MEMORY", lambda g: tables.size(g["memory_total_bytes"]), right=True),
+        Column("GRANTED", lambda g: tables.size(g["memory_granted_bytes"]), right=True),
+        Column("USED", lambda g: tables.size(g["memory_used_bytes"]), right=True),
+        Column("TASKS", lambda g: g["tasks"], right=True),
+        Column("UUID", lambda g: g["uuid"]),
+    )
+
+
+def env_columns() -> tuple[Column, ...]:
+    return (
+        Column("ENV", lambda e: e["name"]),
+        Column("GPUS", lambda e: f"{len(e['gpus'])}/{e['quota']['gpus']}", right=True),
+        Column("MEMORY QUOTA", lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs", right=True),
+        Column("REMAINING", lambda e: tables.size(e["memory_remaining_bytes"]), right=True),
+        Column("QUEUE", lambda e: e["quota"]["priority"]),
+    )
+
+
+def task_columns(index_of: dict[str, int]) -> tuple[Column, ...]:
+    return (
+        Column("TASK", lambda t: t["id"]),
+        Column("ENV", lambda t: t["env"]),
+        Column("STATE", lambda t: t["state"]),
+        Column("GPUS", lambda t: tables.gpu_list([index_of.get(gpu, gpu) for gpu in t["gpus"]])),
+        Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True),
+        Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True),
+        Column("PIDS", _pids),
+        Column("COMMAND", lambda t: t["command"], rest=True),
+    )
+
+
+def queue_columns() -> tuple[Column, ...]:
+    return (
+        Column("PLACE", lambda r: r["position"], right=True),
+        Column("REQUEST", lambda r: r["id"]),
+        Column("ENV", lambda r: r["env"]),
+        Column("GPUS", lambda r: r["gpus"], right=True),
+        Column("QUEUE", lambda r: r["priority"]),
+        Column("WHY", lambda r: r["reason"], rest=True),
+    )
+
+
+def _age(seconds: float | None) -> str | None:
+    text = tables.seconds(seconds)
+    return None if text is None else f"{text} ago"
+
+
+@click.command(short_help="Show GPUs, environments, tasks and the queue.")
+@click.option("--env", type=options.ENV, help="Only this environment, asked as one of its users.")
+@options.run_dir_option
+@options.json_option
+def command(env: str | None, run_dir: Path | None, as_json: bool) -> None:
+    """Show GPUs, environments, tasks and the queue: an admin sees the node, a user his environment's part of it."""
+    status = asking.own_or_all("status", run_dir=run_dir, env=env)
+    if as_json:
+        options.print_json(status)
+    else:
+        show(status)
+
+
+def show(status: Row) -> None:
+    index_of = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
+    tables.show(gpu_columns(), status["gpus"], empty="No GPU.")
+    click.echo()
+    tables.show(env_columns(), status["envs"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
+    if status["tasks"]:
+        click.echo()
+        tables.show(task_columns(index_of), status["tasks"])
+    if status["queue"]:
+        click.echo()
+        tables.show(queue_columns(), status["queue"])
+    for line in status.get("notes", ()):
+        say(line)

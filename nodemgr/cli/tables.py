@@ -1,0 +1,100 @@
+"""Tables for people: one list of columns a table, aligned, coloured only on a terminal without NO_COLOR.
+
+Knows: how text is laid out. Must not know: where rows come from.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from nodemgr import units
+
+Row = Mapping[str, Any]
+
+COLOURS = {
+    "healthy": "green", "running": "green", "ok": "green",
+    "waiting": "yellow", "stalled": "yellow", "away": "yellow",
+    "lost": "red", "unhealthy": "red", "FAIL": "red",
+}  # fmt: skip
+"""Words of state that stand out."""
+
+
+class Column(NamedTuple):
+    title: str
+    cell: Callable[[Row], object]
+    right: bool = False
+    """Numbers stand at the right."""
+    rest: bool = False
+    """The last column may be long: cut at the terminal's edge."""
+
+
+def colours_wanted() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def printable(text: str) -> str:
+    """Text from outside (a command line, say) on one line, without anything that steers a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], width_limit: int | None) -> str:
+    parts = [
+        cell.rjust(width) if column.right else cell.ljust(width)
+        for cell, column, width in zip(cells, columns, widths, strict=True)
+    ]
+    line = "  ".join(parts).rstrip()
+    if width_limit is not None and len(line) > width_limit and columns[-1].rest:
+        line = line[: width_limit - 1] + "…"
+    return line
+
+
+def render(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
+    """The lines of a table with its titles; a value of None shows as `-`."""
+    cells = [[printable("-" if (value := column.cell(row)) is None else str(value)) for column in columns] for row in rows]
+    titles = [column.title for column in columns]
+    widths = [max(len(line[i]) for line in (titles, *cells)) for i in range(len(columns))]
+    widths[-1] = 0 if not columns[-1].right else widths[-1]
+    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = [_line(line, columns, widths, limit) for line in (titles, *cells)]
+    if not colours_wanted():
+        return lines
+    return [click.style(lines[0], bold=True), *(_coloured(line) for line in lines[1:])]
+
+
+def _coloured(line: str) -> str:
+    return " ".join(click.style(word, fg=COLOURS[word]) if word in COLOURS else word for word in line.split(" "))
+
+
+def show(columns: Sequence[Column], rows: Sequence[Row], *, heading: str | None = None, empty: str | None = None) -> None:
+    """Prints a table, or where it has no rows the line `empty`."""
+    if heading is not None:
+        click.echo(click.style(heading, bold=True) if colours_wanted() else heading)
+    if rows:
+        for line in render(columns, rows):
+            click.echo(line)
+    elif empty is not None:
+        click.echo(empty)
+
+
+def size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else units.format_size(size_bytes)
+
+
+def seconds(value: float | None) -> str | None:
+    return None if value is None else units.format_duration(int(value * 1_000))
+
+
+def wall_time(wall_ns: int | None) -> str | None:
+    """Local time, to the second."""
+    return None if wall_ns is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns // 1_000_000_000))
+
+
+def gpu_list(indices: Sequence[object] | None) -> str:
+    return ",".join(str(index) for index in indices) if indices else "-"
