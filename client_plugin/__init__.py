@@ -1,0 +1,14 @@
+"""The client inside users' Python processes: an import hook, one adapter per framework, and the waiting line.
+
+Standard library only, Python 3.8 and later, nothing of `nodemgr`. Loaded by sitecustomize.py at the first import of a framework, under
+a name of its own. Asking, waiting, holding and beating are done by libnodemgr.so (csrc/client.h); here is what only Python can do:
+
+- loading      wraps the loader of a framework
+- hook         what happens before and after a framework's code runs
+- adapters/    which calls of each framework use CUDA first, and which only ask about it
+- lease        asks and waits, so that Ctrl-C ends a wait before the driver has been called
+- waiting      the line that tells how the wait goes
+- environment  os.environ, the task token, what CUDA_VISIBLE_DEVICES wishes
+- native       libnodemgr.so through ctypes
+- faults       one line for each fault of ours, once; the user's program goes on
+"""

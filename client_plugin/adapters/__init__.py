@@ -1,0 +1,75 @@
+"""One adapter per framework: which of its calls use CUDA first (gates), and which only ask about it (questions).
+
+An adapter offers
+    DEFAULTS           variables that the framework is given unless the user has set them
+    FIRST_USE_UNSEEN   whether only the shim can see its first use of CUDA (without the shim it acquires at load)
+    adapt(module)      wraps its calls; called when the framework is loaded, again after a reload
+
+Knows: how to wrap a call once. Must not know: any framework.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+from .. import interrupts, lease
+
+_MARK = "_nodemgr_wrapped"
+
+
+def member(root: Any, path: str) -> Any:
+    """root.a.b for "a.b"; None where a part is missing: another version of the framework, or another build."""
+    for part in path.split(".") if path else ():
+        root = getattr(root, part, None)
+        if root is None:
+            return None
+    return root
+
+
+def gate(owner: Any, name: str, applies: Callable[..., bool], prepare: Callable[..., None] | None = None) -> None:
+    """Let owner.name hold a lease before it runs.
+
+    `applies`, asked with the call's arguments: does this call use CUDA, and anew? `prepare`, with the same, once the lease is held.
+    """
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def gated(*args: Any, **kwargs: Any) -> Any:
+            if not applies(*args, **kwargs):
+                return original(*args, **kwargs)
+            lease.require()
+            if prepare is not None:
+                prepare(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                interrupts.raise_kept()
+
+        return gated
+
+    _replace(owner, name, make)
+
+
+def question(owner: Any, name: str, reply: Callable[[int], Any], applies: Callable[[], bool]) -> None:
+    """Let owner.name answer with reply(GPUs that a request would get) while no lease is held, and not touch the driver."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            gpus = lease.expected_gpus() if applies() else None
+            return original(*args, **kwargs) if gpus is None else reply(gpus)
+
+        return asked
+
+    _replace(owner, name, make)
+
+
+def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(owner, name, None)
+    if original is None or hasattr(original, _MARK):
+        return
+    made = make(original)
+    setattr(made, _MARK, True)
+    static = isinstance(owner, type) and isinstance(owner.__dict__.get(name), staticmethod)
+    setattr(owner, name, staticmethod(made) if static or name == "__new__" else made)

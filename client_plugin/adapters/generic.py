@@ -1,0 +1,15 @@
+"""mxnet, caffe, paddle, cupy: nothing of theirs is wrapped. The shim's cuInit sees their first use; without the shim, their import is it.
+
+Knows: that there is nothing to know. Must not know: one of them.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+DEFAULTS: dict[str, str] = {}
+FIRST_USE_UNSEEN = True
+
+
+def adapt(module: ModuleType) -> None:
+    pass

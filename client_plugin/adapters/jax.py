@@ -1,0 +1,61 @@
+"""JAX: the lease is acquired before its backends are initialised.
+
+Knows: jax._src.xla_bridge and how CUDA plugins are found. Must not know: how a lease is got.
+The gate stands before the discovery of plugins: the CUDA plugin counts devices there already, inside an `except:` that swallows all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from types import ModuleType
+from typing import Any
+
+from .. import faults, lease, nvml
+from . import gate, member
+
+DEFAULTS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+FIRST_USE_UNSEEN = False
+FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+CUDA = frozenset({"cuda", "gpu"})
+
+
+def adapt(jax: ModuleType) -> None:
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+
+    def first_use() -> bool:
+        return not member(bridge, "_backends") and _wants_cuda(bridge)
+
+    def cuda_backend(platform: str) -> bool:
+        return platform in CUDA
+
+    gate(bridge, "backends", first_use, _limit_memory)
+    gate(bridge, "_init_backend", cuda_backend)
+
+
+def _wants_cuda(bridge: Any) -> bool:
+    """By the user's choice of platforms; without one, by the plugins that are installed."""
+    platforms = member(bridge, "config.jax_platforms.value") or os.environ.get("JAX_PLATFORMS") or ""
+    if platforms:
+        return not CUDA.isdisjoint(platforms.split(","))
+    try:
+        installed = importlib.import_module("jax_plugins").__path__  # a namespace package: there is one where a plugin is
+        plugins = [plugin.name for plugin in pkgutil.iter_modules(installed)]
+    except ImportError:
+        plugins = []
+    plugins += [*(member(bridge, "_backend_factories") or ()), os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "")]
+    return any("cuda" in plugin for plugin in plugins)
+
+
+def _limit_memory() -> None:
+    """Without the shim: JAX's own allocator keeps to the smallest share that the lease has of one of its GPUs."""
+    if lease.preloaded():
+        return
+    try:
+        shares = [limit / nvml.total_bytes(uuid) for uuid, limit in zip(lease.gpus(), lease.limits())]
+        if shares and min(shares) < 1:
+            lease.share(FRACTION, f"{min([*shares, float(os.environ.get(FRACTION) or 1)]):.4f}")
+    except Exception as error:
+        faults.report("JAX's memory limit", error)

@@ -1,0 +1,56 @@
+"""PyTorch: torch.cuda initialises lazily, so that is where the lease is acquired; its questions are answered before.
+
+Knows: torch.cuda and the parts of torch._C that initialise the driver. Must not know: how a lease is got.
+Every use of a CUDA tensor goes through torch.cuda._lazy_init (the C++ code looks it up in the module too), which calls
+torch._C._cuda_init; modules that imported the former by name are caught by the latter. The rest of GATES reach the driver without it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from .. import faults, lease
+from . import gate, member, question
+
+DEFAULTS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # is_available() asks NVML, and does not initialise the driver
+FIRST_USE_UNSEEN = False
+
+GATES = (
+    ("cuda", "_lazy_init"),
+    ("_C", "_cuda_init"),
+    ("cuda.streams.Stream", "__new__"),
+    ("cuda.graphs.CUDAGraph", "__new__"),
+    ("cuda.memory.MemPool", "__init__"),
+    ("_C._distributed_c10d.ProcessGroupNCCL", "__init__"),
+)
+
+
+def adapt(torch: ModuleType) -> None:
+    cuda: Any = member(torch, "cuda")
+    if cuda is None or member(torch, "version.hip"):
+        return
+
+    def first_use(*_args: Any, **_kwargs: Any) -> bool:
+        return bool(cuda._is_compiled()) and not cuda._initialized
+
+    for path, name in GATES:
+        owner = member(torch, path)
+        if owner is not None:
+            gate(owner, name, first_use)
+    question(cuda, "is_available", lambda gpus: gpus > 0, cuda._is_compiled)
+    question(cuda, "device_count", lambda gpus: gpus, cuda._is_compiled)
+    question(torch._C, "_cuda_getDeviceCount", lambda gpus: gpus, cuda._is_compiled)
+    if not lease.preloaded():
+        cuda._lazy_call(lambda: _limit_memory(cuda))
+
+
+def _limit_memory(cuda: Any) -> None:
+    """Without the shim: PyTorch's own allocator keeps to the grant. Runs when torch.cuda initialises."""
+    try:
+        for index, limit_bytes in enumerate(lease.limits()[: cuda.device_count()]):
+            total_bytes = cuda.get_device_properties(index).total_memory
+            if limit_bytes < total_bytes:
+                cuda.set_per_process_memory_fraction(limit_bytes / total_bytes, index)
+    except Exception as error:
+        faults.report("PyTorch's memory limit", error)

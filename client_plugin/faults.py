@@ -1,0 +1,39 @@
+"""What this package says to the user, and how a fault of its own ends: in one line, once, never in the user's program.
+
+Knows: sys.stderr. Must not know: why something failed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_said: set[str] = set()
+
+
+def write(text: str) -> None:
+    """Never raises: a closed or missing stderr, or one that cannot spell the text, is the user's right."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):
+        pass
+
+
+def printable(text: str) -> str:
+    """Without control characters: a line may carry another user's words."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def say(line: str) -> None:
+    write(f"nodemgr: {printable(line)}\n")
+
+
+def say_once(line: str) -> None:
+    if line not in _said:
+        _said.add(line)
+        say(line)
+
+
+def report(what: str, error: BaseException) -> None:
+    """A fault of ours, told once."""
+    say_once(f"{what} failed ({type(error).__name__}: {error}); the program goes on without it")

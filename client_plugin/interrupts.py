@@ -1,0 +1,53 @@
+"""An exception that ended a wait inside a call of the driver: it may not cross the C code there, so it is raised behind it.
+
+Knows: threads and frames. Must not know: what was waited for. Which exceptions: those of the user's signal handlers, Ctrl-C first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from types import CodeType, FrameType
+
+from . import faults
+
+_kept: dict[int, BaseException] = {}  # by thread
+
+
+def keep(error: BaseException, code: CodeType) -> None:
+    """To be raised in this thread once it has left `code` (the function the driver called): by raise_kept(), else from outside."""
+    thread = threading.get_ident()
+    _kept[thread] = error
+    try:
+        threading.Thread(target=_deliver, args=(thread, code), name="nodemgr-interrupt", daemon=True).start()
+    except RuntimeError:  # no thread to be had: raise_kept() may still come by, and nothing is silent
+        faults.say(f"the wait for GPUs was ended by {type(error).__name__}")
+
+
+def raise_kept() -> None:
+    error = _kept.pop(threading.get_ident(), None)
+    if error is not None:
+        raise error
+
+
+def forget() -> None:
+    """In a forked child: the exception was the parent's."""
+    _kept.clear()
+
+
+def _deliver(thread: int, code: CodeType) -> None:
+    while thread in _kept and _runs(sys._current_frames().get(thread), code):
+        time.sleep(0.001)
+    error = _kept.pop(thread, None)
+    if error is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(type(error)))
+
+
+def _runs(frame: FrameType | None, code: CodeType) -> bool:
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,173 @@
+"""The process's lease as the adapters need it: ask and wait, tell what a request would give, hand on what a grant says.
+
+Knows: the library's states and client.conf's keys. Must not know: any framework.
+The waiting is done here and not in C so that signals reach the program: Ctrl-C ends a wait before the driver has been called (CUDA's
+runtime would remember a failed initialisation for the life of the process).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from . import environment, faults, interrupts, native, waiting
+
+POLL_MS = 200
+PAUSE_S = 0.05  # between polls that the library answers at once, so that no fault of it becomes a busy loop
+
+_client: native.Native | None = None
+_started = False
+_starting = threading.Lock()
+
+
+def start() -> bool:
+    """Load the library, once; whether it serves this process. A library that cannot be loaded is reported and serves nothing."""
+    global _client, _started
+    with _starting:
+        if not _started:
+            try:
+                client = native.load()
+                client.set_waiter(_wait_for_driver)
+                _client = client
+            except (OSError, ImportError, AttributeError) as error:
+                faults.report("loading libnodemgr.so", error)
+            _started = True
+    return serving()
+
+
+def serving() -> bool:
+    return _client is not None and _client.managed()
+
+
+def preloaded() -> bool:
+    return _client is not None and _client.preloaded()
+
+
+def setting(key: str) -> str | None:
+    return None if _client is None else _client.setting(key)
+
+
+def share(name: str, value: str) -> None:
+    """Set a variable in os.environ and in the C environment."""
+    environment.put(name, value)
+    if _client is not None:
+        _client.publish(name, value)
+
+
+def hide_gpus() -> None:
+    share("CUDA_VISIBLE_DEVICES", "")
+
+
+def expected_gpus() -> int | None:
+    """The GPUs that a request would make visible; None where the framework itself has the answer, because a lease is held."""
+    if _client is None:
+        return None
+    state = _client.state()[0]
+    if state is native.State.HELD:
+        _follow(_client)
+    if state in (native.State.HELD, native.State.UNMANAGED):
+        return None
+    default = _client.setting("gpus") or "0"
+    return 0 if state is native.State.CPU else environment.wished_gpus(os.environ, int(default))
+
+
+def acquire() -> str:
+    """Hold a lease, waiting as long as it takes. "" where CUDA may be called now; else the one line that says why it may not.
+
+    Raises what a signal handler of the user raises while it waits (KeyboardInterrupt); the request is cancelled then.
+    """
+    if _client is None:
+        return ""
+    state, line = _client.state()
+    if state is not native.State.HELD:
+        state, line = _ask(_client)
+    if state in (native.State.HELD, native.State.CPU):
+        _follow(_client)
+    if state is native.State.CPU and line:
+        faults.say_once(line)
+    return f"nodemgr: {line}" if state in (native.State.DENIED, native.State.NO_MANAGER) else ""
+
+
+def require() -> None:
+    """acquire(), or RuntimeError with the line that says why not."""
+    refusal = acquire()
+    if refusal:
+        raise RuntimeError(refusal)
+
+
+def limits() -> list[int]:
+    """Bytes that the process may use on each GPU that it sees, in CUDA's order; [] where no lease is held."""
+    lease = {} if _client is None else _client.lease()
+    if not lease.get("limits"):
+        return []
+    granted = [int(number) for number in lease["limits"].split(",")]
+    by_entry = dict(zip((lease.get("visible") or lease["gpus"]).split(","), granted))
+    seen = environment.visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    return [by_entry.get(entry, min(granted)) for entry in seen]
+
+
+def gpus() -> list[str]:
+    """UUIDs of the lease's GPUs."""
+    held = "" if _client is None else _client.lease().get("gpus", "")
+    return held.split(",") if held else []
+
+
+def _ask(client: native.Native) -> tuple[native.State, str]:
+    """Ask, and wait for the answer; asks again where another thread of the process has given up or the lease was lost meanwhile."""
+    wait = waiting.Wait()
+    try:
+        client.begin()
+        state, line = client.state()
+        while not _settled(client, state):
+            if state in (native.State.NONE, native.State.LOST):
+                client.begin()
+            before, began_ns = (state, line), time.monotonic_ns()
+            state, line = client.poll(POLL_MS)
+            if state in (native.State.WAITING, native.State.NO_MANAGER) and line:
+                wait.show(line)
+            if (state, line) == before and time.monotonic_ns() - began_ns < PAUSE_S * 1e9:
+                time.sleep(PAUSE_S)
+    except BaseException:
+        client.cancel()
+        wait.end("cancelled; the next use of CUDA asks anew")
+        raise
+    wait.end("granted" if state is native.State.HELD else "")
+    return state, line
+
+
+def _settled(client: native.Native, state: native.State) -> bool:
+    if state is native.State.NO_MANAGER:
+        return client.setting("no_manager") == "error"
+    return state in (native.State.HELD, native.State.DENIED, native.State.CPU, native.State.UNMANAGED)
+
+
+def _follow(client: native.Native) -> None:
+    """os.environ takes over what the grant has set in the C environment."""
+    for name in environment.GRANTED:
+        value = client.environment(name)
+        if value is not None and os.environ.get(name) != value:
+            environment.put(name, value)
+
+
+def _wait_for_driver() -> int:
+    """The shim's cuInit waits through this, on a thread that Python knows: nothing may be raised into the driver's caller."""
+    try:
+        refusal = acquire()
+        if refusal:
+            faults.say_once(refusal)
+        state = native.State.NONE if _client is None else _client.state()[0]
+    except BaseException as error:
+        interrupts.keep(error, _wait_for_driver.__code__)
+        return int(native.State.NONE)
+    return int(state)
+
+
+def _after_fork() -> None:
+    global _starting
+    _starting = threading.Lock()
+    interrupts.forget()
+    waiting.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

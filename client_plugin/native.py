@@ -1,0 +1,123 @@
+"""libnodemgr.so through ctypes: the C client (csrc/client.h) with Python's types.
+
+Knows: the C signatures. Must not know: what the states are good for. Every call releases the GIL; none blocks longer than its timeout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import os
+from pathlib import Path
+from typing import Callable
+
+ABI = 1
+LINE_BYTES = 2048
+LIBRARY = Path(__file__).parent / "_lib" / "libnodemgr.so"
+
+
+class State(enum.IntEnum):
+    """enum nodemgr_state."""
+
+    NONE = 0
+    WAITING = 1
+    HELD = 2
+    DENIED = 3
+    LOST = 4
+    NO_MANAGER = 5
+    CPU = 6
+    UNMANAGED = 7
+
+
+WAITER = ctypes.CFUNCTYPE(ctypes.c_int)
+
+# Function -> (result, arguments): csrc/client.h.
+_TEXT = (ctypes.c_char_p, ctypes.c_size_t)
+_SIGNATURES = {
+    "nodemgr_abi": (ctypes.c_int, ()),
+    "nodemgr_preloaded": (ctypes.c_int, ()),
+    "nodemgr_managed": (ctypes.c_int, ()),
+    "nodemgr_setting": (ctypes.c_int, (ctypes.c_char_p, *_TEXT)),
+    "nodemgr_begin": (ctypes.c_int, (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p)),
+    "nodemgr_poll": (ctypes.c_int, (ctypes.c_int, *_TEXT)),
+    "nodemgr_cancel": (ctypes.c_int, ()),
+    "nodemgr_state": (ctypes.c_int, _TEXT),
+    "nodemgr_lease": (ctypes.c_int, _TEXT),
+    "nodemgr_set_waiter": (None, (WAITER,)),
+    "nodemgr_publish_env": (None, (ctypes.c_char_p, ctypes.c_char_p)),
+    "getenv": (ctypes.c_char_p, (ctypes.c_char_p,)),
+}
+
+
+class Native:
+    """The process's one client. Texts are decoded as the file system's names are, so that no byte is lost or refused."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        """Raises AttributeError where a function is missing, OSError where the library speaks another version."""
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        if library.nodemgr_abi() != ABI:
+            raise OSError(f"libnodemgr.so has version {library.nodemgr_abi()} of the interface, this hook needs {ABI}")
+        self._library = library
+        self._waiter: object = None
+
+    def preloaded(self) -> bool:
+        """Whether the library stands before the driver (LD_PRELOAD), so that the memory quota is enforced without our help."""
+        return bool(self._library.nodemgr_preloaded())
+
+    def managed(self) -> bool:
+        return bool(self._library.nodemgr_managed())
+
+    def setting(self, key: str) -> str | None:
+        """A value of client.conf."""
+        out = ctypes.create_string_buffer(LINE_BYTES)
+        length = self._library.nodemgr_setting(key.encode(), out, LINE_BYTES)
+        return None if length < 0 else os.fsdecode(out.value)
+
+    def begin(self) -> State:
+        """Ask for what the process's environment wishes."""
+        return State(self._library.nodemgr_begin(-1, -1, -1, None))
+
+    def poll(self, timeout_ms: int) -> tuple[State, str]:
+        out = ctypes.create_string_buffer(LINE_BYTES)
+        state = self._library.nodemgr_poll(timeout_ms, out, LINE_BYTES)
+        return State(state), os.fsdecode(out.value)
+
+    def state(self) -> tuple[State, str]:
+        out = ctypes.create_string_buffer(LINE_BYTES)
+        state = self._library.nodemgr_state(out, LINE_BYTES)
+        return State(state), os.fsdecode(out.value)
+
+    def cancel(self) -> None:
+        self._library.nodemgr_cancel()
+
+    def lease(self) -> dict[str, str]:
+        """The lease's fields, {} where none is held."""
+        out = ctypes.create_string_buffer(2 * LINE_BYTES)
+        if self._library.nodemgr_lease(out, 2 * LINE_BYTES) < 0:
+            return {}
+        pairs = (line.partition("=") for line in os.fsdecode(out.value).splitlines())
+        return {key: value for key, _, value in pairs}
+
+    def set_waiter(self, waiter: Callable[[], int]) -> None:
+        self._waiter = WAITER(waiter)  # the C side keeps only the address
+        self._library.nodemgr_set_waiter(self._waiter)
+
+    def publish(self, name: str, value: str) -> None:
+        """Set a variable of the C environment in a way that is safe beside other threads' getenv."""
+        self._library.nodemgr_publish_env(os.fsencode(name), os.fsencode(value))
+
+    def environment(self, name: str) -> str | None:
+        """A variable of the C environment."""
+        value = self._library.getenv(os.fsencode(name))
+        return None if value is None else os.fsdecode(value)
+
+
+def load() -> Native:
+    """The library that is in the process already (preloaded), else the one beside this package.
+
+    Raises OSError where neither is there, ImportError where this Python has no ctypes.
+    """
+    process = ctypes.CDLL(None)
+    return Native(process if hasattr(process, "nodemgr_abi") else ctypes.CDLL(str(LIBRARY)))

@@ -1,0 +1,141 @@
+"""The line that tells how a wait goes: rewritten in place where it can be, printed on change where it cannot.
+
+Knows: terminals, IPython's display, the clock. Must not know: what is waited for.
+A process draws one line, however many of its threads wait; of a task's ranks on this host the first draws it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable
+
+from . import faults
+
+PREFIX = "nodemgr: "
+_drawing = threading.Lock()
+
+
+class Wait:
+    """One wait of one thread."""
+
+    def __init__(self) -> None:
+        self._began_ns = time.monotonic_ns()
+        self._style: Plain | None = None
+        self._lock = _drawing
+        self._shown = ("", "")
+
+    def show(self, text: str) -> None:
+        """`text`: what is waited for, as it stands. Cheap to call often: redraws when the text or the second changes."""
+        if self._style is None:
+            if os.environ.get("LOCAL_RANK", "0") != "0" or not self._lock.acquire(blocking=False):
+                return
+            self._style = choose()
+        now = (faults.printable(text), self._elapsed())
+        if now != self._shown:
+            self._shown = now
+            self._style.draw(*now)
+
+    def end(self, outcome: str) -> None:
+        """The last line of a wait that was shown; `outcome` is empty where somebody else tells it."""
+        if self._style is not None:
+            self._style.finish(f"{outcome} after {self._elapsed()}" if outcome else "")
+            self._style = None
+            self._lock.release()
+
+    def _elapsed(self) -> str:
+        return duration((time.monotonic_ns() - self._began_ns) // 1_000_000_000)
+
+
+class Plain:
+    """A log: a line when the text changes, no clock."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def draw(self, text: str, elapsed: str) -> None:
+        if text != self._text:
+            self._text = text
+            faults.write(f"{PREFIX}{text}\n")
+
+    def finish(self, text: str) -> None:
+        if text:
+            faults.write(f"{PREFIX}{text}\n")
+
+
+class Terminal(Plain):
+    """One line, rewritten in place; of a text too long for it the end is cut, never the clock."""
+
+    def draw(self, text: str, elapsed: str) -> None:
+        room = columns() - len(f"{PREFIX} ({elapsed})") - 1
+        shown = text if len(text) <= room else text[: max(room - 1, 0)] + "…"
+        faults.write(f"\r{PREFIX}{shown} ({elapsed})\x1b[K")
+
+    def finish(self, text: str) -> None:
+        faults.write("\r\x1b[K" + (f"{PREFIX}{text}\n" if text else ""))
+
+
+class Notebook(Plain):
+    """One output of the cell, updated in place through IPython; a log where that fails."""
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        super().__init__()
+        self._display = display
+        self._handle: Any = None
+        self._failed = False
+
+    def draw(self, text: str, elapsed: str) -> None:
+        if self._failed or not self._put(f"{PREFIX}{text} ({elapsed})"):
+            super().draw(text, elapsed)
+
+    def finish(self, text: str) -> None:
+        if text and (self._failed or not self._put(PREFIX + text)):
+            super().finish(text)
+
+    def _put(self, line: str) -> bool:
+        data = {"text/plain": line}
+        try:
+            if self._handle is None:
+                self._handle = self._display(data, raw=True, display_id=True)
+            else:
+                self._handle.update(data, raw=True)
+        except Exception as error:
+            self._failed = True
+            faults.report("IPython's display", error)
+        return not self._failed
+
+
+def choose() -> Plain:
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None and getattr(shell, "kernel", None) is not None:
+        from importlib import import_module
+
+        return Notebook(import_module("IPython.display").display)
+    try:
+        terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    except (AttributeError, ValueError):
+        terminal = False
+    return Terminal() if terminal else Plain()
+
+
+def columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def duration(seconds: int) -> str:
+    """75 -> 1:15, 3675 -> 1:01:15."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def forget() -> None:
+    """In a forked child: the line was the parent's."""
+    global _drawing
+    _drawing = threading.Lock()

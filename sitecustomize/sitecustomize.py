@@ -1,0 +1,118 @@
+"""Run by Python's `site` at startup in an environment: first the sitecustomize that this file shadows, then the import hook.
+
+Knows: where it lies, how to see that a process is managed, and the one table of the frameworks that are hooked.
+Must not: import anything that `site` has not imported already (it runs in every interpreter), or need a certain Python: PYTHONPATH
+reaches all of them, so this file keeps to the grammar that they share. The hook itself, `client_plugin` beside this directory, is
+loaded at the first import of a framework, by its path and under a name of ours: neither the directory above (which may be another
+interpreter's site-packages) nor the name `client_plugin` (which the user may have taken) becomes importable through us.
+"""
+
+import os
+import sys
+
+# Framework -> the adapter that serves it (client_plugin/adapters).
+FRAMEWORKS = {
+    "torch": "torch",
+    "tensorflow": "tensorflow",
+    "jax": "jax",
+    "mxnet": "generic",
+    "caffe": "generic",
+    "paddle": "generic",
+    "cupy": "generic",
+}
+PACKAGE = "_nodemgr_client_plugin"
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def managed():
+    """Whether this process belongs to an environment and has not opted out."""
+    directory = os.environ.get("NODEMGR_ENV_DIR") or "/run/nodemgr-env"
+    return os.environ.get("NODEMGR_OFF") != "1" and os.access(os.path.join(directory, "client.conf"), os.R_OK)
+
+
+def run_shadowed():
+    """Run the sitecustomize that Python would have run without this one; what it raises is `site`'s affair, as ever.
+
+    It stands in sys.modules instead of this module from then on. Only the entries of sys.path behind ours are searched, so that two
+    files like this one cannot call each other in a circle.
+    """
+    paths = [os.path.abspath(entry) for entry in sys.path]
+    behind = sys.path[paths.index(HERE) + 1 :] if HERE in paths else []
+    if sys.version_info < (3, 8):
+        sys.modules["nodemgr_sitecustomize"] = sys.modules.pop(__name__)  # kept alive: its functions are running
+        sys.path, kept = behind, sys.path
+        try:
+            import sitecustomize  # noqa: F401
+        finally:
+            sys.path = kept
+        return
+    import _frozen_importlib
+
+    for finder in sys.meta_path:
+        spec = finder.find_spec("sitecustomize", behind)
+        if spec is not None and spec.loader is not None:  # a namespace directory has none
+            _frozen_importlib._load(spec)
+            return
+
+
+class Finder(object):
+    """On sys.meta_path: hands a framework's import to the hook and says nothing about any other."""
+
+    nodemgr = True
+    hook = None
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in FRAMEWORKS or self.hook is False:
+            return None
+        try:
+            if self.hook is None:
+                Finder.hook = load_hook()
+            return self.hook.find_spec(name, path, target, FRAMEWORKS[name])
+        except Exception as error:
+            Finder.hook = False
+            complain(error)
+            return None
+
+
+def load_hook():
+    """The module client_plugin.loading of the directory beside this one."""
+    import importlib.util
+
+    if PACKAGE not in sys.modules:
+        folder = os.path.join(os.path.dirname(HERE), "client_plugin")
+        spec = importlib.util.spec_from_file_location(PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
+        package = importlib.util.module_from_spec(spec)
+        sys.modules[PACKAGE] = package
+        try:
+            spec.loader.exec_module(package)
+        except BaseException:
+            del sys.modules[PACKAGE]
+            raise
+    return importlib.import_module(PACKAGE + ".loading")
+
+
+def install():
+    """Put the finder in front, once; a framework that is loaded already is served now."""
+    if any(getattr(finder, "nodemgr", False) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, Finder())
+    for name in FRAMEWORKS:
+        if name in sys.modules:
+            load_hook().adapt_loaded(sys.modules[name], FRAMEWORKS[name])
+
+
+def complain(error):
+    try:
+        sys.stderr.write("nodemgr: the import hook failed (%s: %s); imports go on without it\n" % (type(error).__name__, error))
+    except Exception:  # no stderr: nobody to tell
+        pass
+
+
+try:
+    run_shadowed()
+finally:
+    try:
+        if sys.version_info >= (3, 8) and managed():
+            install()
+    except Exception as error:
+        complain(error)

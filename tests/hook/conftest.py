@@ -1,0 +1,143 @@
+"""A payload as users' processes find it, with a scripted client in place of the library, and child interpreters that run in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+STANDINS = HERE / "standins"
+
+
+def interpreters() -> list[str]:
+    """One interpreter of each Python from 3.8 to 3.13 that this machine has: on PATH or in pyenv."""
+    found = {}
+    for minor in range(8, 14):
+        candidates = [shutil.which(f"python3.{minor}"), *sorted((Path.home() / ".pyenv/versions").glob(f"3.{minor}.*/bin/python"))]
+        for path in filter(None, candidates):
+            found[minor] = str(path)
+    return list(found.values()) or [sys.executable]
+
+
+@dataclass
+class Child:
+    """A child interpreter that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    log: list[str]
+
+    @property
+    def seen(self) -> Any:
+        """The JSON of the last line on stdout."""
+        assert self.stdout.strip(), self.stderr
+        return json.loads(self.stdout.strip().splitlines()[-1])
+
+
+@dataclass
+class World:
+    """A payload X, an environment's directory, and the script of the client."""
+
+    directory: Path
+    script: dict[str, Any] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
+    path: list[str] = field(default_factory=list)
+
+    @property
+    def payload(self) -> Path:
+        return self.directory / "X"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    def child_environ(self) -> dict[str, str]:
+        (self.directory / "script.json").write_text(json.dumps({"log": str(self.log), **self.script}))
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+        return {
+            **kept,
+            "NODEMGR_ENV_DIR": str(self.directory / "env"),
+            "FAKE_NATIVE": str(self.directory / "script.json"),
+            "PYTHONPATH": os.pathsep.join([str(self.payload / "sitecustomize"), *self.path]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **self.environ,
+        }
+
+    def start(self, code: str, *arguments: str, python: str = sys.executable, **options: Any) -> subprocess.Popen[str]:
+        command = [python, *arguments, "-c", textwrap.dedent(code)]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.Popen(command, env=self.child_environ(), text=True, cwd=self.directory, **pipes)
+
+    def run(self, code: str, *arguments: str, python: str = sys.executable) -> Child:
+        process = self.start(code, *arguments, python=python)
+        stdout, stderr = process.communicate(timeout=60)
+        return self.ended(process.returncode, stdout, stderr)
+
+    def ended(self, returncode: int, stdout: str, stderr: str) -> Child:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return Child(returncode, stdout, stderr, [line.partition(" ")[2] for line in lines])
+
+    def run_and_interrupt(self, code: str, when: str, python: str = sys.executable) -> Child:
+        """Sends SIGINT when a line of stderr holds `when`."""
+        process = self.start(code, python=python)
+        assert process.stderr is not None
+        errors = []
+        for line in process.stderr:
+            errors.append(line)
+            if when in line:
+                process.send_signal(signal.SIGINT)
+                break
+        collector = threading.Thread(target=lambda: errors.extend(process.stderr or ()))
+        collector.start()
+        assert process.stdout is not None
+        stdout = process.stdout.read()
+        process.wait(timeout=60)
+        collector.join()
+        return self.ended(process.returncode, stdout, "".join(errors))
+
+
+def make_payload(target: Path) -> None:
+    ignore = shutil.ignore_patterns("__pycache__", "_lib")
+    shutil.copytree(ROOT / "sitecustomize", target / "sitecustomize", ignore=ignore)
+    shutil.copytree(ROOT / "client_plugin", target / "client_plugin", ignore=ignore)
+    shutil.copy(HERE / "fake_native.py", target / "client_plugin" / "native.py")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    make_payload(tmp_path / "X")
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "client.conf").write_text("env=alice\n")
+    return World(tmp_path, script={"settings": {"gpus": "2"}})
+
+
+@pytest.fixture
+def package(world: World) -> Callable[..., Path]:
+    """Makes an importable package (or module) in a directory of the child's path: package("torch", "x = 1")."""
+    site = world.directory / "site"
+    site.mkdir()
+    world.path.append(str(site))
+
+    def make(name: str, source: str = "", **modules: str) -> Path:
+        folder = site / name
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(textwrap.dedent(source))
+        for module, text in modules.items():
+            (folder / f"{module}.py").write_text(textwrap.dedent(text))
+        return folder
+
+    return make

@@ -1,0 +1,103 @@
+"""Takes the place of client_plugin/native.py in a payload made for a test: the same face, its answers from a script.
+
+FAKE_NATIVE names a JSON file:
+    settings   client.conf
+    preloaded  whether the shim is there
+    requests   for each request the states it goes through, [state, line]; "hold" as state: waits for ever in the one before
+    lease      what the lease says
+    log        file that gets one line per call that asks for something
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import time
+
+
+class State(enum.IntEnum):
+    NONE = 0
+    WAITING = 1
+    HELD = 2
+    DENIED = 3
+    LOST = 4
+    NO_MANAGER = 5
+    CPU = 6
+    UNMANAGED = 7
+
+
+UNDER_WAY = (State.WAITING, State.NO_MANAGER)
+
+
+class Native:
+    def __init__(self, script):
+        self.script = script
+        self.requests = list(script.get("requests", [[["HELD", ""]]]))
+        self.steps = []
+        self.now = (State.NONE, "")
+        self.published = {}
+        self.waiter = None
+
+    def log(self, text):
+        with open(self.script["log"], "a") as file:
+            file.write(f"{os.getpid()} {text}\n")
+
+    def preloaded(self):
+        return self.script.get("preloaded", True)
+
+    def managed(self):
+        return self.script.get("managed", True)
+
+    def setting(self, key):
+        return self.script.get("settings", {}).get(key)
+
+    def begin(self):
+        if self.now[0] not in (*UNDER_WAY, State.HELD):
+            self.log("begin")
+            self.steps = list(self.requests.pop(0) if self.requests else [])
+            self.step()
+        return self.now[0]
+
+    def step(self):
+        state, line = self.steps.pop(0)
+        self.now = (State[state], line)
+        if self.now[0] is State.HELD:
+            self.published.update(self.script.get("grant", {}))
+
+    def poll(self, timeout_ms):
+        if self.now[0] in UNDER_WAY:
+            if self.steps and self.steps[0][0] == "hold":
+                time.sleep(timeout_ms / 1000)
+            elif self.steps:
+                self.step()
+        return self.now
+
+    def state(self):
+        return self.now
+
+    def cancel(self):
+        if self.now[0] in UNDER_WAY:
+            self.log("cancel")
+            self.now = (State.NONE, "")
+
+    def lease(self):
+        return self.script.get("lease", {}) if self.now[0] is State.HELD else {}
+
+    def set_waiter(self, waiter):
+        self.waiter = waiter
+
+    def publish(self, name, value):
+        self.log(f"publish {name}={value}")
+        self.published[name] = value
+
+    def environment(self, name):
+        return self.published.get(name, os.environ.get(name))
+
+
+def load():
+    with open(os.environ["FAKE_NATIVE"]) as file:
+        script = json.load(file)
+    if "fault" in script:
+        raise OSError(script["fault"])
+    return Native(script)
