@@ -19,8 +19,8 @@ DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600
 
 MIN_SIZE_BYTES = 2**20
 """Below a MiB no CUDA program can do anything: a unit was mistaken."""
-MAX_SIZE_BYTES = 2**48 - 1
-"""What a ledger word can hold (csrc/ledger.h)."""
+MAX_SIZE_BYTES = 255 * 2**40
+"""Below the 2**48 that a ledger word can hold (csrc/ledger.h)."""
 MAX_DURATION_MS = 366 * 86_400_000
 MAX_SIMULATED_GPUS = 16
 """Rows of a ledger (csrc/ledger.h)."""

@@ -41,7 +41,7 @@ def preload(program: Path, library: Path) -> Preload:
         if _privileged(status):
             return Preload.PRIVILEGED
         return _elf(image, library)
-    except OSError:
+    except (OSError, struct.error):
         return Preload.WORKS
 
 

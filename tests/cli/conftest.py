@@ -1,0 +1,159 @@
+"""The command line as a child process, and stand-ins for the manager's two sockets: they give scripted answers and
+remember what they were asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodemgr.edge import wire
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def clean_environment(**changes: str | None) -> dict[str, str]:
+    """Ours without what would lead a verb somewhere; None takes a variable away."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("NODEMGR_") and key != "LD_PRELOAD"}
+    kept |= {key: value for key, value in changes.items() if value is not None}
+    return {key: value for key, value in kept.items() if changes.get(key, "") is not None}
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A directory whose sockets' names the kernel takes."""
+    directory = Path(tempfile.mkdtemp(prefix="nmc-", dir="/tmp"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def nodemgr(short_dir: Path) -> Run:
+    """nodemgr(verb, …, run_dir=…, environment={…}): runs the command line to its end."""
+
+    def run(*arguments: object, run_dir: Path | None = short_dir, environment: dict[str, str | None] | None = None, **kept: Any):
+        said = {"NODEMGR_RUN_DIR": str(run_dir) if run_dir else None, **(environment or {})}
+        kept.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.run(
+            [sys.executable, "-m", "nodemgr", *map(str, arguments)],
+            env=clean_environment(**said), capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=kept.pop("cwd", "/"), **kept,
+        )  # fmt: skip
+
+    return run
+
+
+def one_line(result: subprocess.CompletedProcess[str]) -> str:
+    """The message of a verb that refused: one line, ours, no traceback."""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("nodemgr: ")
+    return lines[0].removeprefix("nodemgr: ")
+
+
+@dataclass
+class EnvStandIn:
+    """An environment's directory with a client socket that answers ASK from a table."""
+
+    directory: Path
+    answers: dict[str, Any] = field(default_factory=dict)
+    """What was asked -> the answer: an object, or the (code, reason) of a DENY, or raw packets."""
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+
+    def configure(self, **settings: object) -> None:
+        lines = {"env": self.directory.name, "address": "unix:socket", **settings}
+        (self.directory / "client.conf").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+
+    def packets(self, message: wire.Message) -> list[bytes]:
+        answer = self.answers.get(message.text("what") or "")
+        rid = message.number("rid")
+        match answer:
+            case None:
+                return []
+            case list():
+                return answer
+            case (code, reason):
+                return [wire.encode("DENY", rid=rid, code=code, reason=reason)]
+        text = json.dumps(answer)
+        pages = [text[at : at + 200] for at in range(0, len(text), 200)]
+        return [wire.encode("PART", rid=rid, index=index, count=len(pages), data=page) for index, page in enumerate(pages)]
+
+    def serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                packet = connection.recv(wire.PACKET_BYTES)
+                if not packet:
+                    continue
+                message = wire.decode(packet)
+                self.asked.append((message.text("what") or "", message.text("argument")))
+                for answer in self.packets(message):
+                    connection.send(answer)
+
+
+@pytest.fixture
+def env_stand_in(short_dir: Path) -> Iterator[Callable[[str], EnvStandIn]]:
+    """env_stand_in(name): an environment at `short_dir` whose manager is a table of answers."""
+    listeners: list[tuple[socket.socket, threading.Thread]] = []
+
+    def make(name: str) -> EnvStandIn:
+        directory = short_dir / "envs" / name
+        directory.mkdir(parents=True)
+        stand_in = EnvStandIn(directory)
+        stand_in.configure()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(str(directory / "socket"))
+        listener.listen()
+        thread = threading.Thread(target=stand_in.serve, args=(listener,), daemon=True)
+        thread.start()
+        listeners.append((listener, thread))
+        return stand_in
+
+    yield make
+    for listener, thread in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(TIMEOUT_S)
+
+
+def quota(env: str = "alice", **changes: Any) -> dict[str, Any]:
+    """A quota as the manager tells it."""
+    return {
+        "env": env, "gpus": 2, "memory_bytes": 24 * 2**30, "memory_per_gpu_bytes": 12 * 2**30, "default_gpus": None, "priority": "normal",
+        "acquire": "first-use", "no_gpu": "error", "no_manager": "wait", "users": [], "groups": [], **changes,
+    }  # fmt: skip
+
+
+def status(env: str = "alice", **changes: Any) -> dict[str, Any]:
+    """A status as the manager tells it: one GPU, one env, one task, one waiter."""
+    return {
+        "schema_version": 1,
+        "gpus": [
+            {"index": 0, "uuid": "GPU-0", "name": "Sim", "memory_total_bytes": 16 * 2**30, "memory_granted_bytes": 12 * 2**30,
+             "memory_used_bytes": 2**30, "tasks": 1, "state": "healthy"},
+        ],
+        "envs": [{"name": env, "quota": quota(env), "gpus": ["GPU-0"], "memory_remaining_bytes": 12 * 2**30}],
+        "tasks": [
+            {"id": "t1", "env": env, "state": "running", "gpus": ["GPU-0"], "pids": [1, 2, 3, 4, 5, 6], "command": "python train.py",
+             "since": "2026-11-20T10:00:00Z", "duration_seconds": 75, "last_beat_age_seconds": 0},
+        ],
+        "queue": [{"id": "r2", "env": env, "gpus": 2, "priority": "normal", "position": 1, "reason": "needs 2 GPUs, 1 free"}],
+        **changes,
+    }  # fmt: skip
