@@ -1,0 +1,33 @@
+"""A training in CuPy, as far as GPUs are concerned: it imports the framework, holds a batch in device memory, later tries
+a batch that is too large, and ends. Nothing in it knows of nodemgr. It goes on a step at each line of its input.
+
+    python train.py BATCH_BYTES LARGER_BATCH_BYTES
+"""
+
+import sys
+
+import cupy
+
+
+def step(line: str) -> None:
+    print(line, flush=True)
+    sys.stdin.readline()
+
+
+def main() -> int:
+    batch_bytes, larger_bytes = (int(argument) for argument in sys.argv[1:3])
+    step(f"imported cupy {cupy.__version__} from {cupy.__file__}")
+    batch = cupy.cuda.alloc(batch_bytes)
+    free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+    step(f"allocated {batch.mem.size} free {free_bytes} total {total_bytes}")
+    try:
+        cupy.cuda.alloc(larger_bytes)
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        step(f"refused {type(error).__name__}: {error}")
+        return 0
+    step(f"allocated {larger_bytes} more")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
