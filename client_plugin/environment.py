@@ -40,11 +40,11 @@ def wished_gpus(environ: Mapping[str, str], default_gpus: int) -> int:
 
     The client in C reads the same wish when it asks (nodemgr_begin); this one answers is_available() and device_count() before.
     """
-    listed = environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is not None:
-        return len(visible_devices(listed))
     asked = _number(environ.get("NODEMGR_GPUS"), default_gpus)
-    return max(asked, _number(environ.get("LOCAL_WORLD_SIZE"), 0)) if asked > 0 else 0
+    listed = environ.get("CUDA_VISIBLE_DEVICES")
+    if asked == 0 or listed is None:
+        return max(asked, _number(environ.get("LOCAL_WORLD_SIZE"), 0)) if asked else 0
+    return len(visible_devices(listed))
 
 
 def _number(text: str | None, default: int) -> int:

@@ -86,14 +86,14 @@ def acquire() -> str:
         _follow(_client)
     if state is native.State.CPU and line:
         faults.say_once(line)
-    return f"nodemgr: {line}" if state in (native.State.DENIED, native.State.NO_MANAGER) else ""
+    return line or "no GPU was granted" if state in (native.State.DENIED, native.State.NO_MANAGER) else ""
 
 
 def require() -> None:
     """acquire(), or RuntimeError with the line that says why not."""
     refusal = acquire()
     if refusal:
-        raise RuntimeError(refusal)
+        raise RuntimeError(f"nodemgr: {refusal}")
 
 
 def limits() -> list[int]:
@@ -122,10 +122,10 @@ def _ask(client: native.Native) -> tuple[native.State, str]:
         while not _settled(client, state):
             if state in (native.State.NONE, native.State.LOST):
                 client.begin()
+            elif line:
+                wait.show(line)
             before, began_ns = (state, line), time.monotonic_ns()
             state, line = client.poll(POLL_MS)
-            if state in (native.State.WAITING, native.State.NO_MANAGER) and line:
-                wait.show(line)
             if (state, line) == before and time.monotonic_ns() - began_ns < PAUSE_S * 1e9:
                 time.sleep(PAUSE_S)
     except BaseException:

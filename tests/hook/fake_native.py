@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import threading
 import time
 
 
@@ -27,9 +28,6 @@ class State(enum.IntEnum):
     UNMANAGED = 7
 
 
-UNDER_WAY = (State.WAITING, State.NO_MANAGER)
-
-
 class Native:
     def __init__(self, script):
         self.script = script
@@ -38,6 +36,10 @@ class Native:
         self.now = (State.NONE, "")
         self.published = {}
         self.waiter = None
+        self.lock = threading.RLock()
+
+    def under_way(self):
+        return self.now[0] is State.WAITING or (self.now[0] is State.NO_MANAGER and self.setting("no_manager") != "error")
 
     def log(self, text):
         with open(self.script["log"], "a") as file:
@@ -53,11 +55,12 @@ class Native:
         return self.script.get("settings", {}).get(key)
 
     def begin(self):
-        if self.now[0] not in (*UNDER_WAY, State.HELD):
-            self.log("begin")
-            self.steps = list(self.requests.pop(0) if self.requests else [])
-            self.step()
-        return self.now[0]
+        with self.lock:
+            if not self.under_way() and self.now[0] is not State.HELD:
+                self.log("begin")
+                self.steps = list(self.requests.pop(0) if self.requests else [])
+                self.step()
+            return self.now[0]
 
     def step(self):
         state, line = self.steps.pop(0)
@@ -66,20 +69,23 @@ class Native:
             self.published.update(self.script.get("grant", {}))
 
     def poll(self, timeout_ms):
-        if self.now[0] in UNDER_WAY:
-            if self.steps and self.steps[0][0] == "hold":
-                time.sleep(timeout_ms / 1000)
-            elif self.steps:
+        with self.lock:
+            holds = self.steps and self.steps[0][0] == "hold"
+            if self.under_way() and self.steps and not holds:
                 self.step()
+        if holds:
+            time.sleep(timeout_ms / 1000)
         return self.now
 
     def state(self):
         return self.now
 
     def cancel(self):
-        if self.now[0] in UNDER_WAY:
-            self.log("cancel")
-            self.now = (State.NONE, "")
+        with self.lock:
+            if self.under_way():
+                self.log("cancel")
+                self.now = (State.NONE, "")
+                self.steps = []
 
     def lease(self):
         return self.script.get("lease", {}) if self.now[0] is State.HELD else {}
@@ -90,6 +96,7 @@ class Native:
     def publish(self, name, value):
         self.log(f"publish {name}={value}")
         self.published[name] = value
+        os.putenv(name, value)
 
     def environment(self, name):
         return self.published.get(name, os.environ.get(name))

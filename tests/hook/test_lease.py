@@ -1,0 +1,308 @@
+"""Asking and waiting as a user's process does it, against a scripted client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import World, interpreters
+
+Make = Callable[..., Path]
+GRANT = {"CUDA_VISIBLE_DEVICES": "1,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NODEMGR_VISIBLE": "1,3"}
+LEASE = "import cupy, sys, json, os; lease = sys.modules['_nodemgr_client_plugin.lease']\n"
+HELD = [["HELD", ""]]
+WAIT = [["WAITING", "place 2: bob holds all GPUs"], ["WAITING", "place 1: bob holds all GPUs"], ["HELD", ""]]
+FOR_EVER = [["WAITING", "place 2: bob holds all GPUs"], ["hold", ""]]
+
+
+@pytest.fixture(autouse=True)
+def cupy(package: Make) -> None:
+    package("cupy")
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_what_a_grant_sets_is_seen_by_the_program_and_its_children(world: World, python: str) -> None:
+    world.script["grant"] = GRANT
+    child = world.run(
+        LEASE + f"lease.require(); print(json.dumps([[os.environ[name] for name in {list(GRANT)}], lease.expected_gpus()]))",
+        python=python,
+    )
+    assert child.seen == [list(GRANT.values()), None]
+    assert child.stderr == ""
+
+
+def test_os_environ_follows_without_setenv(world: World) -> None:
+    """setenv would race with other threads' getenv; the C environment is published by the library."""
+    world.script["grant"] = {"CUDA_VISIBLE_DEVICES": "1,3"}
+    child = world.run(
+        LEASE + "import ctypes; lease.require(); getenv = ctypes.CDLL(None).getenv; getenv.restype = ctypes.c_char_p;"
+        "print(json.dumps([os.environ['CUDA_VISIBLE_DEVICES'], os.environb[b'CUDA_VISIBLE_DEVICES'].decode(),"
+        " getenv(b'CUDA_VISIBLE_DEVICES') is None]))"
+    )
+    assert child.seen == ["1,3", "1,3", True]
+
+
+def test_a_wait_is_told_line_by_line_in_a_log(world: World) -> None:
+    world.script["requests"] = [WAIT]
+    child = world.run(LEASE + "lease.require()")
+    assert child.stderr.splitlines() == [
+        "nodemgr: place 2: bob holds all GPUs",
+        "nodemgr: place 1: bob holds all GPUs",
+        "nodemgr: granted after 0:00",
+    ]
+    assert child.log[1:] == ["begin"]
+
+
+def test_only_the_first_of_a_tasks_ranks_tells(world: World) -> None:
+    world.script["requests"] = [WAIT]
+    world.environ["LOCAL_RANK"] = "1"
+    assert world.run(LEASE + "lease.require()").stderr == ""
+
+
+@pytest.mark.parametrize("code", ["DENIED", "NO_MANAGER"])
+def test_a_refusal_is_one_line_and_the_next_use_asks_anew(world: World, code: str) -> None:
+    world.script["settings"]["no_manager"] = "error"
+    world.script["requests"] = [[[code, "over quota: alice may hold 2 GPUs"]], HELD]
+    child = world.run(
+        LEASE
+        + """
+try:
+    lease.require()
+except RuntimeError as error:
+    first = str(error)
+lease.require()
+print(json.dumps(first))
+"""
+    )
+    assert child.seen == "nodemgr: over quota: alice may hold 2 GPUs"
+    assert child.stderr == ""
+    assert child.log[1:] == ["begin", "begin"]
+
+
+def test_an_absent_manager_is_waited_for(world: World) -> None:
+    world.script["settings"]["no_manager"] = "wait"
+    world.script["requests"] = [
+        [["NO_MANAGER", "the manager does not answer"], ["NO_MANAGER", "the manager does not answer"], ["HELD", ""]]
+    ]
+    child = world.run(LEASE + "lease.require()")
+    assert child.stderr.splitlines() == ["nodemgr: the manager does not answer", "nodemgr: granted after 0:00"]
+
+
+def test_cpu_by_policy_is_quiet_but_for_one_line(world: World) -> None:
+    world.script["requests"] = [[["CPU", "no GPU in the quota of alice: running on the CPU"]]] * 2
+    world.script["grant"] = {}
+    child = world.run(LEASE + "lease.require(); lease.require(); print(lease.expected_gpus())")
+    assert child.seen == 0
+    assert child.stderr.splitlines() == ["nodemgr: no GPU in the quota of alice: running on the CPU"]
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_ctrl_c_cancels_and_a_later_use_asks_anew(world: World, python: str) -> None:
+    world.script["requests"] = [FOR_EVER, HELD]
+    child = world.run_and_interrupt(
+        LEASE
+        + """
+try:
+    lease.require()
+except KeyboardInterrupt:
+    lease.require()
+    print(json.dumps("held now"))
+""",
+        when="place 2",
+        python=python,
+    )
+    assert child.seen == "held now"
+    assert child.log[1:] == ["begin", "cancel", "begin"]
+    assert child.stderr.splitlines()[-1].startswith("nodemgr: cancelled; the next use of CUDA asks anew after 0:0")
+
+
+def test_ctrl_c_that_nobody_catches_ends_the_program_as_ever(world: World) -> None:
+    world.script["requests"] = [FOR_EVER]
+    child = world.run_and_interrupt(LEASE + "lease.require()", when="place 2")
+    assert child.returncode == -2
+    assert child.stderr.splitlines()[-1] == "KeyboardInterrupt"
+    assert child.log[-1] == "cancel"
+
+
+def test_what_a_users_signal_handler_raises_ends_the_wait(world: World) -> None:
+    world.script["requests"] = [FOR_EVER]
+    child = world.run_and_interrupt(
+        LEASE
+        + """
+import signal
+class Enough(Exception): pass
+def handler(number, frame): raise Enough("now")
+signal.signal(signal.SIGINT, handler)
+try:
+    lease.require()
+except Enough as error:
+    print(json.dumps(str(error)))
+""",
+        when="place 2",
+    )
+    assert child.seen == "now"
+    assert child.log[-1] == "cancel"
+
+
+def test_a_signal_whose_handler_returns_ends_no_wait(world: World) -> None:
+    world.script["requests"] = [[["WAITING", "place 2"], ["WAITING", "place 2"], ["WAITING", "place 1"], ["HELD", ""]]]
+    child = world.run(
+        LEASE + "import signal; signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001);"
+        "lease.require(); print(json.dumps('held'))"
+    )
+    assert child.seen == "held"
+
+
+def test_threads_wait_for_one_lease_and_one_of_them_tells(world: World) -> None:
+    world.script["requests"] = [[["WAITING", "place 1"]] * 20 + HELD]
+    child = world.run(
+        LEASE
+        + """
+import threading
+threads = [threading.Thread(target=lease.require) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    )
+    told = child.stderr.splitlines()  # one at a time; who comes late may tell the end of it again
+    assert told[:2] == ["nodemgr: place 1", "nodemgr: granted after 0:00"]
+    assert told.count("nodemgr: granted after 0:00") < 8
+    assert child.log[1:] == ["begin"]
+
+
+def test_a_thread_keeps_waiting_where_the_main_thread_gave_up(world: World) -> None:
+    world.script["requests"] = [FOR_EVER, HELD]
+    child = world.run_and_interrupt(
+        LEASE
+        + """
+import threading
+thread = threading.Thread(target=lease.require)
+try:
+    thread.start()
+    lease.require()
+except KeyboardInterrupt:
+    thread.join()
+    print(json.dumps("the thread holds it"))
+""",
+        when="place 2",
+    )
+    assert child.seen == "the thread holds it"
+    assert child.log[1:] == ["begin", "cancel", "begin"]
+
+
+IN_THE_DRIVER = """
+import ctypes
+libc = ctypes.CDLL(None)
+COMPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+states = []
+def initialise():
+    '''A C function that waits through the callback, as cuInit does.'''
+    states.append(lease._client.waiter())
+    return 0
+compare = COMPARE(lambda a, b: initialise())
+key = ctypes.c_int(1)
+def cuInit():
+    libc.bsearch(ctypes.byref(key), ctypes.byref(key), 1, 4, compare)
+"""
+
+
+def test_the_driver_waits_through_python(world: World) -> None:
+    world.script["requests"] = [WAIT]
+    child = world.run(LEASE + IN_THE_DRIVER + "cuInit(); print(states)")
+    assert child.seen == [2]
+    assert child.stderr.splitlines()[-1] == "nodemgr: granted after 0:00"
+
+
+def test_a_refusal_inside_the_driver_is_said_once(world: World) -> None:
+    world.script["requests"] = [[["DENIED", "over quota"]]] * 2
+    child = world.run(LEASE + IN_THE_DRIVER + "cuInit(); cuInit(); print(states)")
+    assert child.seen == [3, 3]
+    assert child.stderr == "nodemgr: over quota\n"
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_ctrl_c_inside_the_driver_is_raised_behind_it(world: World, python: str) -> None:
+    world.script["requests"] = [FOR_EVER]
+    child = world.run_and_interrupt(
+        LEASE
+        + IN_THE_DRIVER
+        + """
+import time
+try:
+    cuInit()
+    for _ in range(60_000):
+        time.sleep(0.001)
+except KeyboardInterrupt:
+    print(json.dumps(states))
+""",
+        when="place 2",
+        python=python,
+    )
+    assert child.seen == [0]
+    assert child.log[-1] == "cancel"
+    assert "Exception ignored" not in child.stderr
+
+
+def test_ctrl_c_inside_the_driver_is_raised_by_the_gate_that_led_there(world: World) -> None:
+    """A gate's own wait is over at once (no request is left to answer), the driver's is interrupted."""
+    world.script["requests"] = [HELD, FOR_EVER]
+    child = world.run_and_interrupt(
+        LEASE
+        + IN_THE_DRIVER
+        + """
+import types
+def first_call():
+    lease._client.now = (lease.native.State.LOST, "")
+    cuInit()
+    raise RuntimeError("CUDA error: no device")
+framework = types.SimpleNamespace(first_call=first_call)
+adapters = __import__("_nodemgr_client_plugin.adapters.generic").adapters
+adapters.gate(framework, "first_call", lambda: True)
+try:
+    framework.first_call()
+except KeyboardInterrupt:
+    print(json.dumps("interrupted"))
+""",
+        when="place 2",
+    )
+    assert child.seen == "interrupted"
+
+
+def test_a_forked_child_waits_by_itself(world: World) -> None:
+    world.script["requests"] = [[["WAITING", "place 1"]] * 5 + HELD]
+    child = world.run(
+        LEASE
+        + """
+import threading
+waiting_module = sys.modules["_nodemgr_client_plugin.waiting"]
+waiting_module._drawing.acquire()      # another thread of the parent is drawing
+lease._starting.acquire()
+if os.fork() == 0:
+    lease.start()
+    lease.require()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]) if hasattr(os, "waitstatus_to_exitcode") else 0)
+"""
+    )
+    assert child.seen == 0
+    assert "granted" in child.stderr
+
+
+@pytest.mark.parametrize(
+    ("environ", "gpus"),
+    [
+        ({}, 2),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, 1),
+        ({"NODEMGR_GPUS": "3"}, 3),
+        ({"LOCAL_WORLD_SIZE": "4"}, 4),
+    ],
+)
+def test_before_a_lease_the_count_is_what_a_request_would_give(world: World, environ: dict[str, str], gpus: int) -> None:
+    world.environ.update(environ)
+    child = world.run(LEASE + "print(lease.expected_gpus())")
+    assert child.seen == gpus
+    assert "begin" not in child.log
