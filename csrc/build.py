@@ -31,7 +31,7 @@ CSRC = ROOT / "csrc"
 CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"]
 # Preloadable into anything: all symbols bound at load, DT_NEEDED for what old glibcs keep outside libc.so.6,
 # our own calls never taken by somebody else's symbol, and never unloaded (a thread of ours may be running in it).
-SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt", "-ftls-model=initial-exec"]
+SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt"]
 SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-z,now,-z,nodelete,-z,defs", "-Wl,--no-as-needed"]
 SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
 NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c"]
@@ -72,8 +72,7 @@ def build_client(output_directory: Path) -> Path:
     """libnodemgr.so, from every csrc/*.c."""
     output = output_directory / "libnodemgr.so"
     with tempfile.TemporaryDirectory() as objects:
-        sources = sorted(CSRC.glob("*.c")) if (CSRC / "shim.c").exists() else [CSRC / name for name in [*NATIVE_SOURCES, "client.c"]]
-        files = compile_objects(sources, SHIM_CFLAGS, Path(objects))
+        files = compile_objects(sorted(CSRC.glob("*.c")), SHIM_CFLAGS, Path(objects))
         replace_linked([*compiler(), *map(str, files), *SHIM_LDFLAGS, *SHIM_LIBRARIES], output)
     return output
 

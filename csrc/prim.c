@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -74,10 +76,10 @@ void nm_pause_ns(uint64_t duration_ns)
 
 /* -- waiting for a word -- */
 
-void nm_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
+bool nm_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
 {
     struct timespec timeout = timespec_of(timeout_ns);
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &timeout, NULL, 0);
+    return syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &timeout, NULL, 0) == 0 || errno != EINTR;
 }
 
 void nm_word_wake(_Atomic uint32_t *word)
@@ -94,6 +96,19 @@ void nm_lock(struct nm_lock *lock)
         return;
     while (atomic_exchange(&lock->word, CONTENDED) != UNLOCKED)
         syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, CONTENDED, NULL, NULL, 0);
+}
+
+bool nm_lock_within(struct nm_lock *lock, uint64_t timeout_ns)
+{
+    uint64_t end_ns = nm_now_ns() + timeout_ns;
+    for (;;) {
+        uint32_t expected = UNLOCKED;
+        if (atomic_compare_exchange_strong(&lock->word, &expected, LOCKED))
+            return true;
+        if (nm_now_ns() >= end_ns)
+            return false;
+        nm_pause_ns(1000000);
+    }
 }
 
 void nm_unlock(struct nm_lock *lock)
@@ -319,19 +334,61 @@ void nm_printable(char *text)
 
 /* -- telling -- */
 
+#define SAY_WAIT_MS 100 /* for a stderr that takes nothing: a full pipe, a stopped terminal. Then the line is dropped. */
+#define COLUMNS_DEFAULT 80
+
+static const char prefix[] = "nodemgr: ";
+static _Atomic int stderr_known; /* 0: not looked yet, 1: there is one, -1: closed from the start */
+
+void nm_say_prepare(void)
+{
+    int expected = 0;
+    atomic_compare_exchange_strong(&stderr_known, &expected, fcntl(STDERR_FILENO, F_GETFD) >= 0 ? 1 : -1);
+}
+
+static void write_stderr(const char *text, size_t length)
+{
+    int saved = errno;
+    struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
+    nm_say_prepare();
+    if (stderr_known > 0 && poll(&ready, 1, SAY_WAIT_MS) == 1 && ready.revents == POLLOUT) { /* POLLERR: nobody reads, SIGPIPE */
+        ssize_t ignored = write(STDERR_FILENO, text, length);
+        (void)ignored;
+    }
+    errno = saved;
+}
+
 void nm_say(const char *format, ...)
 {
-    char line[1400] = "nodemgr: ";
-    size_t prefix = strlen(line);
-    int saved = errno;
+    char line[1400];
+    size_t start = nm_copy(line, sizeof line, prefix);
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(line + prefix, sizeof line - prefix - 1, format, arguments);
+    vsnprintf(line + start, sizeof line - start - 1, format, arguments);
     va_end(arguments);
     nm_printable(line);
     size_t length = strlen(line);
     line[length++] = '\n';
-    ssize_t ignored = write(STDERR_FILENO, line, length);
-    (void)ignored;
-    errno = saved;
+    write_stderr(line, length);
+}
+
+bool nm_say_terminal(void)
+{
+    struct winsize ignored;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &ignored) == 0;
+}
+
+void nm_say_over(const char *text)
+{
+    static const char erase[] = "\r\033[K";
+    struct winsize window = {0};
+    char line[512];
+    size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : COLUMNS_DEFAULT;
+    size_t start = nm_copy(line, sizeof line, erase), room = columns + start < sizeof line ? columns + start : sizeof line;
+    if (*text != '\0') { /* a line that wraps could not be written over */
+        start += nm_copy(line + start, sizeof line - start, prefix);
+        nm_copy(line + start, room - start, text);
+        nm_printable(line + start);
+    }
+    write_stderr(line, strlen(line));
 }

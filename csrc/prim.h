@@ -44,12 +44,13 @@ uint64_t nm_random(void);                       /* 64 random bits (getrandom; ne
 void nm_pause_ns(uint64_t duration_ns);         /* sleeps at most that long; a signal ends it early */
 
 /* -- waiting for a word to change (futex, private to the process) -- */
-void nm_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns); /* returns early on a signal */
+bool nm_word_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns); /* false: a signal came */
 void nm_word_wake(_Atomic uint32_t *word);      /* wakes all */
 
 /* -- a lock that a forked child may simply reset (it is one word) -- */
 struct nm_lock { _Atomic uint32_t word; };
 void nm_lock(struct nm_lock *lock);
+bool nm_lock_within(struct nm_lock *lock, uint64_t timeout_ns); /* for those who cannot know who holds it (exit) */
 void nm_unlock(struct nm_lock *lock);
 
 /* -- processes -- */
@@ -80,6 +81,9 @@ size_t nm_copy(char *out, size_t size, const char *text);       /* NUL-terminate
 void nm_printable(char *text);                  /* control bytes (C0, DEL, C1 in UTF-8) become '?': another user's command may stand in a reason */
 
 /* -- the one way to tell the user something -- */
+void nm_say_prepare(void); /* once, early: remembers whether there is a stderr at all (later its number may be a file's of the program) */
 void nm_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* "nodemgr: ...\n" on stderr, one write, made printable */
+void nm_say_over(const char *text);  /* on a terminal: one line that the next call writes over; "" ends it */
+bool nm_say_terminal(void);          /* is stderr a terminal? */
 
 #endif
