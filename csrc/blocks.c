@@ -1,0 +1,160 @@
+/* blocks.c: see blocks.h. Open addressing with linear probing; removal shifts the followers back, so that there are no tombstones
+ * and a table that has seen a million blocks is as fast as a new one. */
+#include "blocks.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "prim.h"
+
+enum { SHARD_BITS = 5, SHARDS = 1 << SHARD_BITS, FIRST_CAPACITY = 4096 / sizeof(struct nm_block) };
+
+struct shard {
+    struct nm_lock lock;
+    uint32_t live;
+    uint32_t capacity; /* a power of two, or 0 */
+    struct nm_block *blocks;
+} __attribute__((aligned(64)));
+
+static struct shard shards[SHARDS];
+
+/* The upper bits choose the shard, the lower ones the place in it. Addresses differ in their middle bits: all must count. */
+static uint64_t hash_of(enum nm_block_kind kind, uint64_t key)
+{
+    uint64_t hash = (key ^ (uint64_t)kind << 56) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 32;
+}
+
+static struct shard *shard_of(uint64_t hash)
+{
+    return &shards[hash >> (64 - SHARD_BITS)];
+}
+
+static bool is(const struct nm_block *block, enum nm_block_kind kind, uint64_t key)
+{
+    return block->key == key && block->kind == kind;
+}
+
+/* Where the block is, or the empty place where it would go. Needs a place that is empty. */
+static uint32_t place_of(const struct nm_block *blocks, uint32_t capacity, enum nm_block_kind kind, uint64_t key)
+{
+    uint32_t mask = capacity - 1, at = (uint32_t)hash_of(kind, key) & mask;
+    while (blocks[at].kind != NM_BLOCK_NONE && !is(&blocks[at], kind, key))
+        at = (at + 1) & mask;
+    return at;
+}
+
+static struct nm_block *pages(uint32_t capacity)
+{
+    void *fresh = mmap(NULL, capacity * sizeof(struct nm_block), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return fresh != MAP_FAILED ? fresh : NULL;
+}
+
+/* At most half full: probes stay short. Without memory it fills up to its last empty place. */
+static bool make_room(struct shard *shard)
+{
+    if ((shard->live + 1) * 2 <= shard->capacity)
+        return true;
+    uint32_t capacity = shard->capacity != 0 ? shard->capacity * 2 : FIRST_CAPACITY;
+    struct nm_block *fresh = pages(capacity);
+    if (fresh == NULL)
+        return shard->live + 1 < shard->capacity;
+    for (uint32_t i = 0; i < shard->capacity; i++)
+        if (shard->blocks[i].kind != NM_BLOCK_NONE)
+            fresh[place_of(fresh, capacity, shard->blocks[i].kind, shard->blocks[i].key)] = shard->blocks[i];
+    if (shard->blocks != NULL)
+        munmap(shard->blocks, shard->capacity * sizeof(struct nm_block));
+    shard->blocks = fresh;
+    shard->capacity = capacity;
+    return true;
+}
+
+static void remove_at(struct shard *shard, uint32_t hole)
+{
+    uint32_t mask = shard->capacity - 1;
+    for (uint32_t at = (hole + 1) & mask; shard->blocks[at].kind != NM_BLOCK_NONE; at = (at + 1) & mask) {
+        uint32_t home = (uint32_t)hash_of(shard->blocks[at].kind, shard->blocks[at].key) & mask;
+        if (((at - home) & mask) >= ((at - hole) & mask)) { /* its probe passes the hole */
+            shard->blocks[hole] = shard->blocks[at];
+            hole = at;
+        }
+    }
+    shard->blocks[hole].kind = NM_BLOCK_NONE;
+    shard->live--;
+}
+
+bool nm_block_put(const struct nm_block *block, struct nm_block *replaced)
+{
+    struct shard *shard = shard_of(hash_of(block->kind, block->key));
+    replaced->kind = NM_BLOCK_NONE;
+    nm_lock(&shard->lock);
+    bool room = make_room(shard);
+    if (room) {
+        struct nm_block *place = &shard->blocks[place_of(shard->blocks, shard->capacity, block->kind, block->key)];
+        if (place->kind != NM_BLOCK_NONE)
+            *replaced = *place;
+        else
+            shard->live++;
+        *place = *block;
+    }
+    nm_unlock(&shard->lock);
+    return room;
+}
+
+static bool find(enum nm_block_kind kind, uint64_t key, struct nm_block *out, bool remove)
+{
+    struct shard *shard = shard_of(hash_of(kind, key));
+    bool found = false;
+    nm_lock(&shard->lock);
+    if (shard->live != 0) {
+        uint32_t at = place_of(shard->blocks, shard->capacity, kind, key);
+        found = shard->blocks[at].kind != NM_BLOCK_NONE;
+        if (found)
+            *out = shard->blocks[at];
+        if (found && remove)
+            remove_at(shard, at);
+    }
+    nm_unlock(&shard->lock);
+    return found;
+}
+
+bool nm_block_take(enum nm_block_kind kind, uint64_t key, struct nm_block *out)
+{
+    return find(kind, key, out, true);
+}
+
+bool nm_block_get(enum nm_block_kind kind, uint64_t key, struct nm_block *out)
+{
+    return find(kind, key, out, false);
+}
+
+/* The next such block at or after *at, removed. A removal may put another one in its place: *at stays there. */
+static bool take_next(struct shard *shard, uint32_t *at, enum nm_block_kind kind, uint64_t owner, struct nm_block *out)
+{
+    bool found = false;
+    nm_lock(&shard->lock);
+    for (; !found && *at < shard->capacity; *at += !found) {
+        *out = shard->blocks[*at];
+        found = out->kind == kind && out->owner == owner;
+        if (found)
+            remove_at(shard, *at);
+    }
+    nm_unlock(&shard->lock);
+    return found;
+}
+
+void nm_block_take_owned(enum nm_block_kind kind, uint64_t owner, void (*each)(const struct nm_block *block))
+{
+    for (struct shard *shard = shards; shard < shards + SHARDS; shard++) {
+        struct nm_block block;
+        for (uint32_t at = 0; take_next(shard, &at, kind, owner, &block);)
+            each(&block);
+    }
+}
+
+void nm_block_forget(void)
+{
+    memset(shards, 0, sizeof shards); /* the pages stay: another thread of the parent may have been between two of its stores */
+}

@@ -1,0 +1,48 @@
+/* blocks.h: what this process has been charged for, by address or handle: a hash table of its own.
+ *
+ * Knows: keys, locks, pages.
+ * Must not know: CUDA, the ledger.
+ *
+ * Constant time whatever is live; memory of its own (no malloc: we may be called from within one); 64 shards, each with a
+ * lock that is held for a few loads and stores. A forked child forgets everything: nothing that it could free is charged.
+ */
+#ifndef NM_BLOCKS_H
+#define NM_BLOCKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What a key is: addresses and handles of different kinds may have equal numbers. */
+enum nm_block_kind {
+    NM_BLOCK_NONE,
+    NM_BLOCK_LINEAR,  /* key: address; owner: context */
+    NM_BLOCK_ARRAY,   /* key: array or mipmapped array; owner: context */
+    NM_BLOCK_POOLED,  /* key: address; owner: pool (pools.c) */
+    NM_BLOCK_MEMORY,  /* key: number of a physical allocation (virtual.c); owner: how many references it has */
+    NM_BLOCK_HANDLE,  /* key: handle; owner: physical allocation; bytes: how often the program holds the handle */
+    NM_BLOCK_MAPPING, /* key: address; owner: physical allocation; bytes: of the mapping */
+    NM_BLOCK_TILE,    /* key: a place in a sparse array; owner: physical allocation */
+};
+
+struct nm_block {
+    uint64_t key;
+    uint64_t owner;
+    uint64_t bytes;
+    uint32_t lease; /* number of the lease that was charged */
+    uint8_t kind;   /* nm_block_kind */
+    uint8_t row;    /* of the ledger */
+};
+
+/* Adds. False: no memory left for the table. *replaced gets what stood under that kind and key (its memory must be gone by a way
+ * that we did not see), else kind NM_BLOCK_NONE. */
+bool nm_block_put(const struct nm_block *block, struct nm_block *replaced);
+/* Removes; false where there is none. */
+bool nm_block_take(enum nm_block_kind kind, uint64_t key, struct nm_block *out);
+/* Reads; false where there is none. */
+bool nm_block_get(enum nm_block_kind kind, uint64_t key, struct nm_block *out);
+/* Removes all blocks of `kind` with that owner; `each` is called for them outside of all locks. */
+void nm_block_take_owned(enum nm_block_kind kind, uint64_t owner, void (*each)(const struct nm_block *block));
+/* In a forked child, before it has threads: empties the table and frees every lock. */
+void nm_block_forget(void);
+
+#endif

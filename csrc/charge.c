@@ -1,0 +1,241 @@
+/* charge.c: see charge.h. */
+#include "charge.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "client.h"
+#include "interpose.h"
+#include "pools.h"
+
+enum { ROW_FREE = -1 }; /* not ours to charge */
+
+/* -- which row of the ledger a device is -- */
+
+static void uuid_text(const nm_cu_uuid *uuid, char out[NM_UUID_BYTES])
+{
+    const unsigned char *b = uuid->bytes;
+    snprintf(out, NM_UUID_BYTES, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
+             b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+/* A GPU of the lease; else a GPU of the node, where this env may hold a grant by another task, or none: limit 0. */
+static int row_of_uuid(const struct nm_lease *lease, const char *uuid)
+{
+    int row = nm_client_row(lease, uuid);
+    for (uint32_t other = 0; row < 0 && other < NM_LEDGER_ROWS; other++)
+        if (strcmp(nm_ledger_uuid(&lease->ledger, other), uuid) == 0)
+            row = (int)other;
+    return row >= 0 ? row : ROW_FREE;
+}
+
+static int look_up_row(const struct nm_lease *lease, nm_cu_device device)
+{
+    nm_cu_uuid uuid;
+    char text[NM_UUID_BYTES];
+    if (nm_real_cuDeviceGetUuid_v2(&uuid, device) != NM_CUDA_SUCCESS && nm_real_cuDeviceGetUuid(&uuid, device) != NM_CUDA_SUCCESS)
+        return ROW_FREE;
+    uuid_text(&uuid, text);
+    return row_of_uuid(lease, text);
+}
+
+/* The row, remembered per device and lease: an ordinal keeps its GPU from cuInit to the end of the process. */
+static int row_of_device(const struct nm_lease *lease, nm_cu_device device)
+{
+    enum { REMEMBERED = 64 };
+    static _Atomic uint64_t rows[REMEMBERED]; /* lease number << 8 | row + 1 */
+    if (device < 0 || device >= REMEMBERED)
+        return device < 0 ? ROW_FREE : look_up_row(lease, device);
+    uint64_t known = atomic_load_explicit(&rows[device], memory_order_relaxed);
+    if (known >> 8 == lease->number && (known & 0xff) != 0)
+        return (int)(known & 0xff) - 1;
+    int row = look_up_row(lease, device);
+    if (row >= 0)
+        atomic_store_explicit(&rows[device], (uint64_t)lease->number << 8 | (uint64_t)(row + 1), memory_order_relaxed);
+    return row;
+}
+
+nm_cu_device nm_current_device(void)
+{
+    nm_cu_device device;
+    return nm_real_cuCtxGetDevice(&device) == NM_CUDA_SUCCESS ? device : -1;
+}
+
+/* -- telling, once -- */
+
+static void size_text(uint64_t bytes, char out[24])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB"};
+    unsigned unit = bytes >= UINT64_C(1) << 30 ? 3 : bytes >= 1u << 20 ? 2 : bytes >= 1u << 10 ? 1 : 0;
+    snprintf(out, 24, unit == 0 ? "%.0f %s" : "%.2f %s", (double)bytes / (double)(UINT64_C(1) << 10 * unit), units[unit]);
+}
+
+static bool is_first(_Atomic bool *told)
+{
+    return !atomic_exchange(told, true);
+}
+
+static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes)
+{
+    static _Atomic bool told;
+    if (!is_first(&told))
+        return;
+    char asked[24], own[24], others[24], limit[24], env[80];
+    uint64_t mine = nm_ledger_slot_used(&lease->ledger, row, lease->slot), all = nm_ledger_used(&lease->ledger, row);
+    size_text(bytes, asked);
+    size_text(mine, own);
+    size_text(all > mine ? all - mine : 0, others);
+    size_text(nm_ledger_limit(&lease->ledger, row), limit);
+    if (nodemgr_setting("env", env, sizeof env) < 0)
+        nm_copy(env, sizeof env, "?");
+    if (nm_ledger_limit(&lease->ledger, row) == 0)
+        nm_say("%s is not among the GPUs of this task: environment '%s' has no memory on it, so allocations there are refused",
+               nm_ledger_uuid(&lease->ledger, row), env);
+    else
+        nm_say("out of GPU memory by quota, not by the GPU: %s asked on %s; environment '%s' may use %s there, this process holds %s, "
+               "its other processes %s. `nodemgr status` shows who; whoever set the quota can raise it with `nodemgr quota set`",
+               asked, nm_ledger_uuid(&lease->ledger, row), env, limit, own, others);
+}
+
+static void tell_lost(void)
+{
+    static _Atomic bool told;
+    const char *reason = nm_client_fence_reason();
+    if (is_first(&told))
+        nm_say("GPU memory is refused: %s. Restart the program to ask for GPUs anew", *reason != '\0' ? reason : "this task's lease is over");
+}
+
+/* -- charging -- */
+
+/* Whether this process ever held a lease: from then on no allocation is nobody's affair. */
+static const struct nm_lease *present_lease(bool *lost)
+{
+    static _Atomic uint32_t held_by; /* pid: a forked child starts afresh */
+    const struct nm_lease *lease = nm_client_lease();
+    if (lease != NULL && atomic_load_explicit(&held_by, memory_order_relaxed) == 0)
+        atomic_store_explicit(&held_by, nm_pid(), memory_order_relaxed);
+    *lost = lease == NULL && atomic_load_explicit(&held_by, memory_order_relaxed) == nm_pid();
+    return lease;
+}
+
+static bool charge_more(struct nm_charge *charge, uint64_t bytes, bool alone)
+{
+    uint32_t number = 0;
+    int answer = bytes <= NM_BYTES_MASK ? nm_client_charge((uint32_t)charge->row, bytes, &number) : NM_OVER;
+    if (answer == NM_OVER && !alone && bytes <= NM_BYTES_MASK && nm_pools_settle())
+        answer = nm_client_charge((uint32_t)charge->row, bytes, &number);
+    if (answer != NM_OK) {
+        charge->refused_bytes = bytes;
+        charge->lost = answer != NM_OVER;
+        return false;
+    }
+    if (charge->lease != number)
+        charge->bytes = 0; /* what an earlier lease was charged went with it */
+    charge->lease = number;
+    charge->bytes += bytes;
+    return true;
+}
+
+bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t bytes)
+{
+    bool lost;
+    const struct nm_lease *lease = present_lease(&lost);
+    *charge = (struct nm_charge){.row = ROW_FREE, .lost = lost && device >= 0};
+    if (lease != NULL)
+        charge->row = row_of_device(lease, device);
+    return !charge->lost && (charge->row < 0 || bytes == 0 || charge_more(charge, bytes, false));
+}
+
+static bool resize(struct nm_charge *charge, uint64_t bytes, bool alone)
+{
+    if (charge->row < 0 || bytes == charge->bytes)
+        return true;
+    if (bytes > charge->bytes)
+        return charge_more(charge, bytes - charge->bytes, alone);
+    nm_client_discharge(charge->lease, (uint32_t)charge->row, charge->bytes - bytes);
+    charge->bytes = bytes;
+    return true;
+}
+
+bool nm_charge_resize(struct nm_charge *charge, uint64_t bytes)
+{
+    return resize(charge, bytes, false);
+}
+
+bool nm_charge_resize_alone(struct nm_charge *charge, uint64_t bytes)
+{
+    return resize(charge, bytes, true);
+}
+
+void nm_charge_give_back(struct nm_charge *charge)
+{
+    resize(charge, 0, true);
+}
+
+int nm_charge_refusal(const struct nm_charge *charge)
+{
+    const struct nm_lease *lease = nm_client_lease();
+    if (charge->lost || lease == NULL)
+        tell_lost();
+    else
+        tell_over(lease, (uint32_t)charge->row, charge->refused_bytes);
+    return NM_CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void nm_charge_keep(const struct nm_charge *charge, enum nm_block_kind kind, uint64_t key, uint64_t owner)
+{
+    struct nm_block stale, block = {.key = key, .owner = owner, .bytes = charge->bytes, .lease = charge->lease};
+    if (charge->row < 0)
+        return;
+    block.kind = (uint8_t)kind;
+    block.row = (uint8_t)charge->row;
+    nm_block_put(&block, &stale);
+    if (stale.kind != NM_BLOCK_NONE)
+        nm_charge_give_back_block(&stale);
+}
+
+void nm_charge_give_back_block(const struct nm_block *block)
+{
+    nm_client_discharge(block->lease, block->row, block->bytes);
+}
+
+/* -- figures -- */
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool figures_of(const struct nm_lease *lease, int row, struct nm_figures *out)
+{
+    if (row < 0)
+        return false;
+    out->total_bytes = nm_ledger_limit(&lease->ledger, (uint32_t)row);
+    out->used_bytes = smaller(nm_ledger_used(&lease->ledger, (uint32_t)row), out->total_bytes);
+    return true;
+}
+
+bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out)
+{
+    const struct nm_lease *lease = nm_client_lease();
+    return lease != NULL && figures_of(lease, row_of_device(lease, device), out);
+}
+
+bool nm_figures_of_uuid(const char *uuid, uint64_t driver_total, uint64_t driver_used, struct nm_figures *out)
+{
+    char limit[24];
+    const struct nm_lease *lease = nm_client_lease();
+    if (lease != NULL) {
+        if (!figures_of(lease, nm_client_row(lease, uuid), out))
+            return false;
+        out->total_bytes = smaller(out->total_bytes, driver_total);
+        out->used_bytes = smaller(out->used_bytes, out->total_bytes);
+        return true;
+    }
+    int length = nodemgr_setting("memory_per_gpu", limit, sizeof limit);
+    if (length <= 0 || (size_t)length >= sizeof limit || !nm_number(limit, (size_t)length, &out->total_bytes))
+        return false;
+    out->total_bytes = smaller(out->total_bytes, driver_total);
+    out->used_bytes = smaller(driver_used, out->total_bytes);
+    return true;
+}

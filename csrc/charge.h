@@ -1,0 +1,50 @@
+/* charge.h: from "this much memory on that device" to the ledger, and what the user is told.
+ *
+ * Knows: which row of the ledger a device is, the lease, the words of a refusal.
+ * Must not know: which function allocates what (memory.c, virtual.c, pools.c).
+ *
+ * Order, everywhere: charge, then ask the driver, then give back if the driver refused. On a free: the driver first,
+ * then give back. So the ledger never says less than the driver holds.
+ */
+#ifndef NM_CHARGE_H
+#define NM_CHARGE_H
+
+#include "abi.h"
+#include "blocks.h"
+
+/* What was charged. row is -1 where nothing is to be charged: no lease of ours governs that memory. */
+struct nm_charge {
+    uint64_t bytes;
+    uint64_t refused_bytes; /* the last request that was too much */
+    uint32_t lease;
+    int row;
+    bool lost; /* refused for want of a lease, not of room */
+};
+
+/* The device of the calling thread's current context; -1 where it has none (the driver's own answer will say so). */
+nm_cu_device nm_current_device(void);
+
+/* Charges bytes on a device, -1: on none. False: refused; the caller answers nm_charge_refusal, or finds another way. */
+bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t bytes);
+/* Charges more or gives back, to `bytes` in all. False: refused, the charge is as it was. */
+bool nm_charge_resize(struct nm_charge *charge, uint64_t bytes);
+/* The same for the pools themselves: without asking them to give something up first. */
+bool nm_charge_resize_alone(struct nm_charge *charge, uint64_t bytes);
+void nm_charge_give_back(struct nm_charge *charge);
+/* CUDA_ERROR_OUT_OF_MEMORY, and once per process the reason in words. */
+int nm_charge_refusal(const struct nm_charge *charge);
+
+/* The charge goes with the block, or (no memory left for the table) stays until the process ends. */
+void nm_charge_keep(const struct nm_charge *charge, enum nm_block_kind kind, uint64_t key, uint64_t owner);
+void nm_charge_give_back_block(const struct nm_block *block);
+
+/* What a program may be told about a device. False: the driver's own figures hold. */
+struct nm_figures {
+    uint64_t total_bytes; /* the quota */
+    uint64_t used_bytes;  /* by all processes of the env; at most the total */
+};
+bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out);
+/* Without a lease: what the env may have on any GPU, if it is limited, beside what the driver says. */
+bool nm_figures_of_uuid(const char *uuid, uint64_t driver_total, uint64_t driver_used, struct nm_figures *out);
+
+#endif

@@ -1,0 +1,453 @@
+/* pools.c: stream-ordered memory. A pool is charged for what it reserves from the device, not for its live blocks.
+ *
+ * Knows: pools, whose memory they are made of, and when the driver gives it back.
+ * Must not know: the ledger, the lease (charge.h does).
+ *
+ * How much a pool reserves is the driver's choice. So before an allocation its bytes are charged (as if the pool had to
+ * grow by them); after it the pool is asked what it reserves, and the charge becomes that. Where the charge is refused
+ * although the pool's unused reserve would do, the driver is asked all the same, and if the pool grew nevertheless the
+ * block is given back. Threads may allocate from one pool at a time: what is in flight stays charged until its end.
+ */
+#include "pools.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "charge.h"
+#include "interpose.h"
+#include "prim.h"
+
+enum { OUT_OF_MEMORY = NM_CUDA_ERROR_OUT_OF_MEMORY, SUCCESS = NM_CUDA_SUCCESS };
+enum { POOLS = 1024 }; /* of one process, at one time; more are refused */
+enum { LEAST_GROWTH_BYTES = 2 << 20, MOST_GROWTH_BYTES = 32 << 20 };
+
+struct pool {
+    nm_cu_memory_pool handle; /* NULL: the entry is free */
+    nm_cu_device device;
+    bool dying;               /* destroyed by the program; its blocks still live */
+    uint64_t live_blocks;
+    uint64_t in_flight_bytes; /* of `charge`, for allocations that the driver is at */
+    struct nm_charge charge;
+};
+
+static struct nm_lock lock; /* guards the entries */
+static struct pool pools[POOLS];
+static uint32_t pool_count; /* entries ever used */
+static _Atomic bool freed;  /* something since the last look */
+
+void nm_pools_forget(void)
+{
+    memset(&lock, 0, sizeof lock);
+    memset(pools, 0, pool_count * sizeof *pools);
+    pool_count = 0;
+    freed = false;
+}
+
+/* -- entries, with the lock held -- */
+
+static struct pool *find(nm_cu_memory_pool handle)
+{
+    for (uint32_t i = 0; i < pool_count; i++)
+        if (pools[i].handle == handle && !pools[i].dying)
+            return &pools[i];
+    return NULL;
+}
+
+static struct pool *enter(nm_cu_memory_pool handle, nm_cu_device device)
+{
+    struct pool *entry = find(NULL);
+    if (entry == NULL && pool_count < POOLS)
+        entry = &pools[pool_count++];
+    if (entry != NULL)
+        *entry = (struct pool){.handle = handle, .device = device, .charge.row = -1};
+    return entry;
+}
+
+static uint64_t attribute(nm_cu_memory_pool handle, int name, uint64_t otherwise)
+{
+    uint64_t value = 0;
+    return nm_real_cuMemPoolGetAttribute(handle, name, &value) == SUCCESS ? value : otherwise;
+}
+
+/* The unit in which pools grow: what divides all that they were ever seen to hold. */
+static _Atomic uint64_t holdings_seen; /* or-ed */
+
+static uint64_t grown_by(uint64_t bytes)
+{
+    uint64_t seen = atomic_load_explicit(&holdings_seen, memory_order_relaxed), unit = seen & -seen;
+    unit = unit < LEAST_GROWTH_BYTES ? LEAST_GROWTH_BYTES : unit > MOST_GROWTH_BYTES ? MOST_GROWTH_BYTES : unit;
+    return bytes > UINT64_MAX - unit ? bytes : (bytes + unit - 1) / unit * unit;
+}
+
+/* Gives back what the pool no longer holds; charges what it holds beyond its charge. False: it holds more than may be charged. */
+static bool settle(struct pool *pool, bool *gave_back)
+{
+    if (pool->charge.row < 0 || pool->dying)
+        return true;
+    uint64_t charged = pool->charge.bytes;
+    uint64_t held = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged - pool->in_flight_bytes);
+    uint64_t wanted = held + pool->in_flight_bytes;
+    atomic_fetch_or_explicit(&holdings_seen, held, memory_order_relaxed);
+    if (wanted < charged) {
+        nm_charge_resize_alone(&pool->charge, wanted);
+        *gave_back = true;
+    }
+    return held <= charged || nm_charge_resize_alone(&pool->charge, held);
+}
+
+bool nm_pools_settle(void)
+{
+    bool gave_back = false;
+    nm_lock(&lock);
+    for (uint32_t i = 0; i < pool_count; i++)
+        if (pools[i].handle != NULL)
+            settle(&pools[i], &gave_back);
+    nm_unlock(&lock);
+    return gave_back;
+}
+
+/* Could a later synchronisation still make the pool give something back? */
+static bool is_loose(const struct pool *pool)
+{
+    if (pool->handle == NULL || pool->dying || pool->charge.row < 0)
+        return false;
+    uint64_t threshold = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 0);
+    uint64_t used = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
+    return pool->charge.bytes > threshold && pool->charge.bytes > used;
+}
+
+/* At the moments at which the driver gives a pool's memory back, if something was freed to one since. */
+static int settle_freed(int result)
+{
+    bool loose = false;
+    if (!atomic_load_explicit(&freed, memory_order_relaxed) || !atomic_exchange(&freed, false))
+        return result;
+    nm_pools_settle();
+    nm_lock(&lock);
+    for (uint32_t i = 0; i < pool_count && !loose; i++)
+        loose = is_loose(&pools[i]);
+    nm_unlock(&lock);
+    if (loose)
+        atomic_store(&freed, true);
+    return result;
+}
+
+/* -- whose memory -- */
+
+/* The device of the stream's context; the three streams without a handle of their own are the current context's. */
+static nm_cu_device device_of(nm_cu_stream stream)
+{
+    nm_cu_context context = NULL, current = NULL, popped;
+    if (stream == NULL || stream == NM_CU_STREAM_LEGACY || stream == NM_CU_STREAM_PER_THREAD)
+        return nm_current_device();
+    nm_real_cuCtxGetCurrent(&current);
+    if (nm_real_cuStreamGetCtx(stream, &context) != SUCCESS || context == current || context == NULL)
+        return nm_current_device();
+    if (nm_real_cuCtxPushCurrent_v2(context) != SUCCESS)
+        return -1;
+    nm_cu_device device = nm_current_device();
+    nm_real_cuCtxPopCurrent_v2(&popped);
+    return device;
+}
+
+/* The device whose memory a pool is made of that we have not seen being made: a default pool, or none of ours. */
+static nm_cu_device device_of_stranger(nm_cu_memory_pool handle)
+{
+    nm_cu_memory_pool pool;
+    for (nm_cu_device device = 0; nm_real_cuDeviceGetDefaultMemPool(&pool, device) == SUCCESS; device++)
+        if (pool == handle)
+            return device;
+    return -1;
+}
+
+/* -- allocating -- */
+
+/* One call of one of the four functions. */
+struct request {
+    nm_cu_deviceptr *address;
+    size_t bytes;
+    nm_cu_memory_pool pool; /* NULL: the current one of the stream's device */
+    nm_cu_stream stream;
+    nm_type_cuMemAllocAsync *from_current;
+    nm_type_cuMemAllocFromPoolAsync *from_pool;
+    nm_type_cuMemFreeAsync *free;
+};
+
+static int ask_driver(const struct request *request)
+{
+    if (request->pool != NULL)
+        return request->from_pool(request->address, request->bytes, request->pool, request->stream);
+    return request->from_current(request->address, request->bytes, request->stream);
+}
+
+static bool fits_in_reserve(nm_cu_memory_pool handle, uint64_t bytes)
+{
+    uint64_t reserved = attribute(handle, NM_CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
+    uint64_t used = attribute(handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, reserved);
+    return reserved > used && reserved - used >= bytes;
+}
+
+/* Adds an allocation to the pool's charge. NULL: there is no entry left for the pool. */
+static struct pool *begin(nm_cu_memory_pool handle, nm_cu_device device, const struct nm_charge *charge)
+{
+    nm_lock(&lock);
+    struct pool *pool = find(handle);
+    if (pool == NULL)
+        pool = enter(handle, device);
+    if (pool != NULL) {
+        bool another_lease = charge->bytes != 0 && pool->charge.lease != charge->lease;
+        if (pool->charge.row < 0 || another_lease) { /* what an earlier lease was charged went with it */
+            pool->charge = (struct nm_charge){.row = charge->row, .lease = charge->lease};
+            pool->in_flight_bytes = 0;
+        }
+        pool->charge.bytes += charge->bytes;
+        pool->in_flight_bytes += charge->bytes;
+        pool->live_blocks++;
+    }
+    nm_unlock(&lock);
+    return pool;
+}
+
+/* After the driver's answer. False: the pool has grown beyond what may be charged. */
+static bool end(struct pool *pool, const struct nm_charge *charge, int result)
+{
+    bool gave_back;
+    nm_lock(&lock);
+    pool->in_flight_bytes -= charge->bytes < pool->in_flight_bytes ? charge->bytes : pool->in_flight_bytes;
+    pool->live_blocks -= result != SUCCESS;
+    bool within = settle(pool, &gave_back);
+    nm_unlock(&lock);
+    return within || result != SUCCESS;
+}
+
+static void undo(const struct request *request, struct pool *pool)
+{
+    request->free(*request->address, request->stream);
+    nm_real_cuMemPoolTrimTo(pool->handle, 0);
+    nm_lock(&lock);
+    pool->live_blocks--;
+    nm_unlock(&lock);
+    nm_pools_settle();
+    atomic_store(&freed, true); /* the stream may not have got there yet */
+}
+
+static int allocate_charged(const struct request *request, nm_cu_memory_pool handle, nm_cu_device device, struct nm_charge *charge)
+{
+    struct pool *pool = begin(handle, device, charge);
+    if (pool == NULL) {
+        nm_charge_give_back(charge);
+        return OUT_OF_MEMORY;
+    }
+    int result = ask_driver(request);
+    if (!end(pool, charge, result)) {
+        undo(request, pool);
+        charge->refused_bytes = request->bytes;
+        return nm_charge_refusal(charge);
+    }
+    if (result == SUCCESS)
+        nm_charge_keep(&(struct nm_charge){.row = charge->row}, NM_BLOCK_POOLED, *request->address, (uint64_t)(pool - pools));
+    return result;
+}
+
+static nm_cu_memory_pool pool_of(const struct request *request, nm_cu_device *device)
+{
+    nm_cu_memory_pool handle = request->pool;
+    if (handle == NULL) {
+        *device = device_of(request->stream);
+        return *device >= 0 && nm_real_cuDeviceGetMemPool(&handle, *device) == SUCCESS ? handle : NULL;
+    }
+    nm_lock(&lock);
+    struct pool *known = find(handle);
+    *device = known != NULL ? known->device : -1;
+    nm_unlock(&lock);
+    if (known == NULL)
+        *device = device_of_stranger(handle);
+    return *device >= 0 ? handle : NULL;
+}
+
+static int allocate(const struct request *request)
+{
+    struct nm_charge charge;
+    nm_cu_device device;
+    nm_cu_memory_pool handle = pool_of(request, &device);
+    if (handle == NULL)
+        return ask_driver(request);
+    bool charged = nm_charge_take(&charge, device, grown_by(request->bytes));
+    if (charged && charge.row < 0)
+        return ask_driver(request);
+    if (!charged && !charge.lost && !fits_in_reserve(handle, request->bytes)) {
+        nm_real_cuMemPoolTrimTo(handle, 0);
+        charged = nm_charge_take(&charge, device, grown_by(request->bytes));
+        if (!charged)
+            return nm_charge_refusal(&charge);
+    }
+    return charge.lost ? nm_charge_refusal(&charge) : allocate_charged(request, handle, device, &charge);
+}
+
+int nm_hook_cuMemAllocAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_stream stream)
+{
+    return allocate(&(struct request){address, bytes, NULL, stream, nm_real_cuMemAllocAsync, NULL, nm_real_cuMemFreeAsync});
+}
+
+int nm_hook_cuMemAllocAsync_ptsz(nm_cu_deviceptr *address, size_t bytes, nm_cu_stream stream)
+{
+    return allocate(&(struct request){address, bytes, NULL, stream, nm_real_cuMemAllocAsync_ptsz, NULL, nm_real_cuMemFreeAsync_ptsz});
+}
+
+int nm_hook_cuMemAllocFromPoolAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_memory_pool pool, nm_cu_stream stream)
+{
+    if (pool == NULL)
+        return nm_real_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
+    return allocate(&(struct request){address, bytes, pool, stream, NULL, nm_real_cuMemAllocFromPoolAsync, nm_real_cuMemFreeAsync});
+}
+
+int nm_hook_cuMemAllocFromPoolAsync_ptsz(nm_cu_deviceptr *address, size_t bytes, nm_cu_memory_pool pool, nm_cu_stream stream)
+{
+    if (pool == NULL)
+        return nm_real_cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
+    return allocate(
+        &(struct request){address, bytes, pool, stream, NULL, nm_real_cuMemAllocFromPoolAsync_ptsz, nm_real_cuMemFreeAsync_ptsz});
+}
+
+/* -- freeing -- */
+
+static void note_freed(const struct nm_block *block)
+{
+    nm_lock(&lock);
+    struct pool *pool = &pools[block->owner];
+    pool->live_blocks -= pool->live_blocks != 0;
+    if (pool->dying && pool->live_blocks == 0) {
+        nm_charge_give_back(&pool->charge);
+        *pool = (struct pool){0};
+    }
+    nm_unlock(&lock);
+    atomic_store(&freed, true);
+}
+
+void nm_pool_freed_at_once(const struct nm_block *block)
+{
+    note_freed(block);
+    settle_freed(SUCCESS);
+}
+
+static int free_async(nm_type_cuMemFreeAsync *real, nm_cu_deviceptr address, nm_cu_stream stream)
+{
+    struct nm_block block, stale;
+    if (nm_block_take(NM_BLOCK_POOLED, address, &block)) {
+        int result = real(address, stream);
+        if (result == SUCCESS)
+            note_freed(&block);
+        else
+            nm_block_put(&block, &stale);
+        return result;
+    }
+    bool linear = nm_block_take(NM_BLOCK_LINEAR, address, &block); /* it may be freed so, too */
+    int result = real(address, stream);
+    if (linear && result == SUCCESS)
+        nm_charge_give_back_block(&block);
+    else if (linear)
+        nm_block_put(&block, &stale);
+    return result;
+}
+
+int nm_hook_cuMemFreeAsync(nm_cu_deviceptr address, nm_cu_stream stream)
+{
+    return free_async(nm_real_cuMemFreeAsync, address, stream);
+}
+
+int nm_hook_cuMemFreeAsync_ptsz(nm_cu_deviceptr address, nm_cu_stream stream)
+{
+    return free_async(nm_real_cuMemFreeAsync_ptsz, address, stream);
+}
+
+/* -- pools themselves -- */
+
+/* A pool that the program made or got, of a device's memory. False: there is no entry left. */
+static bool know(nm_cu_memory_pool handle, const nm_cu_mem_location *location)
+{
+    if (location == NULL || location->type != NM_CU_MEM_LOCATION_TYPE_DEVICE)
+        return true;
+    nm_lock(&lock);
+    bool known = find(handle) != NULL || enter(handle, location->id) != NULL;
+    nm_unlock(&lock);
+    return known;
+}
+
+int nm_hook_cuMemPoolCreate(nm_cu_memory_pool *pool, const nm_cu_mem_pool_props *props)
+{
+    int result = nm_real_cuMemPoolCreate(pool, props);
+    if (result != SUCCESS || know(*pool, &props->location))
+        return result;
+    nm_say("this program has %d memory pools; more are refused, because none beyond could be held to the quota", POOLS);
+    nm_real_cuMemPoolDestroy(*pool);
+    return OUT_OF_MEMORY;
+}
+
+int nm_hook_cuMemGetDefaultMemPool(nm_cu_memory_pool *pool, nm_cu_mem_location *location, int type)
+{
+    int result = nm_real_cuMemGetDefaultMemPool(pool, location, type);
+    if (result == SUCCESS)
+        know(*pool, location);
+    return result;
+}
+
+int nm_hook_cuMemGetMemPool(nm_cu_memory_pool *pool, nm_cu_mem_location *location, int type)
+{
+    int result = nm_real_cuMemGetMemPool(pool, location, type);
+    if (result == SUCCESS)
+        know(*pool, location);
+    return result;
+}
+
+/* Blocks of a destroyed pool live on: what they used then is charged until the last of them is freed. */
+int nm_hook_cuMemPoolDestroy(nm_cu_memory_pool handle)
+{
+    nm_lock(&lock);
+    struct pool *pool = find(handle);
+    uint64_t used = pool != NULL ? attribute(handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->charge.bytes) : 0;
+    int result = nm_real_cuMemPoolDestroy(handle);
+    if (result == SUCCESS && pool != NULL && pool->live_blocks != 0) {
+        pool->dying = true;
+        if (used < pool->charge.bytes)
+            nm_charge_resize_alone(&pool->charge, used);
+    } else if (result == SUCCESS && pool != NULL) {
+        nm_charge_give_back(&pool->charge);
+        *pool = (struct pool){0};
+    }
+    nm_unlock(&lock);
+    return result;
+}
+
+int nm_hook_cuMemPoolTrimTo(nm_cu_memory_pool pool, size_t keep_bytes)
+{
+    int result = nm_real_cuMemPoolTrimTo(pool, keep_bytes);
+    nm_pools_settle();
+    return result;
+}
+
+/* -- synchronisation -- */
+
+int nm_hook_cuStreamSynchronize(nm_cu_stream stream)
+{
+    return settle_freed(nm_real_cuStreamSynchronize(stream));
+}
+
+int nm_hook_cuStreamSynchronize_ptsz(nm_cu_stream stream)
+{
+    return settle_freed(nm_real_cuStreamSynchronize_ptsz(stream));
+}
+
+int nm_hook_cuEventSynchronize(nm_cu_event event)
+{
+    return settle_freed(nm_real_cuEventSynchronize(event));
+}
+
+int nm_hook_cuCtxSynchronize(void)
+{
+    return settle_freed(nm_real_cuCtxSynchronize());
+}
+
+int nm_hook_cuCtxSynchronize_v2(nm_cu_context context)
+{
+    return settle_freed(nm_real_cuCtxSynchronize_v2(context));
+}

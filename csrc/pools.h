@@ -1,0 +1,18 @@
+/* pools.h: stream-ordered memory. See pools.c. */
+#ifndef NM_POOLS_H
+#define NM_POOLS_H
+
+#include <stdbool.h>
+
+#include "abi.h"
+
+struct nm_block;
+
+/* Looks at what each pool holds now, and gives back what it no longer does. True where that was anything. */
+bool nm_pools_settle(void);
+/* A pool's block that cuMemFree has freed. */
+void nm_pool_freed_at_once(const struct nm_block *block);
+/* In a forked child, before it has threads. */
+void nm_pools_forget(void);
+
+#endif

@@ -1,0 +1,155 @@
+/* shim.c: the two moments at which the shim acts of itself: a process's start, and its first use of CUDA.
+ *
+ * Knows: what a Python interpreter is called, where our own files lie, what each state of the client means for cuInit.
+ * Must not know: the wire, the ledger, how symbols are hooked.
+ *
+ * The library is preloaded into every process of an environment, ls and sudo included: at the start it looks at one
+ * symbolic link and does nothing more unless that says Python; in a setuid program not even that.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "blocks.h"
+#include "client.h"
+#include "interpose.h"
+#include "linker.h"
+#include "pools.h"
+#include "virtual.h"
+
+enum { PATH_BYTES = 4096 };
+
+/* -- a process starts -- */
+
+/* python, python3, python3.11, python3.13t, python3.11-dbg, pypy3.10: a stem, a version, a short build mark. */
+static bool is_python(const char *program)
+{
+    static const char *const stems[] = {"python", "pypy"};
+    static const char *const marks[] = {"", "t", "d", "m", "u", "td", "dm", "mu", "-dbg", "w"};
+    for (size_t i = 0; i < sizeof stems / sizeof *stems; i++) {
+        size_t stem = strlen(stems[i]);
+        if (strncmp(program, stems[i], stem) != 0)
+            continue;
+        const char *mark = program + stem + strspn(program + stem, "0123456789.");
+        for (size_t j = 0; j < sizeof marks / sizeof *marks; j++)
+            if (strcmp(mark, marks[j]) == 0)
+                return true;
+    }
+    return false;
+}
+
+static bool runs_python(void)
+{
+    char path[PATH_BYTES];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0)
+        return false;
+    path[length] = '\0';
+    const char *slash = strrchr(path, '/');
+    return is_python(slash != NULL ? slash + 1 : path);
+}
+
+/* X/sitecustomize, where this library is X/client_plugin/_lib/libnodemgr.so. False: it lies elsewhere, alone. */
+static bool hook_directory(char *out, size_t size)
+{
+    Dl_info self = {0};
+    char path[PATH_BYTES], file[PATH_BYTES];
+    if (nm_linker()->dladdr((const void *)hook_directory, &self) == 0 || self.dli_fname == NULL)
+        return false;
+    size_t length = 0;
+    if (self.dli_fname[0] != '/') { /* LD_PRELOAD may be relative */
+        if (getcwd(path, sizeof path - 1) == NULL)
+            return false;
+        length = strlen(path);
+        path[length++] = '/';
+    }
+    if (nm_copy(path + length, sizeof path - length, self.dli_fname) < strlen(self.dli_fname))
+        return false;
+    for (int up = 0; up < 3; up++) {
+        char *slash = strrchr(path, '/');
+        if (slash == NULL)
+            return false;
+        *slash = '\0';
+    }
+    if ((size_t)snprintf(file, sizeof file, "%s/sitecustomize/sitecustomize.py", path) >= sizeof file || access(file, R_OK) != 0)
+        return false;
+    return (size_t)snprintf(out, size, "%s/sitecustomize", path) < size;
+}
+
+static bool is_on_path(const char *directory, const char *path)
+{
+    size_t length = strlen(directory);
+    for (const char *at = path; at != NULL; at = strchr(at, ':')) {
+        at += *at == ':';
+        if (strncmp(at, directory, length) == 0 && (at[length] == '\0' || at[length] == ':'))
+            return true;
+    }
+    return false;
+}
+
+static void show_hook_to_python(void)
+{
+    char directory[PATH_BYTES], value[2 * PATH_BYTES];
+    const char *path = nm_env_get("PYTHONPATH");
+    if (!hook_directory(directory, sizeof directory) || (path != NULL && is_on_path(directory, path)))
+        return;
+    bool bare = path == NULL || *path == '\0';
+    if ((size_t)snprintf(value, sizeof value, "%s%s%s", directory, bare ? "" : ":", bare ? "" : path) < sizeof value)
+        nm_env_publish("PYTHONPATH", value);
+}
+
+__attribute__((constructor)) static void start(void)
+{
+    if (!nm_is_secure() && runs_python() && nodemgr_preloaded() && nm_is_managed())
+        show_hook_to_python();
+}
+
+/* -- the first use of CUDA -- */
+
+static void forget_in_child(void)
+{
+    nm_block_forget();
+    nm_virtual_forget();
+    nm_pools_forget();
+}
+
+static void watch_forks(void)
+{
+    static _Atomic bool watching;
+    if (!atomic_exchange(&watching, true))
+        pthread_atfork(NULL, NULL, forget_in_child);
+}
+
+/* Python can wait better than we: with a line that updates itself, and interruptibly. But its callback needs the GIL, which only a
+ * thread that Python knows may wait for: on another, a Python that joins this thread with the GIL held would deadlock. */
+static bool is_python_thread(void)
+{
+    void *found = nm_linker()->dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
+    void *(*thread_state)(void) = (void *(*)(void))found;
+    return thread_state != NULL && thread_state() != NULL;
+}
+
+static int acquire(void)
+{
+    char line[8];
+    int state = nodemgr_state(line, sizeof line);
+    if (state == NODEMGR_HELD)
+        return state;
+    int (*waiter)(void) = nm_client_waiter();
+    return waiter != NULL && is_python_thread() ? waiter() : nm_client_acquire_blocking();
+}
+
+/* Only a lease leads to the driver. Whoever is refused or cancels finds no device, and may try again: the driver has not been asked. */
+int nm_hook_cuInit(unsigned flags)
+{
+    if (nm_original(NM_SYMBOL_cuInit) == NULL || !nm_is_managed())
+        return nm_real_cuInit(flags);
+    int state = acquire();
+    if (state != NODEMGR_HELD && state != NODEMGR_UNMANAGED)
+        return NM_CUDA_ERROR_NO_DEVICE;
+    watch_forks();
+    return nm_real_cuInit(flags);
+}

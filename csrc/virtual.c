@@ -1,0 +1,255 @@
+/* virtual.c: memory of cuMemCreate. It lives until every handle and every mapping of it is gone, and is charged until then.
+ *
+ * Knows: handles, mappings, tiles of sparse arrays, and which physical allocation each refers to.
+ * Must not know: the ledger, the lease (charge.h does).
+ *
+ * An import has no entry here: its exporter is charged. One lock keeps a driver's answer and our entry of it together: a
+ * handle or an address that one thread gives back may be another thread's the next moment. These calls are slow in
+ * any driver; creating, the slowest, does not hold it.
+ */
+#include "virtual.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "charge.h"
+#include "interpose.h"
+#include "prim.h"
+
+enum { SUCCESS = NM_CUDA_SUCCESS };
+
+static struct nm_lock lock; /* guards all of these, but for a look at last_number */
+static _Atomic uint64_t last_number; /* of a physical allocation; 0: there never was one, and nothing to look after */
+static uint64_t alignment_seen;      /* addresses and sizes of our mappings, or-ed: its lowest bit divides them all */
+static uint64_t longest_mapping;     /* bytes */
+
+void nm_virtual_forget(void)
+{
+    memset(&lock, 0, sizeof lock);
+    alignment_seen = longest_mapping = 0;
+}
+
+static bool is_idle(void)
+{
+    return atomic_load_explicit(&last_number, memory_order_relaxed) == 0;
+}
+
+/* -- references, with the lock held -- */
+
+static void put(const struct nm_block *block)
+{
+    struct nm_block stale;
+    nm_block_put(block, &stale);
+}
+
+static void refer(uint64_t number)
+{
+    struct nm_block memory;
+    if (nm_block_take(NM_BLOCK_MEMORY, number, &memory)) {
+        memory.owner++;
+        put(&memory);
+    }
+}
+
+static void unrefer(uint64_t number)
+{
+    struct nm_block memory;
+    if (!nm_block_take(NM_BLOCK_MEMORY, number, &memory))
+        return;
+    if (--memory.owner == 0)
+        nm_charge_give_back_block(&memory);
+    else
+        put(&memory);
+}
+
+/* The program holds the handle once more. */
+static void hold(nm_cu_mem_handle handle, uint64_t number)
+{
+    struct nm_block held = {.kind = NM_BLOCK_HANDLE, .key = handle, .owner = number};
+    nm_block_take(NM_BLOCK_HANDLE, handle, &held);
+    held.bytes++;
+    put(&held);
+    refer(number);
+}
+
+static void unhold(nm_cu_mem_handle handle)
+{
+    struct nm_block held;
+    if (!nm_block_take(NM_BLOCK_HANDLE, handle, &held))
+        return;
+    if (--held.bytes > 0)
+        put(&held);
+    unrefer(held.owner);
+}
+
+/* -- handles -- */
+
+/* The memory's own place, not the current device. */
+static nm_cu_device device_of(const nm_cu_mem_allocation_prop *prop)
+{
+    return prop != NULL && prop->location.type == NM_CU_MEM_LOCATION_TYPE_DEVICE ? prop->location.id : -1;
+}
+
+int nm_hook_cuMemCreate(nm_cu_mem_handle *handle, size_t bytes, const nm_cu_mem_allocation_prop *prop, unsigned long long flags)
+{
+    struct nm_charge charge;
+    if (!nm_charge_take(&charge, device_of(prop), bytes))
+        return nm_charge_refusal(&charge);
+    int result = nm_real_cuMemCreate(handle, bytes, prop, flags);
+    if (result != SUCCESS)
+        nm_charge_give_back(&charge);
+    if (result != SUCCESS || charge.row < 0)
+        return result;
+    nm_lock(&lock);
+    uint64_t number = atomic_fetch_add(&last_number, 1) + 1;
+    nm_charge_keep(&charge, NM_BLOCK_MEMORY, number, 0);
+    hold(*handle, number);
+    nm_unlock(&lock);
+    return result;
+}
+
+int nm_hook_cuMemRelease(nm_cu_mem_handle handle)
+{
+    if (is_idle())
+        return nm_real_cuMemRelease(handle);
+    nm_lock(&lock);
+    int result = nm_real_cuMemRelease(handle);
+    if (result == SUCCESS)
+        unhold(handle);
+    nm_unlock(&lock);
+    return result;
+}
+
+int nm_hook_cuMemImportFromShareableHandle(nm_cu_mem_handle *handle, void *shared, int type)
+{
+    struct nm_block held;
+    if (is_idle())
+        return nm_real_cuMemImportFromShareableHandle(handle, shared, type);
+    nm_lock(&lock);
+    int result = nm_real_cuMemImportFromShareableHandle(handle, shared, type);
+    if (result == SUCCESS && nm_block_get(NM_BLOCK_HANDLE, *handle, &held))
+        hold(*handle, held.owner); /* our own memory has come back under its own handle */
+    nm_unlock(&lock);
+    return result;
+}
+
+/* -- mappings -- */
+
+static uint64_t step(void)
+{
+    uint64_t lowest = alignment_seen & -alignment_seen;
+    return lowest != 0 ? lowest : 1;
+}
+
+/* The mapping that holds the address. Mappings are found by their first byte, so this walks down to it. */
+static bool mapping_at(uint64_t address, struct nm_block *mapping)
+{
+    uint64_t first = address & -step();
+    for (uint64_t down = 0; down < longest_mapping && down <= first; down += step())
+        if (nm_block_get(NM_BLOCK_MAPPING, first - down, mapping))
+            return address - mapping->key < mapping->bytes;
+    return false;
+}
+
+int nm_hook_cuMemRetainAllocationHandle(nm_cu_mem_handle *handle, void *address)
+{
+    struct nm_block known;
+    if (is_idle())
+        return nm_real_cuMemRetainAllocationHandle(handle, address);
+    nm_lock(&lock);
+    int result = nm_real_cuMemRetainAllocationHandle(handle, address);
+    if (result == SUCCESS && (nm_block_get(NM_BLOCK_HANDLE, *handle, &known) || mapping_at((uintptr_t)address, &known)))
+        hold(*handle, known.owner);
+    nm_unlock(&lock);
+    return result;
+}
+
+int nm_hook_cuMemMap(nm_cu_deviceptr address, size_t bytes, size_t offset, nm_cu_mem_handle handle, unsigned long long flags)
+{
+    struct nm_block held;
+    if (is_idle())
+        return nm_real_cuMemMap(address, bytes, offset, handle, flags);
+    nm_lock(&lock);
+    int result = nm_real_cuMemMap(address, bytes, offset, handle, flags);
+    if (result == SUCCESS && nm_block_get(NM_BLOCK_HANDLE, handle, &held)) {
+        alignment_seen |= address | bytes;
+        longest_mapping = bytes > longest_mapping ? bytes : longest_mapping;
+        put(&(struct nm_block){.kind = NM_BLOCK_MAPPING, .key = address, .owner = held.owner, .bytes = bytes});
+        refer(held.owner);
+    }
+    nm_unlock(&lock);
+    return result;
+}
+
+/* A range may hold many mappings, and gaps where imports are mapped: in steps that meet the first byte of each of ours. */
+int nm_hook_cuMemUnmap(nm_cu_deviceptr address, size_t bytes)
+{
+    struct nm_block mapping;
+    if (is_idle())
+        return nm_real_cuMemUnmap(address, bytes);
+    nm_lock(&lock);
+    int result = nm_real_cuMemUnmap(address, bytes);
+    alignment_seen |= address;
+    for (uint64_t done = 0; result == SUCCESS && done < bytes;) {
+        bool found = nm_block_take(NM_BLOCK_MAPPING, address + done, &mapping);
+        if (found)
+            unrefer(mapping.owner);
+        done += found ? mapping.bytes : step();
+    }
+    nm_unlock(&lock);
+    return result;
+}
+
+/* -- tiles of sparse arrays -- */
+
+/* A number for a place in an array: what names it, mixed. Two places with one number would only free one charge early. */
+static uint64_t place_of(const nm_cu_array_map_info *info)
+{
+    const uint64_t parts[] = {
+        (uintptr_t)info->resource.array,
+        (uint64_t)info->resource_type << 32 | (uint32_t)info->subresource_type,
+        info->subresource_type == 0 ? (uint64_t)info->subresource.sparse_level.level << 32 | info->subresource.sparse_level.layer
+                                    : info->subresource.miptail.layer,
+        info->subresource_type == 0 ? (uint64_t)info->subresource.sparse_level.offset_x << 32 | info->subresource.sparse_level.offset_y
+                                    : info->subresource.miptail.offset,
+        info->subresource_type == 0 ? info->subresource.sparse_level.offset_z : 0,
+    };
+    uint64_t mixed = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        mixed = (mixed ^ parts[i]) * UINT64_C(0x9e3779b97f4a7c15) ^ mixed >> 29;
+    return mixed;
+}
+
+static void note_tile(const nm_cu_array_map_info *info)
+{
+    struct nm_block tile = {.kind = NM_BLOCK_TILE, .key = place_of(info)}, before, held;
+    if (nm_block_take(NM_BLOCK_TILE, tile.key, &before))
+        unrefer(before.owner);
+    if (info->mem_operation_type != NM_CU_MEM_OPERATION_TYPE_MAP || !nm_block_get(NM_BLOCK_HANDLE, info->mem_handle, &held))
+        return;
+    tile.owner = held.owner;
+    put(&tile);
+    refer(held.owner);
+}
+
+static int map_array(nm_type_cuMemMapArrayAsync *real, nm_cu_array_map_info *list, unsigned count, nm_cu_stream stream)
+{
+    if (is_idle())
+        return real(list, count, stream);
+    nm_lock(&lock);
+    int result = real(list, count, stream);
+    for (unsigned i = 0; result == SUCCESS && i < count; i++)
+        note_tile(&list[i]);
+    nm_unlock(&lock);
+    return result;
+}
+
+int nm_hook_cuMemMapArrayAsync(nm_cu_array_map_info *list, unsigned count, nm_cu_stream stream)
+{
+    return map_array(nm_real_cuMemMapArrayAsync, list, count, stream);
+}
+
+int nm_hook_cuMemMapArrayAsync_ptsz(nm_cu_array_map_info *list, unsigned count, nm_cu_stream stream)
+{
+    return map_array(nm_real_cuMemMapArrayAsync_ptsz, list, count, stream);
+}
