@@ -29,6 +29,14 @@ VERBS = {
 """Verb (and module in this package, whose `command` it is) -> its line in the help."""
 
 
+class _Ended(Exception):
+    """A verb was ended from outside: nothing is left to say."""
+
+    def __init__(self, code: Exit) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 class LazyGroup(click.Group):
     """Imports a verb's module when the verb is needed, and not for the list of all verbs."""
 
@@ -41,6 +49,15 @@ class LazyGroup(click.Group):
         command = importlib.import_module(f"nodemgr.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Ends by a reader that left or by Ctrl-C are told to `main` by names that click does not turn into its own."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _Ended(Exit.BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            raise _Ended(Exit.INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
@@ -83,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fault.code
     except (KeyboardInterrupt, click.Abort):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        # The reader left (`nodemgr status | head -1`). Python would complain once more at exit about unwritten output.
+    except (BrokenPipeError, _Ended) as ended:
+        # Where the reader left, Python would complain once more at exit about what it could not write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.BROKEN_PIPE
+        return ended.code if isinstance(ended, _Ended) else Exit.BROKEN_PIPE

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ class Control:
             raise Fault(str(away), Exit.UNREACHABLE) from None
         except ManagerRefused as refused:
             raise Fault(str(refused), REFUSAL_EXITS.get(refused.code, Exit.FAILED)) from None
+
+
+def follow(run_dir: Path, since: int) -> Iterator[dict[str, Any]]:
+    """The manager's events after sequence number `since`, those to come included, over its restarts. Raises Fault."""
+    from nodemgr.edge.control_client import EventStream, ManagerUnreachable
+
+    try:
+        with EventStream(run_dir) as stream:
+            yield from stream.follow(since)
+    except ManagerUnreachable as away:
+        raise Fault(str(away), Exit.UNREACHABLE) from None
 
 
 def control(run_dir: Path | None) -> Control:

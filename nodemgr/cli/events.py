@@ -9,7 +9,6 @@ import click
 
 from nodemgr import paths, units
 from nodemgr.cli import asking, options, tables
-from nodemgr.cli.faults import say
 
 ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
 """What every event carries; the other fields are the event's own."""
@@ -38,7 +37,8 @@ def command(
     if not follow:
         return
     after = past[-1]["sequence"] if past else _newest(control, since)
-    _follow(run_dir or paths.find_run_dir(), after, names, as_json)
+    for event in asking.follow(run_dir or paths.find_run_dir(), after):
+        _print(event, names, as_json)
 
 
 def _newest(control: asking.Control, since: int | None) -> int:
@@ -46,18 +46,6 @@ def _newest(control: asking.Control, since: int | None) -> int:
         return since
     newest = control.call("events", limit=1)["events"]
     return int(newest[-1]["sequence"]) if newest else 0
-
-
-def _follow(run_dir: Path, after: int, names: tuple[str, ...], as_json: bool) -> None:
-    from nodemgr.cli.event_stream import EventStream
-
-    def on_connection(connected: bool) -> None:
-        if not connected:
-            say("the manager went away; waiting for it")
-
-    with EventStream(run_dir, after, on_connection) as stream:
-        while (event := stream.next()) is not None:
-            _print(event, names, as_json)
 
 
 def _print(event: tables.Row, names: tuple[str, ...], as_json: bool) -> None:

@@ -88,7 +88,9 @@ def size(size_bytes: int | None) -> str | None:
 
 
 def seconds(value: float | None) -> str | None:
-    return None if value is None else units.format_duration(int(value * 1_000))
+    if not value:  # whole seconds: nought is less than one
+        return None if value is None else "0 s"
+    return units.format_duration(int(value * 1_000))
 
 
 def wall_time(wall_ns: int | None) -> str | None:

@@ -46,12 +46,42 @@ def short_dir() -> Iterator[Path]:
 def nodemgr(short_dir: Path) -> Run:
     """nodemgr(verb, …, run_dir=…, environment={…}): runs the command line to its end."""
 
-    def run(*arguments: object, run_dir: Path | None = short_dir, environment: dict[str, str | None] | None = None, **kept: Any):
+    def run(
+        *arguments: object, run_dir: Path | None = short_dir, environment: dict[str, str | None] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         said = {"NODEMGR_RUN_DIR": str(run_dir) if run_dir else None, **(environment or {})}
-        kept.setdefault("stdin", subprocess.DEVNULL)
         return subprocess.run(
-            [sys.executable, "-m", "nodemgr", *map(str, arguments)],
-            env=clean_environment(**said), capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=kept.pop("cwd", "/"), **kept,
+            [sys.executable, "-m", "nodemgr", *map(str, arguments)], env=clean_environment(**said),
+            capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL, cwd="/",
+        )  # fmt: skip
+
+    return run
+
+
+STRANGER = """
+import os, sys
+import nodemgr.edge.control_client, nodemgr.edge.wire
+from nodemgr.cli import main, nodemgr
+for verb in ("quota", "release", "status"):
+    nodemgr.get_command(None, verb)  # what is loaded later must be readable for others, which an interpreter of root's is not
+os.setgroups([])
+os.setresgid(4711, 4711, 4711)
+os.setresuid(4711, 4711, 4711)
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command line as a user whom nobody knows."""
+
+
+@pytest.fixture
+def stranger(short_dir: Path) -> Run:
+    """stranger(verb, …): the same as `nodemgr`, by somebody else."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", STRANGER, *map(str, arguments)], env=clean_environment(NODEMGR_RUN_DIR=str(short_dir)),
+            capture_output=True, text=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL, cwd="/",
         )  # fmt: skip
 
     return run
@@ -157,3 +187,87 @@ def status(env: str = "alice", **changes: Any) -> dict[str, Any]:
         "queue": [{"id": "r2", "env": env, "gpus": 2, "priority": "normal", "position": 1, "reason": "needs 2 GPUs, 1 free"}],
         **changes,
     }  # fmt: skip
+
+
+@dataclass
+class ManagerStandIn:
+    """A control socket that answers from a table and remembers its orders, and an event socket to publish on."""
+
+    run_dir: Path
+    answers: dict[str, Any] = field(default_factory=dict)
+    """Verb -> result, or the (code, error) of a refusal, or a function of the arguments."""
+    orders: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    subscribed: threading.Event = field(default_factory=threading.Event)
+
+    def reply(self, order: dict[str, Any]) -> dict[str, Any]:
+        self.orders.append((order["verb"], order["args"]))
+        answer = self.answers.get(order["verb"])
+        if callable(answer):
+            answer = answer(**order["args"])
+        if answer is None or isinstance(answer, tuple):
+            code, error = answer or ("usage", f"unknown verb {order['verb']}")
+            return {"ok": False, "error": error, "code": code}
+        return {"ok": True, "result": answer}
+
+    def serve(self, control: Any, events: Any, orders: Any) -> None:
+        """Until a frame comes on `orders` that is empty; others are published."""
+        import zmq
+
+        poller = zmq.Poller()
+        for polled in (control, events, orders):
+            poller.register(polled, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if control in ready:
+                peer, frame = control.recv_multipart()
+                control.send_multipart([peer, json.dumps(self.reply(json.loads(frame))).encode()])
+            if events in ready:
+                events.recv()
+                self.subscribed.set()
+            if orders in ready:
+                frame = orders.recv()
+                if not frame:
+                    return
+                events.send_multipart([json.loads(frame)["name"].encode(), frame])
+
+
+class RunningManager(ManagerStandIn):
+    """Serves in a thread of its own; `publish` hands an event to it."""
+
+    def start(self) -> None:
+        import zmq
+
+        from nodemgr.edge.control_client import WELCOME
+
+        self._context = zmq.Context()
+        sockets = [self._context.socket(kind) for kind in (zmq.ROUTER, zmq.XPUB, zmq.PAIR)]
+        sockets[1].setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
+        sockets[0].bind(f"ipc://{self.run_dir}/control.sock")
+        sockets[1].bind(f"ipc://{self.run_dir}/events.sock")
+        sockets[2].bind("inproc://o")
+        self._orders = self._context.socket(zmq.PAIR)
+        self._orders.connect("inproc://o")
+        self._thread = threading.Thread(target=self.serve, args=sockets, daemon=True)
+        self._thread.start()
+
+    def publish(self, event: dict[str, Any]) -> None:
+        self._orders.send(json.dumps(event).encode())
+
+    def stop(self) -> None:
+        self._orders.send(b"")
+        self._thread.join(TIMEOUT_S)
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def manager(short_dir: Path) -> Iterator[RunningManager]:
+    """A stand-in for the manager at `short_dir`."""
+    stand_in = RunningManager(short_dir)
+    stand_in.start()
+    yield stand_in
+    stand_in.stop()
+
+
+def event(sequence: int, name: str, **fields: Any) -> dict[str, Any]:
+    """An event as the manager publishes it."""
+    return {"schema_version": 1, "sequence": sequence, "name": name, "time_ns": 1_795 * 10**15, "monotonic_ns": sequence, **fields}

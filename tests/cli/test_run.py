@@ -33,8 +33,8 @@ def alice(env_stand_in: Callable[[str], EnvStandIn]) -> EnvStandIn:
     return stand_in
 
 
-def made(base: dict[str, str] | None = None, settings: dict[str, str] | None = None, wish: Wish = Wish(), program: Path = SHELL):
-    return environment(base or {}, DIRECTORY, settings or {}, wish, program)
+def made(base: dict[str, str] | None = None, settings: dict[str, str] | None = None, wish: Wish | None = None, program: Path = SHELL):
+    return environment(base or {}, DIRECTORY, settings or {}, wish or Wish(), program)
 
 
 # -- the command's environment
@@ -180,7 +180,8 @@ def test_more_than_the_node_has(nodemgr: Run, alice: EnvStandIn) -> None:
 
 
 @pytest.mark.parametrize(
-    "wish", [["--gpus", "-1"], ["--gpus", "x"], ["--memory", "8"], ["--memory", "-1GiB"], ["--memory", "0GiB"], ["--wait", "5"], ["--wait", "x"]]
+    "wish",
+    [["--gpus", "-1"], ["--gpus", "x"], ["--memory", "8"], ["--memory", "-1GiB"], ["--memory", "0GiB"], ["--wait", "5"], ["--wait", "x"]],
 )
 def test_a_wish_that_is_no_wish(nodemgr: Run, alice: EnvStandIn, wish: list[str]) -> None:
     result = nodemgr("run", "--env", "alice", *wish, "--", "true")
@@ -264,7 +265,12 @@ def test_a_c_locale_stays_one(nodemgr: Run, alice: EnvStandIn) -> None:
 
 @pytest.mark.parametrize(
     ("command", "code", "word"),
-    [("no-such-program-here", 127, "not found in PATH"), ("./absent", 127, "not found"), ("/etc/passwd", 126, "not executable"), ("/tmp", 126, "not executable")],
+    [
+        ("no-such-program-here", 127, "not found in PATH"),
+        ("./absent", 127, "not found"),
+        ("/etc/passwd", 126, "not executable"),
+        ("/tmp", 126, "not executable"),
+    ],
 )
 def test_a_command_that_is_none(nodemgr: Run, alice: EnvStandIn, command: str, code: int, word: str) -> None:
     result = nodemgr("run", "--env", "alice", command)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,8 +68,11 @@ def test_a_wrong_size_is_refused_with_the_right_form(text: str, complaint: str) 
 
 @pytest.mark.parametrize(
     ("text", "duration_ms"),
-    [("500ms", 500), ("30s", 30_000), ("10min", 600_000), ("10m", 600_000), ("2h", 7_200_000), ("1d", 86_400_000), ("1.5s", 1_500), ("0", 0)],
-)
+    [
+        ("500ms", 500), ("30s", 30_000), ("10min", 600_000), ("10m", 600_000), ("2h", 7_200_000), ("1d", 86_400_000),
+        ("1.5s", 1_500), ("0", 0),
+    ],
+)  # fmt: skip
 def test_a_duration_has_a_unit_unless_it_is_nothing(text: str, duration_ms: int) -> None:
     assert parse_duration_ms(text) == duration_ms
 
@@ -90,8 +96,11 @@ def test_a_wrong_node_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (80 * 2**30, "80 GiB"), (3 * 2**29, "1.5 GiB"), (2**40, "1 TiB"), (2**30 - 1, "1024 MiB")],
-)
+    [
+        (0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (80 * 2**30, "80 GiB"), (3 * 2**29, "1.5 GiB"), (2**40, "1 TiB"),
+        (2**30 - 1, "1024 MiB"),
+    ],
+)  # fmt: skip
 def test_sizes_for_people(size_bytes: int, text: str) -> None:
     assert format_size(size_bytes) == text
 
@@ -114,10 +123,7 @@ def test_a_size_that_is_shown_can_be_given_back(size_bytes: int) -> None:
     assert abs(back - size_bytes) <= size_bytes * 0.051
 
 
-@given(st.text(max_size=12))
-def test_no_text_makes_anything_but_a_number_or_a_refusal(text: str) -> None:
-    for parse in (parse_size, parse_duration_ms, parse_node):
-        try:
-            parse(text)
-        except UnitError as refused:
-            assert "\n" not in str(refused)
+@given(st.text(max_size=12), st.sampled_from([parse_size, parse_duration_ms, parse_node]))
+def test_no_text_makes_anything_but_a_number_or_a_refusal(text: str, parse: Callable[[str], object]) -> None:
+    with contextlib.suppress(UnitError):
+        parse(text)

@@ -1,0 +1,90 @@
+"""The command line as a whole: help, versions, what users get wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import nodemgr.cli as cli
+from tests.cli.conftest import Run, clean_environment, one_line
+
+
+def test_the_help_names_every_verb(nodemgr: Run) -> None:
+    result = nodemgr("--help")
+    assert result.returncode == 0
+    for verb in cli.VERBS:
+        assert f"\n  {verb} " in result.stdout
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_each_verb_is_there_and_helps(verb: str) -> None:
+    command = cli.nodemgr.get_command(None, verb)  # type: ignore[arg-type]
+    assert command is not None
+    assert command.get_short_help_str(limit=100) == cli.VERBS[verb], "the help of all verbs and the verb's own say the same"
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--help"], prog_name=verb)
+    assert ended.value.code == 0
+
+
+def test_the_help_imports_no_verb() -> None:
+    program = "import sys; from nodemgr.cli import main; main(['--help']); print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, check=True)
+    loaded = result.stdout.splitlines()[-1].split()
+    assert not [name for name in loaded if name.removeprefix("nodemgr.cli.") in cli.VERBS or name in ("zmq", "pynvml", "psutil", "ctypes")]
+
+
+def test_without_a_verb_there_is_help(nodemgr: Run) -> None:
+    result = nodemgr()
+    assert result.returncode == 2
+    assert "Verbs:" in result.stderr
+    assert result.stdout == ""
+
+
+def test_version(nodemgr: Run) -> None:
+    assert nodemgr("--version").stdout == f"nodemgr {version('nodemgr')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["stauts"], ["--stauts"], ["status", "--jsn"], ["status", "x"], ["quota", "put"], ["quota", "set"], ["release"]]
+)
+def test_a_slip_is_one_line(nodemgr: Run, arguments: list[str]) -> None:
+    result = nodemgr(*arguments)
+    assert result.returncode == 2
+    assert "--help)" in one_line(result)
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(nodemgr: Run, shell: str) -> None:
+    result = nodemgr("completion", shell)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "_NODEMGR_COMPLETE" in result.stdout
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=result.stdout, text=True, check=True)
+
+
+def test_no_completion_for_other_shells(nodemgr: Run) -> None:
+    result = nodemgr("completion", "csh")
+    assert result.returncode == 2
+    assert "csh" in one_line(result)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("nodemgr sta", "status"),
+        ("nodemgr run --env al", "alice"),
+        ("nodemgr quota set --acquire im", "import"),
+        ("nodemgr quota rm a", "alice"),
+    ],
+)
+def test_completion_offers(nodemgr: Run, short_dir: Path, words: str, offered: str) -> None:
+    (short_dir / "envs" / "alice").mkdir(parents=True)
+    environment: dict[str, str | None] = {
+        "_NODEMGR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1),
+    }  # fmt: skip
+    assert nodemgr(environment=environment).stdout == f"plain,{offered}\n"
