@@ -1,0 +1,7 @@
+"""As Caffe: the first use initialises CUDA."""
+
+import cuda_driver
+
+
+def first_use():
+    return cuda_driver.device_count()

@@ -1,0 +1,1 @@
+build_info = {"is_cuda_build": True}

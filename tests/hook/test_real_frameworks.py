@@ -1,0 +1,189 @@
+"""The real PyTorch and TensorFlow, as they are installed, through the hook; PyTorch's CPU build with the CUDA build's functions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import HERE, STANDINS, World
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+WAIT_FOR_EVER = [["WAITING", "place 2: bob holds all GPUs"], ["hold", ""]]
+DENIED = [["DENIED", "over quota: alice may hold 2 GPUs"]]
+HELD = [["HELD", ""]]
+
+
+@pytest.fixture(autouse=True)
+def real(world: World) -> None:
+    tools = world.directory / "tools"
+    tools.mkdir()
+    (tools / "torch_cuda_build.py").symlink_to(STANDINS / "torch_cuda_build.py")
+    world.path += [str(HERE / "fake_driver"), str(tools)]
+    world.script["grant"] = {"CUDA_VISIBLE_DEVICES": "1,3", "NODEMGR_VISIBLE": "1,3"}
+    world.script["lease"] = {"gpus": "GPU-b,GPU-d", "visible": "1,3", "limits": f"{20 << 30},{40 << 30}"}
+
+
+def asked(log: list[str]) -> list[str]:
+    return [line for line in log if line.startswith(("begin", "cancel", "cuInit"))]
+
+
+def test_pytorchs_cpu_build_behaves_as_ever(world: World) -> None:
+    child = world.run(
+        """
+        import importlib.util, json, torch, torch.version, torchgen
+        said = []
+        for use in (torch.cuda.init, lambda: torch.zeros(1, device="cuda")):
+            try:
+                use()
+            except AssertionError as error:
+                said.append(str(error))
+        loader = type(torch.__loader__).__name__, type(torch.__spec__.loader).__name__
+        model = torch.nn.Linear(3, 2)
+        model(torch.ones(4, 3)).sum().backward()
+        print(json.dumps([said, loader, torch.cuda.is_available(), torch.cuda.device_count(), model.weight.grad.sum().item()]))
+        """
+    )
+    assert child.seen == [["Torch not compiled with CUDA enabled"] * 2, ["SourceFileLoader"] * 2, False, 0, 24.0]
+    assert asked(child.log) == []
+    assert child.stderr == ""
+
+
+@pytest.mark.parametrize("preloaded", [True, False], ids=["shim", "no shim"])
+def test_pytorchs_first_use_wherever_it_comes_from(world: World, preloaded: bool) -> None:
+    """Questions first; then a refusal; then a use from C++ code, which looks up torch.cuda._lazy_init by itself."""
+    world.script["preloaded"] = preloaded
+    world.script["requests"] = [DENIED, HELD]
+    child = world.run(
+        """
+        import json, os, torch, torch_cuda_build
+        torch_cuda_build.install(torch)
+        sys_adapter = __import__("sys").modules["_nodemgr_client_plugin.adapters.torch"]
+        sys_adapter.adapt(torch)
+        before = [torch.cuda.is_available(), torch.cuda.device_count(), torch._C._cuda_getDeviceCount()]
+        try:
+            torch.cuda.init()
+        except RuntimeError as error:
+            refused = str(error)
+        try:
+            torch.zeros(1, device="cuda")
+        except NotImplementedError:  # of the CPU build, behind the initialisation
+            pass
+        after = [torch.cuda.is_initialized(), torch.cuda.device_count(), torch.cuda.is_available()]
+        print(json.dumps([before, refused, after, torch.standin_fractions, os.environ["CUDA_VISIBLE_DEVICES"]]))
+        """
+    )
+    fractions = {} if preloaded else {"0": 0.25, "1": 0.5}
+    assert child.seen == [[True, 2, 2], "nodemgr: over quota: alice may hold 2 GPUs", [True, 2, True], fractions, "1,3"]
+    assert asked(child.log)[:3] == ["begin", "begin", "cuInit 1,3"]
+    assert set(asked(child.log)[3:]) <= {"cuInit 1,3"}
+
+
+def test_a_module_that_took_lazy_init_by_name_is_caught_as_well(world: World) -> None:
+    """torch.cuda.random has its own reference to the original: torch._C._cuda_init is the gate then."""
+    child = world.run(
+        """
+        import sys, torch, torch_cuda_build
+        torch_cuda_build.install(torch)
+        sys.modules["_nodemgr_client_plugin.adapters.torch"].adapt(torch)
+        assert torch.cuda.random._lazy_init is not torch.cuda._lazy_init
+        torch.cuda.random._lazy_init()
+        """
+    )
+    assert child.returncode == 0, child.stderr
+    assert asked(child.log)[:2] == ["begin", "cuInit 1,3"]
+
+
+def test_ctrl_c_in_pytorch(world: World) -> None:
+    world.script["requests"] = [WAIT_FOR_EVER, HELD]
+    child = world.run_and_interrupt(
+        """
+        import json, sys, torch, torch_cuda_build
+        torch_cuda_build.install(torch)
+        sys.modules["_nodemgr_client_plugin.adapters.torch"].adapt(torch)
+        try:
+            torch.cuda.init()
+        except KeyboardInterrupt:
+            initialised = torch.cuda.is_initialized()
+        torch.cuda.init()
+        print(json.dumps([initialised, torch.cuda.is_initialized()]))
+        """,
+        when="place 2",
+    )
+    assert child.seen == [False, True]
+    assert asked(child.log)[:4] == ["begin", "cancel", "begin", "cuInit 1,3"]
+
+
+def test_workers_of_a_data_loader_ask_for_nothing_and_belong_to_the_task(world: World) -> None:
+    child = world.run(
+        """
+        import json, os, torch
+        class Tokens(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, index): return os.environ["NODEMGR_TASK"], torch.cuda.is_available()
+        loader = torch.utils.data.DataLoader(Tokens(), num_workers=2, batch_size=None)
+        print(json.dumps([token == os.environ["NODEMGR_TASK"] for token, _ in loader]))
+        """
+    )
+    assert child.seen == [True] * 4
+    assert asked(child.log) == []
+
+
+def test_the_ranks_of_torchrun_are_one_task(world: World) -> None:
+    program = world.directory / "rank.py"
+    program.write_text(
+        "import json, os, sys, torch, torch_cuda_build\n"
+        "torch_cuda_build.install(torch)\n"
+        "sys.modules['_nodemgr_client_plugin.adapters.torch'].adapt(torch)\n"
+        "torch.cuda.init()\n"
+        "seen = [os.environ['NODEMGR_TASK'], os.environ['LOCAL_WORLD_SIZE'], torch.cuda.device_count()]\n"
+        "open(f'rank{os.environ[\"RANK\"]}.json', 'w').write(json.dumps(seen))\n"
+    )
+    world.environ["OMP_NUM_THREADS"] = "1"
+    child = world.run(
+        "import sys, torch.distributed.run as launcher\n"
+        f"launcher.main(['--standalone', '--local-addr', '127.0.0.1', '--nproc-per-node', '2', {str(program)!r}])\n"
+        "import json, os; print(json.dumps(os.environ['NODEMGR_TASK']))"
+    )
+    assert child.returncode == 0, child.stderr
+    ranks = [json.loads((world.directory / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert ranks == [[child.seen, "2", 2]] * 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 9), reason="TensorFlow needs a later Python")
+def test_tensorflow_lists_devices_with_a_lease(world: World) -> None:
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    world.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    world.script["requests"] = [DENIED, HELD]
+    child = world.run(
+        """
+        import json, os, tensorflow as tf
+        build = tf.sysconfig.get_build_info()["is_cuda_build"]
+        refused = None
+        try:
+            tf.config.list_physical_devices()
+        except RuntimeError as error:
+            refused = str(error)
+        cpus = tf.config.list_physical_devices("CPU")
+        total = int(tf.reduce_sum(tf.constant([1, 2, 3])))
+        print(json.dumps([build, refused, len(cpus), total, os.environ["TF_FORCE_GPU_ALLOW_GROWTH"]]))
+        """
+    )
+    build, refused, cpus, total, growth = child.seen
+    assert (cpus, total, growth) == (1, 6, "true")
+    if build:
+        assert refused == "nodemgr: over quota: alice may hold 2 GPUs"
+        assert asked(child.log) == ["begin", "begin"]
+    else:
+        assert asked(child.log) == []
+
+
+def test_the_stand_in_has_the_originals_names() -> None:
+    import torch
+
+    for name in ("_lazy_init", "_lazy_call", "is_available", "device_count", "_is_compiled", "get_device_properties", "_initialized"):
+        assert hasattr(torch.cuda, name), name
+    standin = (Path(STANDINS) / "torch" / "cuda" / "__init__.py").read_text()
+    assert "def _lazy_init(" in standin
