@@ -12,7 +12,9 @@ from nodemgr.core.model import ConnectionId, DenyCode, ProcessKey, Uuid
 class Save:
     """Put (or with None delete) one row. `kind` is a table of the state; the value is its dataclass."""
 
-    kind: str  # "env", "task", "process", "grant", "request", "residue", "record", "counter"
+    kind: str
+    """A table of state.STORED: "gpu", "env", "task", "process", "grant", "request", "residue", "record", "counter". A
+    record is never deleted: it is put again when the lease ends."""
     key: str
     value: object | None
 
@@ -103,7 +105,8 @@ class SetSlot:
 
 @dataclass(frozen=True, slots=True)
 class ClearSlot:
-    """After a process's death: its words become zero, the generation moves on."""
+    """Its words become zero and carry the generation after this one: after a process's death, and before SetSlot gives the
+    slot to a new process (then `generation` is the one before the new process's, also on a ledger that is new)."""
 
     env: str
     slot: int
@@ -112,14 +115,14 @@ class ClearSlot:
 
 @dataclass(frozen=True, slots=True)
 class CloseLedger:
-    """The env's last process is gone."""
+    """The env's last process is gone (also of those that left their lease and lived on)."""
 
     env: str
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """From now on tell of this process's death and read its beats."""
+    """From now on tell of this process's death and read its beats: a waiter, a holder, or one that left and lives on."""
 
     process: ProcessKey
     pid: int | None
@@ -132,7 +135,8 @@ class Unwatch:
 
 @dataclass(frozen=True, slots=True)
 class WatchResidue:
-    """Look at the driver until this process's memory on this GPU is gone; send ResidueChanged at each change."""
+    """Look at the driver until this process's memory on this GPU is gone; send ResidueChanged for the first look (until
+    then the whole grant is charged) and for each change."""
 
     process: ProcessKey
     pid: int
@@ -149,7 +153,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send a Tick at this time or sooner; None: no deadline is pending."""
+    """Send a Tick at this time or sooner; None: no deadline is pending. Given when it changes, and after each Tick."""
 
     deadline_ns: int | None
 

@@ -38,13 +38,16 @@ class Acquire:
     command: str
     wall_ns: int
     used_bytes: Mapping[Uuid, int] = field(default_factory=dict)
-    """Per GPU, what the env's ledger holds now: looked at only where memory_bytes is named."""
+    """Per GPU, what the env's ledger holds now: looked at only where memory_bytes is named, and over UDP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
+    """Gives up waiting; the answer is DENY cancelled. If the grant of this rid was on its way, it is given back."""
+
     caller: Caller
     rid: str
+    wall_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,17 @@ class Rejoin:
     task_id: str
     slot: int | None
     generation: int
+    wall_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Sent to the core only for a process whose task is stalled; the others' beats stay at the edge."""
+    """Sent to the core only for a process whose task is stalled, and for one that the state does not know as a member
+    of a task (it gets FENCE); the others' beats stay at the edge."""
 
     caller: Caller
     rid: str | None
+    wall_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +99,12 @@ class ProcessGone:
 
 @dataclass(frozen=True, slots=True)
 class ResidueChanged:
-    """A later look at the driver: 0 ends the residue."""
+    """A look at the driver: 0 ends the residue."""
 
     process: ProcessKey
     uuid: Uuid
     memory_bytes: int
+    wall_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,7 @@ class Tick:
 
     wall_ns: int
     last_beat_ns: Mapping[ProcessKey, int]
-    """Of every process that holds or waits, over both transports."""
+    """Of every process that holds or waits, over both transports; one that is missing counts as heard now."""
     used_bytes: Mapping[tuple[str, Uuid], int] = field(default_factory=dict)
     """The larger of ledger and driver, for each grant in `state.watched_grants()`."""
 
@@ -148,7 +155,18 @@ class ReleaseTask:
     connection: ConnectionId | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Grant what fits now. It comes as `Transition.then`; the edge makes one itself after a restart and when a failed store
+    is back. It is an event of its own because releases and deaths hold even when the store cannot commit, and grants do not.
+    """
+
+    wall_ns: int
+    used_bytes: Mapping[tuple[str, Uuid], int] = field(default_factory=dict)
+    """As in Tick, from which it was handed on."""
+
+
 Event = (
     Acquire | Cancel | Rejoin | Beat | Release | Disconnected | ProcessGone | ResidueChanged | Tick | SetQuota
-    | RemoveQuota | GpusChanged | ReleaseTask
+    | RemoveQuota | GpusChanged | ReleaseTask | Match
 )

@@ -3,17 +3,27 @@
 Knows: the words of DESIGN.md as frozen dataclasses. Must not know: clocks, sockets, files, the wire.
 Times are integers of nanoseconds: `_ns` on the monotonic clock (deadlines), `_wall_ns` since the Unix
 epoch (what a person reads; never compared). Memory is in bytes. A GPU is named by its UUID everywhere.
+Every dataclass here is a row of the store as it stands (core/encoding.py), but for Config: what a restart
+forgets (connections, who is away, why somebody waits) lives in tables of the state instead.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+MS = 1_000_000
+"""Nanoseconds of a millisecond."""
 
 Uuid = str
 ConnectionId = int
 ProcessKey = str
 """`unix:<pid>:<start ticks>` or `udp:<client id>`: one process, never another one later."""
+
+LEDGER_SLOTS = 1024
+"""Processes of one env that a ledger has words for (csrc/ledger.h)."""
+GENERATIONS = 1 << 16
+"""Generations of a ledger's slot wrap here (csrc/ledger.h)."""
 
 
 class DenyCode(str, enum.Enum):
@@ -54,6 +64,8 @@ class Config:
     stalled: str = "keep"  # or "kill"
     stalled_grace_ms: int = 600_000
     queues: tuple[tuple[str, int], ...] = (("high", 300), ("normal", 200), ("low", 100))  # name, rank
+    placement: str = "spread"
+    """The order of fresh GPUs: a name in allocator.POLICIES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +101,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A member of a task that holds a lease."""
+    """A member of a task that holds a lease, or one that left its lease and lives on."""
 
     key: ProcessKey
     env: str
@@ -99,12 +111,15 @@ class Process:
     """As the host sees it; None over UDP."""
     user: str
     slot: int | None
-    """Its slot in the env's ledger; None over UDP."""
+    """Its slot in the env's ledger, its own until it is dead; None over UDP."""
     generation: int
+    rid: str
+    """Of the request that was granted."""
     cap_bytes: int | None = None
     """UDP only: the fixed share of each GPU's grant that this process may take."""
-    connection: ConnectionId | None = None
-    """Not stored: None until the process (re)connects."""
+    fenced: bool = False
+    """It holds nothing any more (it released, or lost its lease), but may still have memory: its slot is kept, its
+    allocations are refused. When it asks anew it gets the same slot and generation, so that what it frees is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +137,15 @@ class Task:
     since_ns: int
     since_wall_ns: int
     processes: tuple[ProcessKey, ...] = ()
+    memory_bytes: int | None = None
+    """Per GPU, if its request named it."""
+    kept_bytes: int = 0
+    """What is kept free for it in each of its grants: the same, if it was asked for over the UNIX socket."""
+    world: int = 1
+    """Processes that were announced: without a named memory, each one over UDP may take this part of a grant."""
     stalled_since_ns: int | None = None
-    record_id: int = 0
+    kill_ns: int | None = None
+    """When a stalled task is ended by policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +157,14 @@ class Grant:
     memory_bytes: int
     """Taken out of the GPU's remaining memory and the env's remaining quota."""
     limit_bytes: int
-    """What the ledger enforces now; below memory_bytes while a lowered quota or a stall waits for memory to be freed."""
+    """What the ledger enforces now: below memory_bytes while a lowered quota or a stall waits for memory to be freed,
+    and always by the caps that UDP processes hold."""
     tasks: int
     stalled_tasks: int = 0
+    kept_bytes: int = 0
+    """The sum of its tasks' kept_bytes: other requests that name their memory leave it alone."""
+    caps_bytes: int = 0
+    """The sum of its UDP processes' fixed caps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +176,9 @@ class Residue:
     process: ProcessKey
     pid: int
     memory_bytes: int
+    """Until the driver was asked: as much as it can be, the whole grant."""
+    alive: bool = True
+    """A living process's words are still summed by the env's ledger: counted inside the env's grant, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +190,6 @@ class Asker:
     transport: Transport
     pid: int | None
     user: str
-    connection: ConnectionId | None
-    away_since_ns: int | None = None
-    """Set while it is disconnected: it has `timeout_ms` to come back to its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +209,7 @@ class Request:
     since_wall_ns: int
     deadline_ns: int | None
     askers: tuple[Asker, ...]
-    reason: str = ""
-    """Why it waits, one line ready to show; changes as the world does."""
+    world: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +217,7 @@ class Record:
     """One allocation, for `nodemgr allocations` (DESIGN.md, which GPUs)."""
 
     record_id: int
+    """The number in task_id."""
     env: str
     task_id: str
     command: str
@@ -209,5 +236,3 @@ class Record:
 class Env:
     name: str
     quota: Quota
-    slots: frozenset[int] = field(default_factory=frozenset)
-    """Ledger slots in use, and those of dead processes whose memory is not yet gone."""

@@ -1,0 +1,120 @@
+"""What admins and the hardware change: quotas, GPUs, and tasks that are taken away by order.
+
+Knows: what a change means for those who hold and wait. Must not know: who may order it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodemgr.core import answers, effects, leases, reasons, requests, waiting
+from nodemgr.core.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
+from nodemgr.core.model import DenyCode, Env, Gpu, Quota, Uuid
+from nodemgr.core.state import Draft
+
+
+def set_quota(draft: Draft, event: SetQuota, now_ns: int) -> None:
+    """Live: GPUs from the next request, memory from the next allocation of a running task."""
+    before = {uuid: grant for uuid in draft.gpus if (grant := draft.grants.get((event.env, uuid))) is not None}
+    draft.put_env(Env(event.env, event.quota))
+    draft.emit(effects.EnvChanged(event.env))
+    draft.publish("quota.set", {"env": event.env, "by": event.by, **_quota_fields(event.quota)})
+    for uuid, grant in before.items():
+        if draft.grants[event.env, uuid] != grant:
+            leases.publish_grant(draft, event.env, uuid)
+    _refuse_impossible(draft, event.env, event.quota, now_ns)
+    if before:
+        draft.at_latest("figures", now_ns)
+    draft.rescan = True
+
+
+def _refuse_impossible(draft: Draft, env: str, quota: Quota, now_ns: int) -> None:
+    """Those who wait for what the new quota never gives."""
+    for request in [request for request in draft.requests.values() if request.env == env]:
+        refused = requests.refused(draft, env, quota, request.gpus, request.memory_bytes, explicit=False)
+        if refused is not None:
+            waiting.refuse(draft, request, *refused, now_ns)
+
+
+def _quota_fields(quota: Quota) -> dict[str, object]:
+    return {
+        "quota_gpus": quota.gpus,
+        "memory_bytes": quota.memory_bytes,
+        "memory_per_gpu_bytes": quota.memory_per_gpu_bytes,
+        "default_gpus": quota.default_gpus,
+        "priority": quota.priority,
+        "acquire": quota.acquire,
+        "users": list(quota.users),
+        "groups": list(quota.groups),
+    }
+
+
+def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
+    reason = f"the quota of {event.env} was removed by {event.by}"
+    if event.env not in draft.envs:
+        return
+    for request in [request for request in draft.requests.values() if request.env == event.env]:
+        waiting.refuse(draft, request, DenyCode.UNKNOWN_ENV, reason, now_ns)
+    for task_id in list(draft.env_tasks.members(event.env)):
+        leases.fence(draft, draft.tasks[task_id], reason, now_ns, event.wall_ns, by=event.by)
+    draft.envs.drop(event.env)
+    draft.emit(effects.EnvChanged(event.env))
+    draft.publish("quota.removed", {"env": event.env, "by": event.by})
+    draft.rescan = True
+
+
+def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
+    """A lease, or a waiting request, of that id. Of another env than the asking user's, or unknown: nothing happens."""
+    reason = f"released by {event.by}"
+    task = draft.tasks.get(event.task_id)
+    request = draft.requests.get(event.task_id)
+    if task is not None and event.env in (None, task.env):
+        leases.fence(draft, task, reason, now_ns, event.wall_ns, by=event.by)
+    elif request is not None and event.env in (None, request.env):
+        waiting.refuse(draft, request, DenyCode.RELEASED, reason, now_ns)
+
+
+def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:
+    """The whole inventory. A GPU that is missing or ill stays known, and its leases stay the tasks' until they end; but
+    nobody is given it, and its env's `used` does not count it, until it is back."""
+    seen = {gpu.uuid: gpu for gpu in event.gpus}
+    for known in list(draft.gpus.values()):
+        now = seen.get(known.uuid)
+        healthy = now is not None and now.healthy
+        changed = replace(known if now is None else now, index=known.index, healthy=healthy)
+        if changed != known:
+            draft.put_gpu(changed)
+            draft.rescan = True
+        if healthy != known.healthy:
+            _tell_health(draft, changed)
+    for gpu in event.gpus:
+        if gpu.uuid not in draft.gpus:
+            _add(draft, gpu)
+
+
+def _tell_health(draft: Draft, gpu: Gpu) -> None:
+    draft.publish("gpu.restored" if gpu.healthy else "gpu.lost", {**answers.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name})
+    for task_id in draft.gpu_tasks.members(gpu.uuid):
+        answers.note(draft, draft.tasks[task_id], reasons.gpu_health(gpu))
+
+
+def _add(draft: Draft, gpu: Gpu) -> None:
+    """A GPU that was not known: its index is a row of the ledgers, so nobody else may have it."""
+    taken = {known.index: known for known in draft.gpus.values()}
+    before = taken.get(gpu.index)
+    index = gpu.index
+    if before is not None and _replaceable(draft, before):
+        draft.gpus.drop(before.uuid)
+    elif before is not None:
+        index = next(free for free in range(len(taken) + 1) if free not in taken)
+    draft.put_gpu(replace(gpu, index=index))
+    draft.rescan = True
+
+
+def _replaceable(draft: Draft, gpu: Gpu) -> bool:
+    """It is gone, and nobody has anything on it."""
+    return not gpu.healthy and not draft.charged.get(gpu.uuid) and not _held(draft, gpu.uuid)
+
+
+def _held(draft: Draft, uuid: Uuid) -> bool:
+    return any(True for _ in draft.gpu_tasks.members(uuid))

@@ -1,0 +1,128 @@
+"""Which GPUs a request gets: the table of DESIGN.md ("Which GPUs"), and nothing else.
+
+Knows: one request's numbers and one row of numbers per healthy GPU. Must not know: tasks, queues, where numbers come from.
+Source: the patent named in DESIGN.md, [0084-0126], with its two faults mended: where fewer than `slots` fresh GPUs
+qualify, as many reused ones make up for them as are missing; and what fails there though it may be served later waits.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from nodemgr.core.model import DenyCode, Uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked, beside what its env may have."""
+
+    gpus: int
+    quota_gpus: int
+    quota_remaining_bytes: int | None
+    """Of the env's memory quota; None without one."""
+    max_tasks_per_gpu: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One healthy GPU as one env sees it."""
+
+    uuid: Uuid
+    index: int
+    used: bool
+    """The env holds it through a task that is not stalled."""
+    tasks: int
+    """Of all envs, those not stalled."""
+    remaining_bytes: int
+    """Of the GPU's memory, promised to nobody."""
+    need_bytes: int
+    """What a grant here takes out of the GPU and out of the env's quota, if it is fresh."""
+    big_enough: bool = True
+    """For what the request names, if it were fresh."""
+    has_free: bool = True
+    """If it is used: the env's ledger has free here what the request names."""
+    kept: bool = False
+    """A request that came before waits for it: it is nobody's fresh GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    fresh: tuple[Candidate, ...]
+    reused: tuple[Candidate, ...]
+
+
+class Shortage(enum.Enum):
+    """Why a request that is within its quota has to wait."""
+
+    NODE = "node"
+    """Of the node's GPUs: others hold them."""
+    QUOTA_MEMORY = "quota_memory"
+    """Of its own env's remaining memory quota, and of nothing else."""
+    LEDGER = "ledger"
+    """Of memory in the grants that its own env holds, and of nothing else."""
+
+
+Policy = Callable[[Candidate], tuple[int, ...]]
+"""The order of fresh GPUs: the smallest key first."""
+
+POLICIES: dict[str, Policy] = {
+    "spread": lambda gpu: (-gpu.remaining_bytes, gpu.tasks, gpu.index),
+    "pack": lambda gpu: (gpu.remaining_bytes, -gpu.tasks, gpu.index),
+    "index": lambda gpu: (gpu.index,),
+}
+"""`spread` is DESIGN.md's: most remaining memory first. `pack` fills one GPU before it opens the next."""
+
+
+def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> DenyCode | None:
+    """The code of a request that can never be served as it stands: None if it may be served or wait."""
+    if quota_gpus == 0 or gpus == 0:
+        return DenyCode.NO_GPU
+    if gpus > quota_gpus:
+        return DenyCode.OVER_QUOTA
+    if explicit and gpus > node_gpus:
+        return DenyCode.MORE_THAN_NODE
+    return None
+
+
+def choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy = POLICIES["spread"]) -> Choice | Shortage:
+    """The GPUs for a request within its quota, or what they are short of."""
+    used = [gpu for gpu in candidates if gpu.used]
+    reusable = sorted((gpu for gpu in used if gpu.has_free), key=_reuse_order)
+    slots = max(0, ask.quota_gpus - len(used))
+    fresh = _fresh(ask, candidates, slots, ask.quota_remaining_bytes, policy)[: ask.gpus]
+    missing = ask.gpus - len(fresh)
+    if missing <= len(reusable):
+        return Choice(tuple(fresh), tuple(reusable[:missing]))
+    if missing <= len(used):
+        return Shortage.LEDGER
+    without_quota = min(ask.gpus, len(_fresh(ask, candidates, slots, None, policy)))
+    return Shortage.QUOTA_MEMORY if ask.gpus - without_quota <= len(used) else Shortage.NODE
+
+
+def _reuse_order(gpu: Candidate) -> tuple[int, ...]:
+    return (gpu.tasks, -gpu.remaining_bytes, gpu.index)
+
+
+def _fresh(
+    ask: Ask, candidates: Iterable[Candidate], slots: int, quota_remaining_bytes: int | None, policy: Policy
+) -> list[Candidate]:
+    """The fresh GPUs that qualify, in the policy's order, at most `slots`, together within the remaining quota."""
+    if slots == 0:
+        return []
+    picked: list[Candidate] = []
+    for gpu in sorted((gpu for gpu in candidates if not gpu.kept and qualifies(gpu, ask)), key=policy):
+        if quota_remaining_bytes is not None:
+            if gpu.need_bytes > quota_remaining_bytes:
+                continue
+            quota_remaining_bytes -= gpu.need_bytes
+        picked.append(gpu)
+        if len(picked) == slots:
+            break
+    return picked
+
+
+def qualifies(gpu: Candidate, ask: Ask) -> bool:
+    """May it be somebody's fresh GPU, if it is not kept for another?"""
+    return not gpu.used and gpu.big_enough and gpu.tasks < ask.max_tasks_per_gpu and gpu.need_bytes <= gpu.remaining_bytes

@@ -1,0 +1,106 @@
+"""The sums that decisions rest on: what is used, promised, remaining. Each reads a State or a Draft alike.
+
+Knows: how grants and residues are charged to GPUs and to quotas. Must not know: who wants to know, and what for.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from nodemgr.core.model import Config, Env, Gpu, Grant, Process, Quota, Residue, Uuid
+from nodemgr.core.tables import Readable
+
+
+class Book(Protocol):
+    """The tables that these sums read."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def gpus(self) -> Readable[Uuid, Gpu]: ...
+    @property
+    def envs(self) -> Readable[str, Env]: ...
+    @property
+    def grants(self) -> Readable[tuple[str, Uuid], Grant]: ...
+    @property
+    def charged(self) -> Readable[Uuid, int]: ...
+    @property
+    def env_charged(self) -> Readable[str, int]: ...
+    @property
+    def residue_alive(self) -> Readable[tuple[str, Uuid], int]: ...
+    @property
+    def residue_dead(self) -> Readable[tuple[str, Uuid], int]: ...
+
+
+def active_tasks(grant: Grant | None) -> int:
+    """Tasks that are not stalled."""
+    return 0 if grant is None else grant.tasks - grant.stalled_tasks
+
+
+def is_used(book: Book, env: str, uuid: Uuid) -> bool:
+    """Does the env hold this GPU, healthy, through a task that is not stalled (DESIGN.md, `used`)?"""
+    return book.gpus[uuid].healthy and active_tasks(book.grants.get((env, uuid))) > 0
+
+
+def full_grant(quota: Quota, gpu: Gpu) -> int:
+    """A fresh GPU's grant: `memory_per_gpu`, without a memory quota the whole GPU; never more than the GPU has."""
+    per_gpu_bytes = quota.memory_per_gpu_bytes
+    return gpu.memory_total_bytes if per_gpu_bytes is None else min(per_gpu_bytes, gpu.memory_total_bytes)
+
+
+def target(book: Book, grant: Grant) -> int:
+    """What a grant should be: nothing for stalled tasks alone, else what the quota says. A quota that was lowered to no
+    GPU at all takes nothing away."""
+    if active_tasks(grant) == 0:
+        return 0
+    env = book.envs.get(grant.env)
+    if env is None or env.quota.gpus == 0:
+        return grant.memory_bytes
+    return full_grant(env.quota, book.gpus[grant.uuid])
+
+
+def charge_with(book: Book, env: str, uuid: Uuid, grant_bytes: int) -> int:
+    """What an env takes of a GPU if its grant there is this much. What its lost but living processes hold is inside its
+    grant, since its ledger sums it; what the driver still shows of the dead is beside it (promise 5)."""
+    alive_bytes = book.residue_alive.get((env, uuid)) or 0
+    return max(grant_bytes, alive_bytes) + (book.residue_dead.get((env, uuid)) or 0)
+
+
+def charge(book: Book, env: str, uuid: Uuid) -> int:
+    """What an env takes of a GPU now, in bytes of the GPU's memory and of the env's quota."""
+    grant = book.grants.get((env, uuid))
+    return charge_with(book, env, uuid, 0 if grant is None else grant.memory_bytes)
+
+
+def need(book: Book, env: str, uuid: Uuid, grant_bytes: int) -> int:
+    """What more an env would take of a GPU if its grant there became this much."""
+    return max(0, charge_with(book, env, uuid, grant_bytes) - charge(book, env, uuid))
+
+
+def most(book: Book, grant: Grant) -> int:
+    """How much this grant may be at most, by the room in its GPU and in its env's quota."""
+    room_bytes = gpu_remaining(book, book.gpus[grant.uuid])
+    env_bytes = env_remaining(book, grant.env)
+    alive_bytes = book.residue_alive.get((grant.env, grant.uuid)) or 0
+    return max(grant.memory_bytes, alive_bytes) + (room_bytes if env_bytes is None else min(room_bytes, env_bytes))
+
+
+def capacity(book: Book, gpu: Gpu) -> int:
+    """What may be promised of a GPU (promise 1)."""
+    return int(gpu.memory_total_bytes * book.config.memory_overcommit)
+
+
+def gpu_remaining(book: Book, gpu: Gpu) -> int:
+    return max(0, capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0))
+
+
+def env_remaining(book: Book, env: str) -> int | None:
+    """What is left of an env's memory quota; None without one."""
+    quota = book.envs[env].quota
+    if quota.memory_bytes is None:
+        return None
+    return max(0, quota.memory_bytes - (book.env_charged.get(env) or 0))
+
+
+def residue_of(process: Process, pid: int, uuid: Uuid, memory_bytes: int, *, alive: bool) -> Residue:
+    return Residue(process.env, uuid, process.key, pid, memory_bytes, alive)

@@ -1,0 +1,262 @@
+"""The life of a lease: begun, joined, stalled, resumed, fenced, ended; and the grants that follow from it.
+
+Knows: what each of these does to tasks, grants, processes and records. Must not know: which event asked for it, and
+which GPUs a request deserves (allocator.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodemgr.core import answers, books, effects, members, reasons, records
+from nodemgr.core.allocator import Choice
+from nodemgr.core.model import MS, Asker, DenyCode, Grant, Process, Request, Task, TaskState, Transport, Uuid
+from nodemgr.core.state import Draft
+
+RECLAIMED = "reclaimed: silent for too long"
+"""Why a lease over UDP ends whose holder was not heard: nobody can tell whether it lives."""
+
+REFUSED_MEMBERS = {
+    DenyCode.TOO_MANY_PROCESSES: "{env} has as many processes with CUDA as its ledger has room for: end some of them",
+    DenyCode.MEMORY_ABOVE_LIMIT: "the memory of {env} on its GPUs is given away as fixed caps or in use: name less with --memory",
+}
+"""Why a process cannot be a member of its own task."""
+
+
+def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> None:
+    """A lease for the request and all who wait for it: request r5 becomes task t5. The request's own row, if it has one,
+    is the caller's to drop."""
+    reused = tuple(gpu.uuid for gpu in choice.reused)
+    over_unix = any(asker.transport is Transport.UNIX for asker in request.askers)
+    task = Task(
+        task_id=f"t{request.sequence}",
+        env=request.env,
+        token=request.token,
+        gpus=tuple(gpu.uuid for gpu in sorted(choice.fresh + choice.reused, key=lambda gpu: gpu.index)),
+        fresh=tuple(gpu.uuid for gpu in choice.fresh),
+        state=TaskState.RUNNING,
+        command=request.command,
+        since_ns=now_ns,
+        since_wall_ns=wall_ns,
+        memory_bytes=request.memory_bytes,
+        kept_bytes=(request.memory_bytes or 0) if over_unix else 0,
+        world=request.world,
+    )
+    for uuid in task.gpus:
+        _hold(draft, task, uuid)
+    draft.put_task(task)
+    records.open_record(draft, task, reused, request.since_wall_ns)
+    draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+    task = join(draft, task, request.askers)
+    if task.processes:
+        _publish_granted(draft, task, request, now_ns)
+    else:
+        end(draft, task, "no process could be given a place", now_ns, wall_ns)
+
+
+def _hold(draft: Draft, task: Task, uuid: Uuid) -> None:
+    """One task more on this grant, which is made, or grown again from what stalled tasks left of it, if it is fresh."""
+    full_bytes = books.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
+    grant = draft.grants.get((task.env, uuid))
+    if grant is None:
+        grant = Grant(task.env, uuid, full_bytes, limit_bytes=0, tasks=0)
+        draft.figures = {**draft.figures, (task.env, uuid): draft.residue_alive.get((task.env, uuid)) or 0}
+    memory_bytes = max(grant.memory_bytes, full_bytes) if uuid in task.fresh else grant.memory_bytes
+    draft.put_grant(replace(grant, memory_bytes=memory_bytes, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + task.kept_bytes))
+
+
+def join(draft: Draft, task: Task, askers: tuple[Asker, ...]) -> Task:
+    """Makes members of those who can be, and answers all. Returns the task as it is written."""
+    joined: list[tuple[Process, Asker]] = []
+    for asker in askers:
+        process = members.admit(draft, task, asker)
+        if isinstance(process, Process):
+            joined.append((process, asker))
+        else:
+            _refuse(draft, task, asker, process)
+    task = replace(task, processes=task.processes + tuple(process.key for process, _ in joined))
+    draft.put_task(task)
+    for process, asker in joined:
+        answers.grant(draft, process, task, asker.rid)
+    return task
+
+
+def _refuse(draft: Draft, task: Task, asker: Asker, code: DenyCode) -> None:
+    reason = REFUSED_MEMBERS[code].format(env=task.env)
+    answers.deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
+    draft.publish(
+        "request.denied",
+        {"env": task.env, "task": task.task_id, "code": code.value, "reason": reason, "pid": asker.pid, "user": asker.user},
+    )
+
+
+def _publish_granted(draft: Draft, task: Task, request: Request, now_ns: int) -> None:
+    processes = [draft.processes[key] for key in task.processes]
+    draft.publish(
+        "task.granted",
+        {
+            "env": task.env,
+            "task": task.task_id,
+            "request": request.request_id,
+            **answers.named_gpus(draft, task.gpus),
+            "fresh_gpus": list(task.fresh),
+            "memory_bytes": [draft.grants[task.env, uuid].memory_bytes for uuid in task.gpus],
+            "waited_ns": now_ns - request.since_ns,
+            "pids": [process.pid for process in processes if process.pid is not None],
+            "user": processes[0].user,
+            "command": task.command,
+        },
+    )
+
+
+def lose_member(draft: Draft, task: Task, process: Process, why: str, now_ns: int, wall_ns: int) -> None:
+    """`task` is already without this process (members.depart, members.bury): written, or ended with its last process."""
+    draft.put_task(task)
+    if task.processes:
+        draft.publish(
+            "task.left",
+            {"env": task.env, "task": task.task_id, "pid": process.pid, "user": process.user, "why": why, "processes": len(task.processes)},
+        )
+    else:
+        end(draft, task, why, now_ns, wall_ns)
+
+
+def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
+    """The lease is over: its grants end with the env's last task on each GPU. Its processes left it before."""
+    stalled = task.state is TaskState.STALLED
+    for uuid in task.gpus:
+        grant = draft.grants[task.env, uuid]
+        if grant.tasks == 1:
+            draft.drop_grant(grant)
+        else:
+            left = replace(
+                grant,
+                tasks=grant.tasks - 1,
+                stalled_tasks=grant.stalled_tasks - stalled,
+                kept_bytes=grant.kept_bytes - task.kept_bytes,
+            )
+            draft.put_grant(left)
+    draft.drop_task(task)
+    if next(iter(draft.tasks), None) is None and next(iter(draft.udp_askers), None) is None:
+        draft.timers.drop("silence")
+    records.close_record(draft, task, why, wall_ns)
+    draft.rescan = True
+    draft.publish(
+        "task.ended",
+        {
+            "env": task.env,
+            "task": task.task_id,
+            **answers.named_gpus(draft, task.gpus),
+            "why": why,
+            "held_ns": now_ns - task.since_ns,
+            "command": task.command,
+        },
+    )
+
+
+def fence(draft: Draft, task: Task, reason: str, now_ns: int, wall_ns: int, by: str | None = None) -> None:
+    """Takes the lease away from processes that may live on: they are told `reason`, and what they hold stays charged."""
+    fields = {"env": task.env, "task": task.task_id, **answers.named_gpus(draft, task.gpus), "reason": reason}
+    draft.publish("task.fenced", fields if by is None else {**fields, "by": by})
+    for key in task.processes:
+        answers.fence(draft, key, task.task_id, reason)
+        task = members.depart(draft, task, draft.processes[key])
+    draft.put_task(task)
+    end(draft, task, reason, now_ns, wall_ns)
+
+
+def stall(draft: Draft, task: Task, now_ns: int) -> None:
+    """All its processes are silent, and some of them alive: its GPUs are offered to others, its memory stays charged."""
+    kill_ns = now_ns + draft.config.stalled_grace_ms * MS if draft.config.stalled == "kill" else None
+    draft.put_task(replace(task, state=TaskState.STALLED, stalled_since_ns=now_ns, kill_ns=kill_ns))
+    for uuid in task.gpus:
+        grant = draft.grants[task.env, uuid]
+        draft.put_grant(replace(grant, stalled_tasks=grant.stalled_tasks + 1))
+    _set_slots(draft, task, "stalled")
+    draft.at_latest("figures", now_ns)
+    draft.rescan = True
+    draft.publish("task.stalled", {"env": task.env, "task": task.task_id, **answers.named_gpus(draft, task.gpus), "kill_in_ns": None if kill_ns is None else kill_ns - now_ns})
+
+
+def resume(draft: Draft, task: Task, now_ns: int) -> Task | None:
+    """A stalled task beats again: the same lease, if nobody else got what it needs; None if somebody did."""
+    if not _has_room(draft, task):
+        return None
+    resumed = replace(task, state=TaskState.RUNNING, stalled_since_ns=None, kill_ns=None)
+    for uuid in task.gpus:
+        grant = draft.grants[task.env, uuid]
+        full_bytes = grant.memory_bytes if books.is_used(draft, task.env, uuid) else _regrown(draft, grant)
+        draft.put_grant(replace(grant, memory_bytes=full_bytes, stalled_tasks=grant.stalled_tasks - 1))
+    draft.put_task(resumed)
+    _set_slots(draft, resumed, "live")
+    draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+    draft.publish(
+        "task.resumed",
+        {
+            "env": task.env,
+            "task": task.task_id,
+            **answers.named_gpus(draft, task.gpus),
+            "stalled_ns": now_ns - (task.stalled_since_ns or now_ns),
+        },
+    )
+    for key in task.processes:
+        process = draft.processes[key]
+        answers.grant(draft, process, resumed, process.rid)
+    return resumed
+
+
+def wake(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> Task | None:
+    """A stalled task is heard again: resumed, or else fenced, and None."""
+    resumed = resume(draft, task, now_ns)
+    if resumed is None:
+        fence(draft, task, reasons.not_resumed(draft, task), now_ns, wall_ns)
+    return resumed
+
+
+def _regrown(draft: Draft, grant: Grant) -> int:
+    return max(grant.memory_bytes, books.full_grant(draft.envs[grant.env].quota, draft.gpus[grant.uuid]))
+
+
+def _has_room(draft: Draft, task: Task) -> bool:
+    """Would all of its GPUs be this task's again within quota, memory, tasks and health?"""
+    again = [uuid for uuid in task.gpus if not books.is_used(draft, task.env, uuid)]
+    used = sum(books.is_used(draft, task.env, uuid) for uuid in draft.gpus)
+    quota = draft.envs[task.env].quota
+    if any(not draft.gpus[uuid].healthy for uuid in task.gpus) or (again and used + len(again) > quota.gpus):
+        return False
+    needs = [(uuid, books.need(draft, task.env, uuid, _regrown(draft, draft.grants[task.env, uuid]))) for uuid in again]
+    remaining_bytes = books.env_remaining(draft, task.env)
+    if remaining_bytes is not None and sum(need for _, need in needs) > remaining_bytes:
+        return False
+    return all(
+        need <= books.gpu_remaining(draft, draft.gpus[uuid]) and (draft.active.get(uuid) or 0) < draft.config.max_tasks_per_gpu
+        for uuid, need in needs
+    )
+
+
+def set_memory(draft: Draft, grant: Grant, memory_bytes: int) -> None:
+    """A grant grows or shrinks towards what it should be."""
+    if memory_bytes != grant.memory_bytes:
+        draft.put_grant(replace(grant, memory_bytes=memory_bytes))
+        publish_grant(draft, grant.env, grant.uuid)
+
+
+def publish_grant(draft: Draft, env: str, uuid: Uuid) -> None:
+    grant = draft.grants[env, uuid]
+    draft.publish(
+        "grant.changed",
+        {
+            "env": env,
+            **answers.named_gpus(draft, [uuid]),
+            "memory_bytes": grant.memory_bytes,
+            "limit_bytes": grant.limit_bytes,
+            "pending_bytes": max(0, books.target(draft, grant) - grant.memory_bytes),
+        },
+    )
+
+
+def _set_slots(draft: Draft, task: Task, state: str) -> None:
+    for key in task.processes:
+        process = draft.processes[key]
+        if process.slot is not None:
+            draft.emit(effects.SetSlot(process.env, process.slot, process.generation, state))

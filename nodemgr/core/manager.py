@@ -1,0 +1,74 @@
+"""The manager's decisions: `step(state, event, now_ns)` says what an event does, and does nothing itself.
+
+Knows: which function answers which event, and which answers are facts that hold though they could not be stored.
+Must not know: clocks, sockets, files, threads, random numbers; no module of this package does.
+
+A reading order: model, events, effects (the words); tables, state (how a step sees and changes them); allocator (which
+GPUs); matching (who is served); requests, processes, time_passed, administration (what each event means); leases, members
+(what a lease consists of); books (the sums); invariants (what always holds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from nodemgr.core import administration, matching, processes, requests, time_passed
+from nodemgr.core.events import (
+    Acquire,
+    Beat,
+    Cancel,
+    Disconnected,
+    Event,
+    GpusChanged,
+    Match,
+    ProcessGone,
+    Rejoin,
+    Release,
+    ReleaseTask,
+    RemoveQuota,
+    ResidueChanged,
+    SetQuota,
+    Tick,
+)
+from nodemgr.core.state import Draft, State, Transition
+
+__all__ = ["State", "Transition", "step"]
+
+
+def _match(draft: Draft, event: Match, now_ns: int) -> None:
+    draft.figures = event.used_bytes
+    matching.match(draft, now_ns, event.wall_ns)
+
+
+class _Rule(NamedTuple):
+    handler: Callable[[Draft, Any, int], None]
+    must_apply: bool
+    """It tells a fact, or takes something away."""
+
+
+RULES: dict[type, _Rule] = {
+    Acquire: _Rule(requests.acquire, False),
+    Match: _Rule(_match, False),
+    SetQuota: _Rule(administration.set_quota, False),
+    RemoveQuota: _Rule(administration.remove_quota, False),
+    Cancel: _Rule(processes.cancel, True),
+    Rejoin: _Rule(processes.rejoin, True),
+    Beat: _Rule(processes.beat, True),
+    Release: _Rule(processes.release, True),
+    Disconnected: _Rule(processes.disconnected, True),
+    ProcessGone: _Rule(processes.gone, True),
+    ResidueChanged: _Rule(processes.residue_changed, True),
+    Tick: _Rule(time_passed.tick, True),
+    GpusChanged: _Rule(administration.gpus_changed, True),
+    ReleaseTask: _Rule(administration.release_task, True),
+}
+
+
+def step(state: State, event: Event, now_ns: int) -> Transition:
+    """What `event` does to `state` at `now_ns` (monotonic). The state stays as it is until `state.apply(transition)`."""
+    rule = RULES[type(event)]
+    draft = Draft(state)
+    rule.handler(draft, event, now_ns)
+    then = Match(event.wall_ns, draft.figures) if draft.rescan and not isinstance(event, Disconnected) else None
+    return draft.finish(must_apply=rule.must_apply, then=then, ticked=isinstance(event, Tick))

@@ -1,0 +1,178 @@
+"""Who waits, and who is served: one look along the queues, whenever something became free or the queue changed.
+
+Knows: the order of service, and what an earlier request keeps from later ones. Must not know: what happened before.
+
+One may be overtaken only by what it could not use anyway. A request that is short of the node's GPUs keeps every GPU that
+it could ever use: healthy, big enough, not held by its env. A later request gets a fresh GPU only outside of what is
+kept; the GPUs that its own env holds it may always reuse, since that takes nothing from anybody. So a gang that wants all
+GPUs is never starved by a stream of small requests. A request that is short only of what its own env has (its memory
+quota, memory in its ledger) keeps nothing from other envs, but its turn within its own.
+A waiter that is away (disconnected, `timeout_ms` to come back) keeps its place: it is not served, and keeps its GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from nodemgr.core import answers, books, leases, members, reasons
+from nodemgr.core.allocator import POLICIES, Ask, Candidate, Choice, Shortage, choose
+from nodemgr.core.model import MS, Request, Transport, Uuid
+from nodemgr.core.state import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a request would get now."""
+
+    answer: Choice | Shortage
+    why: str
+    """Why it waits; empty for a Choice."""
+    keeps: tuple[Uuid, ...]
+    """What it keeps from later requests, if it is short of the node's GPUs: all that it could ever use."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """What one look along the queues has found so far."""
+
+    kept: dict[Uuid, Request] = field(default_factory=dict)
+    """GPUs, and the request that keeps each."""
+    turns: dict[str, Request] = field(default_factory=dict)
+    """Envs whose later requests wait behind this one."""
+    known: dict[tuple[object, ...], Verdict] = field(default_factory=dict)
+    """Verdicts on requests that ask the same, as long as nothing changed."""
+
+
+def candidates(draft: Draft, request: Request, kept: dict[Uuid, Request]) -> list[Candidate]:
+    """The healthy GPUs as the request's env sees them."""
+    quota = draft.envs[request.env].quota
+    udp_askers = sum(asker.transport is Transport.UDP for asker in request.askers)
+    rows = []
+    for gpu in draft.gpus.values():
+        if not gpu.healthy:
+            continue
+        grant = draft.grants.get((request.env, gpu.uuid))
+        full_bytes = books.full_grant(quota, gpu)
+        wanted_bytes = request.memory_bytes
+        if udp_askers:
+            wanted_bytes = udp_askers * members.share(request.memory_bytes, request.world, full_bytes)
+        used = books.active_tasks(grant) > 0
+        free_bytes = None if grant is None or not used or wanted_bytes is None else members.ledger_free(draft, grant)
+        rows.append(
+            Candidate(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                used=used,
+                tasks=draft.active.get(gpu.uuid) or 0,
+                remaining_bytes=books.gpu_remaining(draft, gpu),
+                need_bytes=0 if used else books.need(draft, request.env, gpu.uuid, full_bytes),
+                big_enough=request.memory_bytes is None or request.memory_bytes <= full_bytes,
+                has_free=wanted_bytes is None or (free_bytes is not None and free_bytes >= wanted_bytes),
+                kept=gpu.uuid in kept,
+            )
+        )
+    return rows
+
+
+def judge(draft: Draft, request: Request, kept: dict[Uuid, Request]) -> Verdict:
+    """What the request would get now, beside those who keep some GPUs."""
+    rows = candidates(draft, request, kept)
+    remaining_bytes = books.env_remaining(draft, request.env)
+    ask = Ask(request.gpus, draft.envs[request.env].quota.gpus, remaining_bytes, draft.config.max_tasks_per_gpu)
+    answer = choose(ask, rows, POLICIES[draft.config.placement])
+    why = "" if isinstance(answer, Choice) else reasons.of_shortage(draft, request, answer, ask, rows, kept)
+    return Verdict(answer, why, tuple(row.uuid for row in rows if not row.used and row.big_enough and not row.kept))
+
+
+def match(draft: Draft, now_ns: int, wall_ns: int) -> None:
+    """Serves who can be served, and tells the others what changed for them."""
+    draft.rescan = False
+    _raise_pending(draft)
+    scan = Scan()
+    ahead = 0
+    for queue in _queues(draft):
+        position = 0
+        for request_id in list(draft.in_queue(queue)):
+            request = draft.requests[request_id]
+            why = _serve_or_say_why(draft, scan, request, now_ns, wall_ns)
+            if why is not None:
+                position += 1
+                _tell(draft, request, position, reasons.line(queue, position, ahead, why))
+        ahead += position
+
+
+def _queues(draft: Draft) -> Iterator[str]:
+    """The queues by rank, and one that is not configured last (work_queue.UNRANKED)."""
+    names = dict.fromkeys(draft.state.queue.names())
+    yield from names
+    for request in draft.requests.changes.values():
+        if request is not None and request.priority not in names:
+            yield request.priority
+
+
+def _serve_or_say_why(draft: Draft, scan: Scan, request: Request, now_ns: int, wall_ns: int) -> str | None:
+    """None if the request has its lease now."""
+    before = scan.turns.get(request.env)
+    if before is not None:
+        return reasons.behind(request, before)
+    verdict = _look(draft, scan, request)
+    if isinstance(verdict.answer, Choice):
+        if any(asker.process not in draft.away for asker in request.askers):
+            draft.drop_request(request)
+            leases.begin(draft, request, verdict.answer, now_ns, wall_ns)
+            scan.known.clear()
+            return None
+        _keep(scan, request, verdict)
+        return reasons.away(request)
+    if verdict.answer is Shortage.NODE:
+        _keep(scan, request, verdict)
+    else:
+        scan.turns[request.env] = request
+    _want_figures(draft, request, verdict.answer is Shortage.LEDGER, now_ns)
+    return verdict.why
+
+
+def _look(draft: Draft, scan: Scan, request: Request) -> Verdict:
+    udp_askers = sum(asker.transport is Transport.UDP for asker in request.askers)
+    same = (request.env, request.gpus, request.memory_bytes, request.world, udp_askers)
+    verdict = scan.known.get(same)
+    if verdict is None:
+        verdict = scan.known[same] = judge(draft, request, scan.kept)
+    return verdict
+
+
+def _keep(scan: Scan, request: Request, verdict: Verdict) -> None:
+    if verdict.keeps:
+        scan.kept.update(dict.fromkeys(verdict.keeps, request))
+        scan.known.clear()
+
+
+def _want_figures(draft: Draft, request: Request, wanted: bool, now_ns: int) -> None:
+    """Whether memory has become free in a ledger is known only from a Tick's figures: at once, then at each beat."""
+    if not wanted:
+        if request.request_id in draft.wants_figures:
+            draft.wants_figures.drop(request.request_id)
+        return
+    draft.wants_figures.put(request.request_id, True)
+    told = any(env == request.env for env, _ in draft.figures)
+    draft.at_latest("figures", now_ns + draft.config.beat_ms * MS if told else now_ns)
+
+
+def _tell(draft: Draft, request: Request, position: int, line: str) -> None:
+    """Tells those who wait, where it changed for them."""
+    if draft.reasons.get(request.request_id) == line:
+        return
+    draft.reasons.put(request.request_id, line)
+    draft.places.put(request.request_id, position)
+    for asker in request.askers:
+        answers.wait(draft, asker.process, asker.rid, position, line)
+
+
+def _raise_pending(draft: Draft) -> None:
+    """Grants below what the quota says, since the GPU had no room: as far as it has now."""
+    for env, uuid in list(draft.unsettled):
+        grant = draft.grants[env, uuid]
+        target_bytes = books.target(draft, grant)
+        if grant.memory_bytes < target_bytes:
+            leases.set_memory(draft, grant, min(target_bytes, books.most(draft, grant)))

@@ -1,0 +1,124 @@
+"""What happens to processes after they asked: they come back, are heard again, give up, leave, vanish, die.
+
+Knows: which of these ends or keeps a lease or a place in the queue. Must not know: how leases and grants are kept.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core import answers, effects, leases, members, waiting
+from nodemgr.core.events import Beat, Caller, Cancel, Disconnected, ProcessGone, Rejoin, Release, ResidueChanged
+from nodemgr.core.model import DenyCode, Process, Task, TaskState
+from nodemgr.core.state import Draft
+
+NOT_A_MEMBER = "this process holds no lease any more: it ended, or was taken back while the process was silent"
+
+
+def held(draft: Draft, caller: Caller) -> tuple[Process, Task] | None:
+    """The caller as a member of its task."""
+    process = draft.processes.get(caller.process)
+    return None if process is None or process.fenced else (process, draft.tasks[process.task_id])
+
+
+def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
+    found = held(draft, event.caller)
+    if found is None or (found[0].task_id, found[0].slot) != (event.task_id, event.slot):
+        return _not_a_member(draft, event.caller, event.task_id, event.rid)
+    process, task = found
+    if process.slot is not None and process.generation != event.generation:
+        return _not_a_member(draft, event.caller, event.task_id, event.rid)
+    draft.connect(process.key, event.caller.connection)
+    if task.state is TaskState.STALLED:
+        leases.wake(draft, task, now_ns, event.wall_ns)
+    else:
+        answers.grant(draft, process, task, event.rid)
+    return None
+
+
+def _not_a_member(draft: Draft, caller: Caller, task_id: str, rid: str | None) -> None:
+    draft.emit(effects.SendFence(caller.connection, task_id, NOT_A_MEMBER, rid))
+
+
+def beat(draft: Draft, event: Beat, now_ns: int) -> None:
+    found = held(draft, event.caller)
+    if found is None:
+        process = draft.processes.get(event.caller.process)
+        return _not_a_member(draft, event.caller, "" if process is None else process.task_id, event.rid)
+    process, task = found
+    draft.connect(process.key, event.caller.connection)
+    if task.state is TaskState.STALLED:
+        leases.wake(draft, task, now_ns, event.wall_ns)
+    elif event.rid is not None:
+        draft.emit(effects.SendAck(event.caller.connection, event.rid))
+    return None
+
+
+def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:
+    """Gives up waiting. A grant of the same rid that crossed this on its way is given back."""
+    caller = event.caller
+    request_id = draft.request_of.get(caller.process)
+    found = held(draft, caller)
+    if request_id is not None:
+        asked = (asker.rid for asker in draft.requests[request_id].askers if asker.process == caller.process)
+        if event.rid in asked:
+            waiting.leave(draft, caller.process, "cancelled", now_ns)
+    elif found is not None and found[0].rid == event.rid:
+        _leave(draft, *found, "cancelled", now_ns, event.wall_ns)
+    answers.deny(draft, caller.connection, event.rid, DenyCode.CANCELLED, "the request was cancelled")
+
+
+def release(draft: Draft, event: Release, now_ns: int) -> None:
+    found = held(draft, event.caller)
+    waiting.leave(draft, event.caller.process, "released", now_ns)
+    if found is not None:
+        _leave(draft, *found, "released", now_ns, event.wall_ns)
+    draft.emit(effects.SendAck(event.caller.connection, event.rid))
+
+
+def _leave(draft: Draft, process: Process, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
+    task = members.depart(draft, task, process)
+    leases.lose_member(draft, task, process, why, now_ns, wall_ns)
+
+
+def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
+    """A hint only: a holder keeps its lease, a waiter has `timeout_ms` to come back to its place."""
+    process = draft.process_of_connection.get(event.connection)
+    if process is None:
+        return
+    draft.disconnect(process)
+    if process in draft.request_of:
+        draft.go_away(process, now_ns)
+
+
+def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
+    """Dead, says the kernel: it waits no more, holds no more, and its slot is free."""
+    waiting.leave(draft, event.process, "its process ended", now_ns)
+    process = draft.processes.get(event.process)
+    if process is None:
+        return
+    task = None if process.fenced else draft.tasks[process.task_id]
+    draft.rescan = True
+    left = members.bury(draft, task, process, event.residue_bytes)
+    if left is not None:
+        leases.lose_member(draft, left, process, "its process ended", now_ns, event.wall_ns)
+    for uuid in event.residue_bytes:
+        _publish_residue(draft, event.process, uuid)
+
+
+def residue_changed(draft: Draft, event: ResidueChanged, _now_ns: int) -> None:
+    """The driver was asked what a lost process still has."""
+    residue = draft.residues.get((event.process, event.uuid))
+    if residue is None or residue.memory_bytes == event.memory_bytes:
+        return
+    draft.rescan = event.memory_bytes < residue.memory_bytes
+    members.set_residue(draft, residue, event.memory_bytes)
+    _publish_residue(draft, event.process, event.uuid)
+
+
+def _publish_residue(draft: Draft, process: str, uuid: str) -> None:
+    residue = draft.residues.get((process, uuid)) or draft.residues.base.get((process, uuid))
+    if residue is not None:
+        memory_bytes = residue.memory_bytes if (process, uuid) in draft.residues else 0
+        draft.publish(
+            "memory.residue",
+            {"env": residue.env, **answers.named_gpus(draft, [uuid]), "pid": residue.pid, "memory_bytes": memory_bytes},
+        )

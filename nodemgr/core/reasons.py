@@ -1,0 +1,138 @@
+"""The one line that tells a person why a request waits: its place, what it needs, who holds it.
+
+Knows: English. Must not know: how a shortage was found (matching.py), nor any clock: times are those of the rows, in UTC,
+so that the line changes only when the world does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from nodemgr.core.allocator import Ask, Candidate, Shortage, qualifies
+from nodemgr.core.model import DenyCode, Gpu, Request, Task, TaskState, Uuid
+from nodemgr.core.state import Draft
+from nodemgr.core.tables import first
+
+SHOWN_HOLDERS = 3
+DAY_S = 86_400
+GIB = 1 << 30
+
+
+def line(queue: str, position: int, ahead: int, why: str) -> str:
+    """`ahead`: how many wait in queues of a higher rank."""
+    before = f" (after {ahead} in higher queues)" if ahead else ""
+    return f"place {position} in queue {queue}{before}: {why}"
+
+
+def of_shortage(
+    draft: Draft, request: Request, shortage: Shortage, ask: Ask, rows: Sequence[Candidate], kept: Mapping[Uuid, Request]
+) -> str:
+    """Why the GPUs that there are do not do."""
+    match shortage:
+        case Shortage.QUOTA_MEMORY:
+            left_bytes = ask.quota_remaining_bytes or 0
+            need_bytes = min((row.need_bytes for row in rows if not row.used), default=0)
+            return f"needs {gib(need_bytes)} of {request.env}'s memory quota per GPU, {gib(left_bytes)} left: waits for its own tasks"
+        case Shortage.LEDGER:
+            asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
+            return f"needs {asked} free on a GPU that {request.env} holds: waits for its own tasks to free memory"
+        case Shortage.NODE:
+            fitting = [row for row in rows if qualifies(row, ask)]
+            free = sum(not row.kept for row in fitting)
+            passed = {row.uuid for row in rows if row.used} | {row.uuid for row in fitting if not row.kept}
+            spared = {row.uuid: kept[row.uuid] for row in fitting if row.kept}
+            return "; ".join([f"needs {gpus(request.gpus)}, {free} free", *_holders(draft, passed, spared)])
+
+
+def behind(request: Request, before: Request) -> str:
+    return f"needs {gpus(request.gpus)}; {before.request_id} of its own environment comes first"
+
+
+def away(request: Request) -> str:
+    return f"needs {gpus(request.gpus)}; its process is disconnected"
+
+
+def refusal(code: DenyCode, env: str, quota_gpus: int, asked: int, node_gpus: int) -> str:
+    """Why a request can never be served as it stands: whose limit it is, and what to do."""
+    match code:
+        case DenyCode.OVER_QUOTA:
+            return f"{gpus(asked)} asked, but the quota of {env} is {quota_gpus}: ask for at most {quota_gpus}"
+        case DenyCode.MORE_THAN_NODE:
+            return f"{gpus(asked)} asked, but this node has {node_gpus}: ask for at most {node_gpus}"
+        case _:
+            if node_gpus == 0:
+                return "this node has no GPU"
+            return f"the quota of {env} is no GPU" if quota_gpus == 0 else "no GPU was asked for"
+
+
+def memory_above_limit(env: str, memory_bytes: int, limit_bytes: int) -> str:
+    return f"{gib(memory_bytes)} per GPU asked, but {env} may have at most {gib(limit_bytes)}: ask for less with --memory"
+
+
+def would_not_wait(waiting_line: str) -> str:
+    return f"not to be had at once: {waiting_line}"
+
+
+def waited_in_vain(waited_ns: int, waiting_line: str) -> str:
+    return f"waited {waited_ns / 1e9:.0f} s in vain: {waiting_line}"
+
+
+def not_resumed(draft: Draft, task: Task) -> str:
+    """Why a stalled task cannot go on with its lease."""
+    lost = [gpu.index for uuid in task.gpus if not (gpu := draft.gpus[uuid]).healthy]
+    if lost:
+        return f"{numbered(lost)} was lost while the task was stopped: run it again"
+    names = numbered(draft.gpus[uuid].index for uuid in task.gpus)
+    return f"{names} went to others while the task was stopped: what it holds stays, new allocations are refused"
+
+
+def gpu_health(gpu: Gpu) -> str:
+    if gpu.healthy:
+        return f"GPU {gpu.index} ({gpu.name}) is back"
+    return f"GPU {gpu.index} ({gpu.name}) is lost: what runs on it will fail; end the task and run it again"
+
+
+def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Request]) -> list[str]:
+    """Who has the GPUs that the request cannot have, each holder once, with his GPUs."""
+    held: dict[tuple[str, str], list[int]] = {}
+    for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
+        if gpu.uuid not in passed:
+            before = spared.get(gpu.uuid)
+            held.setdefault(_holder(draft, gpu) if before is None else ("", f"kept for {before.env}/{before.request_id}"), []).append(gpu.index)
+    lines = [f"{start}{numbered(indices)} {end}".strip() for (start, end), indices in held.items()]
+    more = len(lines) - SHOWN_HOLDERS
+    return lines if more <= 0 else [*lines[:SHOWN_HOLDERS], f"and {more} more"]
+
+
+def _holder(draft: Draft, gpu: Gpu) -> tuple[str, str]:
+    """What is said before the GPU's name, and after it."""
+    if not gpu.healthy:
+        return "", "lost"
+    task_id = first(draft.gpu_tasks.members(gpu.uuid))
+    if task_id is not None:
+        task = draft.tasks[task_id]
+        doing = "is stopped on" if task.state is TaskState.STALLED else "holds"
+        return f"{task.env}/{task.task_id} {doing} ", f"since {clock(task.since_wall_ns)}"
+    if draft.charged.get(gpu.uuid):
+        return "", "still has memory of a process that lost its lease"
+    return "", "is too small or has no memory to spare"
+
+
+def gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def numbered(indices: Iterable[int]) -> str:
+    """`GPU 0`, `GPUs 0, 1 and 3`."""
+    names = [str(index) for index in indices]
+    return f"GPU {names[0]}" if len(names) == 1 else f"GPUs {', '.join(names[:-1])} and {names[-1]}"
+
+
+def gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.1f} GiB"
+
+
+def clock(wall_ns: int) -> str:
+    """`14:05 UTC` of a wall time."""
+    minute = wall_ns // 1_000_000_000 % DAY_S // 60
+    return f"{minute // 60:02}:{minute % 60:02} UTC"

@@ -1,0 +1,42 @@
+"""The record of each allocation (DESIGN.md, which GPUs): written with the lease, closed with its end.
+
+Knows: what a record says. Must not know: how a lease comes to be or to its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodemgr.core import books
+from nodemgr.core.model import Record, Task, Uuid
+from nodemgr.core.state import Draft
+
+
+def record_id(task_id: str) -> int:
+    """`t17` is 17."""
+    return int(task_id[1:])
+
+
+def open_record(draft: Draft, task: Task, reused: tuple[Uuid, ...], asked_wall_ns: int) -> None:
+    """After the grants of a new lease are in the books."""
+    used = sum(books.is_used(draft, task.env, uuid) for uuid in draft.gpus)
+    record = Record(
+        record_id=record_id(task.task_id),
+        env=task.env,
+        task_id=task.task_id,
+        command=task.command,
+        gpus_new=task.fresh,
+        gpus_reused=reused,
+        grant_bytes=tuple(draft.grants[task.env, uuid].memory_bytes for uuid in (*task.fresh, *reused)),
+        remaining_gpus=max(0, draft.envs[task.env].quota.gpus - used),
+        remaining_memory_bytes=books.env_remaining(draft, task.env),
+        asked_wall_ns=asked_wall_ns,
+        granted_wall_ns=task.since_wall_ns,
+    )
+    draft.records.put(task.task_id, record)
+
+
+def close_record(draft: Draft, task: Task, why: str, wall_ns: int) -> None:
+    record = draft.records.get(task.task_id)
+    if record is not None:
+        draft.records.put(task.task_id, replace(record, ended_wall_ns=wall_ns, why=why))

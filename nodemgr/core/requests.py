@@ -1,0 +1,214 @@
+"""A process asks for GPUs: to whom does it belong, may it have them, does it wait?
+
+Knows: who holds, who waits, who may join whom, and what refuses a request. Must not know: which GPUs anybody gets
+(matching.py, allocator.py), what a lease is made of (leases.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodemgr.core import allocator, answers, books, leases, matching, reasons, waiting
+from nodemgr.core.events import Acquire
+from nodemgr.core.model import MS, Asker, DenyCode, ProcessKey, Quota, Request, Task, TaskState
+from nodemgr.core.state import IDS, Draft
+
+
+def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
+    caller = event.caller
+    draft.figures = {(caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()}
+    env = draft.envs.get(caller.env)
+    if env is None:
+        return _deny(draft, event, DenyCode.UNKNOWN_ENV, f"environment {caller.env} has no quota on this node")
+    draft.connect(caller.process, caller.connection)
+    task = _task_of(draft, event, now_ns)
+    if task is not None:
+        return _join_task(draft, event, task, now_ns)
+    request_id = _request_of(draft, event)
+    refused = _refused(draft, event, env.quota)
+    if refused is not None and request_id is None:
+        return _deny(draft, event, *refused)
+    if request_id is None:
+        _ask(draft, event, env.quota, now_ns)
+    else:
+        _ask_again(draft, event, draft.requests[request_id], refused, now_ns)
+    return None
+
+
+def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
+    caller = event.caller
+    answers.deny(draft, caller.connection, event.rid, code, reason)
+    draft.publish(
+        "request.denied",
+        {"env": caller.env, "code": code.value, "reason": reason, "pid": caller.pid, "user": caller.user, "command": event.command},
+    )
+    if caller.process not in draft.processes and caller.process not in draft.request_of:
+        draft.disconnect(caller.process)
+
+
+def _task_of(draft: Draft, event: Acquire, now_ns: int) -> Task | None:
+    """The task that the caller belongs to: by itself, by its token, or by an ancestor. A stalled one is resumed, or, if
+    it cannot be, fenced; then the caller asks for a lease of its own."""
+    caller = event.caller
+    task = _held(draft, caller.process)
+    if task is None:
+        task_id = draft.task_of_token.get((caller.env, event.token))
+        task = None if task_id is None else draft.tasks[task_id]
+    if task is None and (caller.env, event.token) not in draft.request_of_token:
+        keys = (draft.process_of_pid.get((caller.env, pid)) for pid in caller.ancestors)
+        task = next((held for key in keys if key is not None and (held := _held(draft, key)) is not None), None)
+    if task is None or task.state is TaskState.RUNNING:
+        return task
+    return leases.wake(draft, task, now_ns, event.wall_ns)
+
+
+def _held(draft: Draft, key: ProcessKey) -> Task | None:
+    process = draft.processes.get(key)
+    return None if process is None or process.fenced else draft.tasks[process.task_id]
+
+
+def _join_task(draft: Draft, event: Acquire, task: Task, now_ns: int) -> None:
+    caller = event.caller
+    process = draft.processes.get(caller.process)
+    if process is not None and not process.fenced:
+        if process.rid != event.rid:
+            process = replace(process, rid=event.rid)
+            draft.put_process(process)
+        return answers.grant(draft, process, task, event.rid)
+    waiting.leave(draft, caller.process, "it joined a task that has a lease", now_ns)
+    task = leases.join(draft, task, (_asker(event),))
+    if caller.process in task.processes:
+        draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+        draft.publish(
+            "task.joined",
+            {"env": task.env, "task": task.task_id, "pid": caller.pid, "user": caller.user, "processes": len(task.processes)},
+        )
+    return None
+
+
+def _asker(event: Acquire) -> Asker:
+    caller = event.caller
+    return Asker(caller.process, event.rid, caller.transport, caller.pid, caller.user)
+
+
+def _request_of(draft: Draft, event: Acquire) -> str | None:
+    """The waiting request that the caller belongs to: its own, its token's, or an ancestor's."""
+    caller = event.caller
+    own = draft.request_of.get(caller.process) or draft.request_of_token.get((caller.env, event.token))
+    if own is not None:
+        return own
+    keys = (draft.process_of_pid.get((caller.env, pid)) for pid in caller.ancestors)
+    return next((found for key in keys if key is not None and (found := draft.request_of.get(key)) is not None), None)
+
+
+def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
+    """DESIGN.md's n, without what refuses it: by default the env's `default_gpus`, else its quota, at most the node's
+    healthy ones; for a task of several processes at least as many."""
+    if event.gpus == 0:
+        return 0
+    gpus = event.gpus
+    if gpus is None:
+        healthy = sum(gpu.healthy for gpu in draft.gpus.values()) or len(list(draft.gpus))
+        gpus = min(quota.gpus if quota.default_gpus is None else quota.default_gpus, healthy)
+    return max(gpus, event.world) if event.world > 1 else gpus
+
+
+def _refused(draft: Draft, event: Acquire, quota: Quota) -> tuple[DenyCode, str] | None:
+    """Why this can never be served as it stands."""
+    explicit = event.gpus is not None or event.world > 1
+    gpus = _asked_gpus(draft, event, quota)
+    return refused(draft, event.caller.env, quota, gpus, event.memory_bytes, explicit=explicit)
+
+
+def refused(
+    draft: Draft, env: str, quota: Quota, gpus: int, memory_bytes: int | None, *, explicit: bool
+) -> tuple[DenyCode, str] | None:
+    """What refuses a request under a quota, whatever is free."""
+    node_gpus = len(list(draft.gpus))
+    code = allocator.refusal(gpus, quota.gpus, node_gpus, explicit=explicit)
+    if code is not None:
+        return code, reasons.refusal(code, env, quota.gpus, gpus, node_gpus)
+    limit_bytes = max((books.full_grant(quota, gpu) for gpu in draft.gpus.values()), default=0)
+    if memory_bytes is not None and memory_bytes > limit_bytes:
+        return DenyCode.MEMORY_ABOVE_LIMIT, reasons.memory_above_limit(env, memory_bytes, limit_bytes)
+    return None
+
+
+def _ask(draft: Draft, event: Acquire, quota: Quota, now_ns: int) -> None:
+    """A new request: served at once if it can be, else it waits."""
+    number = draft.count(IDS)
+    request = Request(
+        request_id=f"r{number}",
+        env=event.caller.env,
+        token=event.token,
+        gpus=_asked_gpus(draft, event, quota),
+        memory_bytes=event.memory_bytes or None,
+        command=event.command,
+        priority=quota.priority,
+        sequence=number,
+        since_ns=now_ns,
+        since_wall_ns=event.wall_ns,
+        deadline_ns=_deadline(event, now_ns),
+        askers=(_asker(event),),
+        world=max(1, event.world),
+    )
+    if not len(draft.state.queue):
+        verdict = matching.judge(draft, request, {})
+        if isinstance(verdict.answer, allocator.Choice):
+            return leases.begin(draft, request, verdict.answer, now_ns, event.wall_ns)
+    draft.put_request(request)
+    return _match_now(draft, event, now_ns)
+
+
+def _deadline(event: Acquire, now_ns: int) -> int | None:
+    return None if event.wait_ms is None else now_ns + event.wait_ms * MS
+
+
+def _ask_again(
+    draft: Draft, event: Acquire, request: Request, refused: tuple[DenyCode, str] | None, now_ns: int
+) -> None:
+    """A waiter sends its request again, or comes back to its place, or another process of the task begins to wait."""
+    process = event.caller.process
+    before = next((asker for asker in request.askers if asker.process == process), None)
+    if before is not None:
+        askers = tuple(_asker(event) if asker is before else asker for asker in request.askers)
+        draft.put_request(replace(request, askers=askers))
+        if process in draft.state.away:  # while it was, its request was passed by
+            matching.match(draft, now_ns, event.wall_ns)
+        if draft.request_of.get(process) is not None:
+            position, reason = draft.places.get(request.request_id) or 0, draft.reasons.get(request.request_id) or ""
+            answers.wait(draft, process, event.rid, position, reason)
+    elif refused is not None:
+        _deny(draft, event, *refused)
+    else:
+        draft.reasons.drop(request.request_id)  # so that the new asker is told, too
+        draft.put_request(_joined(draft, event, request, now_ns))
+        _match_now(draft, event, now_ns)
+
+
+def _joined(draft: Draft, event: Acquire, request: Request, now_ns: int) -> Request:
+    """The request with one asker more: as much as any of them asks, as long as any of them waits."""
+    deadlines = (request.deadline_ns, _deadline(event, now_ns))
+    return replace(
+        request,
+        askers=(*request.askers, _asker(event)),
+        gpus=max(request.gpus, _asked_gpus(draft, event, draft.envs[request.env].quota)),
+        memory_bytes=max(request.memory_bytes or 0, event.memory_bytes or 0) or None,
+        world=max(request.world, event.world),
+        deadline_ns=None if None in deadlines else max(filter(None, deadlines)),
+    )
+
+
+def _match_now(draft: Draft, event: Acquire, now_ns: int) -> None:
+    """A new asker's first look along the queues: it is served, or told why it waits, or will not wait."""
+    process = event.caller.process
+    matching.match(draft, now_ns, event.wall_ns)
+    request_id = draft.request_of.get(process)
+    if request_id is None:
+        return None
+    if event.wait_ms == 0:
+        reason = reasons.would_not_wait(draft.reasons[request_id])
+        waiting.remove(draft, draft.requests[request_id], process)
+        return _deny(draft, event, DenyCode.WAIT_TIMEOUT, reason)
+    request = draft.requests[request_id]
+    waiting.entered(draft, request, request.askers[-1], now_ns)

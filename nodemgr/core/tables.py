@@ -1,0 +1,119 @@
+"""Tables that can be read as they will be, without being touched: how `step` stays pure at the cost of its change alone.
+
+Knows: dictionaries and sets of members. Must not know: what is in them.
+An Overlay is a dictionary seen through the changes of one step; Groups are the same for sets of members in the order of
+their arrival. `settle` writes the changes into the base: only State.apply calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Generic, Protocol, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+K_in = TypeVar("K_in", contravariant=True)
+V_out = TypeVar("V_out", covariant=True)
+
+
+class Readable(Protocol[K_in, V_out]):
+    """What a reader may do, be it with a plain dictionary or through an Overlay."""
+
+    def get(self, key: K_in, /) -> V_out | None: ...
+    def __getitem__(self, key: K_in, /) -> V_out: ...
+
+
+class Overlay(Generic[K, V]):
+    """A dictionary and what one step changes in it. None stands for nothing there, so no value is None."""
+
+    __slots__ = ("base", "changes")
+
+    def __init__(self, base: dict[K, V]) -> None:
+        self.base = base
+        self.changes: dict[K, V | None] = {}
+
+    def get(self, key: K, /) -> V | None:
+        changes = self.changes
+        if key in changes:
+            return changes[key]
+        return self.base.get(key)
+
+    def __getitem__(self, key: K, /) -> V:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: K) -> bool:
+        return self.get(key) is not None
+
+    def __iter__(self) -> Iterator[K]:
+        changes = self.changes
+        for key in self.base:
+            if key not in changes:
+                yield key
+        for key, value in changes.items():
+            if value is not None:
+                yield key
+
+    def values(self) -> Iterator[V]:
+        return (self[key] for key in self)
+
+    def put(self, key: K, value: V) -> None:
+        self.changes[key] = value
+
+    def drop(self, key: K) -> None:
+        self.changes[key] = None
+
+    def settle(self) -> None:
+        base = self.base
+        for key, value in self.changes.items():
+            if value is None:
+                base.pop(key, None)
+            else:
+                base[key] = value
+
+
+class Groups(Generic[K, V]):
+    """Sets of members by key, and what one step changes in them. A member is added and removed at most once a step."""
+
+    __slots__ = ("added", "base", "removed")
+
+    def __init__(self, base: dict[K, dict[V, None]]) -> None:
+        self.base = base
+        self.added: dict[K, dict[V, None]] = {}
+        self.removed: dict[K, set[V]] = {}
+
+    def members(self, key: K) -> Iterator[V]:
+        removed: set[V] | frozenset[V] = self.removed.get(key, frozenset())
+        for member in self.base.get(key, ()):
+            if member not in removed:
+                yield member
+        yield from self.added.get(key, ())
+
+    def add(self, key: K, member: V) -> None:
+        self.added.setdefault(key, {})[member] = None
+
+    def remove(self, key: K, member: V) -> None:
+        added = self.added.get(key)
+        if added is not None and member in added:
+            del added[member]
+        else:
+            self.removed.setdefault(key, set()).add(member)
+
+    def settle(self) -> None:
+        base = self.base
+        for key, members in self.removed.items():
+            group = base[key]
+            for member in members:
+                del group[member]
+            if not group:
+                del base[key]
+        for key, added in self.added.items():
+            if added:
+                base.setdefault(key, {}).update(added)
+
+
+def first(members: Iterator[V] | Mapping[V, None]) -> V | None:
+    """The first member, or None of an empty group."""
+    return next(iter(members), None)
