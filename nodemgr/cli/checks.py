@@ -166,14 +166,14 @@ def manager(subject: Subject) -> Outcome:
         return Outcome(None, f"only root and the group nodemgr may ask the manager at {subject.run_dir}")
     if subject.manager is not None:
         return Outcome(True, f"pid {subject.manager['pid']} answers at {subject.run_dir}")
-    lock = subject.run_dir / "manager.lock"
-    if allowed and _locked(lock):
+    if allowed and manager_holds(subject.run_dir):
         return Outcome(False, f"the manager at {subject.run_dir} runs but does not answer")
     return Outcome(False, f"no manager answers at {subject.run_dir}")
 
 
-def _locked(lock: Path) -> bool:
-    """Whether a living manager holds its lock."""
+def manager_holds(run_dir: Path) -> bool:
+    """Whether a living manager holds this run directory."""
+    lock = run_dir / "manager.lock"
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -185,10 +185,9 @@ def _locked(lock: Path) -> bool:
 
 
 def leftovers(subject: Subject) -> Outcome:
-    lock = subject.run_dir / "manager.lock"
-    if not lock.exists():
+    if not (subject.run_dir / "manager.lock").exists():
         return Outcome(True, f"no manager ever ran at {subject.run_dir}" if not subject.run_dir.exists() else "none")
-    if _locked(lock):
+    if manager_holds(subject.run_dir):
         return Outcome(True, "none: the manager is alive")
     left = [name for name in ("control.sock", "events.sock") if (subject.run_dir / name).exists()]
     left += [f"envs/{path.parent.name}/socket" for path in sorted(subject.run_dir.glob("envs/*/socket"))]
@@ -345,8 +344,11 @@ def env_answer(subject: Subject) -> list[dict[str, Any]] | Outcome:
 
 
 def preload_active(_subject: Subject) -> Outcome:
-    mapped = "/libnodemgr.so" in Path("/proc/self/maps").read_text(errors="replace")
-    return Outcome(mapped, "the shim is in this process" if mapped else "the shim is not in this process")
+    """In this very process: what a program started from here gets too. Only a preloaded library's names are the process's."""
+    asked = getattr(ctypes.CDLL(None), "nodemgr_preloaded", None)
+    if asked is None or asked() != 1:
+        return Outcome(False, "the shim is not in this process")
+    return Outcome(True, "the shim is in this process")
 
 
 def hook_active(subject: Subject) -> Outcome:
@@ -358,23 +360,30 @@ def hook_active(subject: Subject) -> Outcome:
     return _hook_in(python, subject, **kept)
 
 
-def ledger_mapped(_subject: Subject) -> Outcome:
-    """Every process here that has the driver open and a lease's shim in it has mapped the ledger."""
+def ledger_mapped(subject: Subject) -> Outcome:
+    """Every process of this environment that has the driver in it has mapped the ledger too."""
     with_driver, without_ledger = 0, []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             maps = (directory / "maps").read_text(errors="replace")
+            if not re.search(r"/libcuda\.so", maps) or _env_dir_of(directory) != subject.env_dir:
+                continue
         except OSError:
             continue
-        if re.search(r"/libcuda\.so", maps):
-            with_driver += 1
-            if not re.search(r"memfd:nodemgr", maps):
-                without_ledger.append(directory.name)
+        with_driver += 1
+        if not re.search(r"/memfd:nodemgr", maps):
+            without_ledger.append(directory.name)
     if not with_driver:
-        return Outcome(None, "no process here uses the driver at the moment")
+        return Outcome(None, "no process of this environment uses the driver at the moment")
     if without_ledger:
         return Outcome(False, f"processes that use the driver without a ledger: {', '.join(without_ledger)}")
     return Outcome(True, f"in each of the {with_driver} processes that use the driver")
+
+
+def _env_dir_of(process: Path) -> Path:
+    """The environment that a process was started in. Raises OSError."""
+    named = re.search(rb"(?:^|\0)NODEMGR_ENV_DIR=([^\0]+)", (process / "environ").read_bytes())
+    return Path(os.fsdecode(named[1])) if named else paths.CONTAINER_ENV_DIR
 
 
 REINSTALL = "install again where a C compiler is: pip install --force-reinstall nodemgr"

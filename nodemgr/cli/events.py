@@ -12,6 +12,8 @@ from nodemgr.cli import asking, options, tables
 
 ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
 """What every event carries; the other fields are the event's own."""
+BY_INDEX = {"gpus", "fresh_gpus"}
+"""UUIDs that a person need not see where indices stand beside them."""
 DEFAULT_COUNT = 50
 MAX_COUNT = 100_000
 
@@ -58,7 +60,8 @@ def _print(event: tables.Row, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _line(event: tables.Row) -> str:
-    told = "  ".join(f"{key}={_value(key, value)}" for key, value in event.items() if key not in ENVELOPE and value not in (None, "", []))
+    hidden = ENVELOPE | (BY_INDEX if "gpu_indices" in event else set())
+    told = "  ".join(f"{key}={_value(key, value)}" for key, value in event.items() if key not in hidden and value not in (None, "", []))
     return f"{tables.wall_time(event['time_ns'])}  {event['sequence']:>6}  {event['name']:<17} {told}".rstrip()
 
 

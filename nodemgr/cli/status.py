@@ -95,5 +95,5 @@ def show(status: Row) -> None:
     if status["queue"]:
         click.echo()
         tables.show(queue_columns(), status["queue"])
-    for line in status.get("notes", ()):
-        say(line)
+    if (store := status.get("store")) and store["state"] != "ok":
+        say(f"warning: nothing new is granted, since the manager cannot store it: {store['error']}")
