@@ -3,10 +3,10 @@
  * Knows: pools, whose memory they are made of, and when the driver gives it back.
  * Must not know: the ledger, the lease (charge.h does).
  *
- * How much a pool reserves is the driver's choice. So before an allocation its bytes are charged (as if the pool had to
- * grow by them); after it the pool is asked what it reserves, and the charge becomes that. Where the charge is refused
- * although the pool's unused reserve would do, the driver is asked all the same, and if the pool grew nevertheless the
- * block is given back. Threads may allocate from one pool at a time: what is in flight stays charged until its end.
+ * How much a pool reserves is the driver's choice. So before an allocation the pool is charged for what it would then need
+ * if it wasted nothing, and for whatever other threads are at; after it the pool is asked what it reserves, and the charge
+ * becomes that. If it grew beyond what may be charged, the block is given back and refused. Under the limit nobody waits;
+ * at the limit the pools first give up what they hold unused.
  */
 #include "pools.h"
 
@@ -25,8 +25,8 @@ struct pool {
     nm_cu_memory_pool handle; /* NULL: the entry is free */
     nm_cu_device device;
     bool dying;               /* destroyed by the program; its blocks still live */
-    uint64_t live_blocks;
-    uint64_t in_flight_bytes; /* of `charge`, for allocations that the driver is at */
+    uint64_t live_blocks;     /* and those in flight */
+    uint64_t in_flight_bytes; /* asked for, by calls that the driver is at */
     struct nm_charge charge;
 };
 
@@ -79,14 +79,22 @@ static uint64_t grown_by(uint64_t bytes)
     return bytes > UINT64_MAX - unit ? bytes : (bytes + unit - 1) / unit * unit;
 }
 
+/* What the pool needs for its blocks, those in flight and `more` bytes, if it wastes nothing. */
+static uint64_t needed_bytes(const struct pool *pool, uint64_t more)
+{
+    uint64_t used = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->charge.bytes);
+    uint64_t sum = used + pool->in_flight_bytes;
+    return grown_by(more > UINT64_MAX - sum ? UINT64_MAX : sum + more);
+}
+
 /* Gives back what the pool no longer holds; charges what it holds beyond its charge. False: it holds more than may be charged. */
 static bool settle(struct pool *pool, bool *gave_back)
 {
     if (pool->charge.row < 0 || pool->dying)
         return true;
     uint64_t charged = pool->charge.bytes;
-    uint64_t held = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged - pool->in_flight_bytes);
-    uint64_t wanted = held + pool->in_flight_bytes;
+    uint64_t held = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged);
+    uint64_t needed = pool->in_flight_bytes != 0 ? needed_bytes(pool, 0) : 0, wanted = needed > held ? needed : held;
     atomic_fetch_or_explicit(&holdings_seen, held, memory_order_relaxed);
     if (wanted < charged) {
         nm_charge_resize_alone(&pool->charge, wanted);
@@ -180,72 +188,85 @@ static int ask_driver(const struct request *request)
     return request->from_current(request->address, request->bytes, request->stream);
 }
 
-static bool fits_in_reserve(nm_cu_memory_pool handle, uint64_t bytes)
-{
-    uint64_t reserved = attribute(handle, NM_CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
-    uint64_t used = attribute(handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, reserved);
-    return reserved > used && reserved - used >= bytes;
-}
-
-/* Adds an allocation to the pool's charge. NULL: there is no entry left for the pool. */
-static struct pool *begin(nm_cu_memory_pool handle, nm_cu_device device, const struct nm_charge *charge)
+/* The pool's entry, with one more block in it. NULL: there is none left. */
+static struct pool *join(nm_cu_memory_pool handle, nm_cu_device device, int row)
 {
     nm_lock(&lock);
     struct pool *pool = find(handle);
     if (pool == NULL)
         pool = enter(handle, device);
     if (pool != NULL) {
-        bool another_lease = charge->bytes != 0 && pool->charge.lease != charge->lease;
-        if (pool->charge.row < 0 || another_lease) { /* what an earlier lease was charged went with it */
-            pool->charge = (struct nm_charge){.row = charge->row, .lease = charge->lease};
-            pool->in_flight_bytes = 0;
-        }
-        pool->charge.bytes += charge->bytes;
-        pool->in_flight_bytes += charge->bytes;
+        pool->charge.row = row;
         pool->live_blocks++;
     }
     nm_unlock(&lock);
     return pool;
 }
 
+static bool begin(struct pool *pool, uint64_t bytes)
+{
+    nm_lock(&lock);
+    uint64_t needed = needed_bytes(pool, bytes);
+    bool within = needed <= pool->charge.bytes || nm_charge_resize_alone(&pool->charge, needed);
+    if (within)
+        pool->in_flight_bytes += bytes;
+    nm_unlock(&lock);
+    return within;
+}
+
 /* After the driver's answer. False: the pool has grown beyond what may be charged. */
-static bool end(struct pool *pool, const struct nm_charge *charge, int result)
+static bool end(struct pool *pool, uint64_t bytes)
 {
     bool gave_back;
     nm_lock(&lock);
-    pool->in_flight_bytes -= charge->bytes < pool->in_flight_bytes ? charge->bytes : pool->in_flight_bytes;
-    pool->live_blocks -= result != SUCCESS;
+    pool->in_flight_bytes -= bytes;
     bool within = settle(pool, &gave_back);
     nm_unlock(&lock);
-    return within || result != SUCCESS;
+    return within;
 }
 
-static void undo(const struct request *request, struct pool *pool)
+static void part(struct pool *pool)
 {
-    request->free(*request->address, request->stream);
-    nm_real_cuMemPoolTrimTo(pool->handle, 0);
     nm_lock(&lock);
-    pool->live_blocks--;
+    pool->live_blocks -= pool->live_blocks != 0;
     nm_unlock(&lock);
-    nm_pools_settle();
-    atomic_store(&freed, true); /* the stream may not have got there yet */
 }
 
-static int allocate_charged(const struct request *request, nm_cu_memory_pool handle, nm_cu_device device, struct nm_charge *charge)
+/* All that the pools hold unused goes back first. */
+static bool begin_after_trim(struct pool *pool, uint64_t bytes)
 {
-    struct pool *pool = begin(handle, device, charge);
-    if (pool == NULL) {
-        nm_charge_give_back(charge);
-        return OUT_OF_MEMORY;
-    }
+    nm_real_cuMemPoolTrimTo(pool->handle, 0);
+    nm_pools_settle();
+    return begin(pool, bytes);
+}
+
+static int refuse(struct pool *pool, uint64_t bytes)
+{
+    nm_lock(&lock);
+    pool->charge.refused_bytes = bytes;
+    struct nm_charge charge = pool->charge;
+    pool->live_blocks -= pool->live_blocks != 0;
+    nm_unlock(&lock);
+    return nm_charge_refusal(&charge);
+}
+
+static int allocate_in(const struct request *request, struct pool *pool)
+{
+    if (!begin(pool, request->bytes) && !begin_after_trim(pool, request->bytes))
+        return refuse(pool, request->bytes);
     int result = ask_driver(request);
-    if (!end(pool, charge, result)) {
-        undo(request, pool);
-        charge->refused_bytes = request->bytes;
-        return nm_charge_refusal(charge);
+    bool within = end(pool, request->bytes);
+    if (result != SUCCESS) {
+        part(pool);
+        return result;
     }
-    if (result == SUCCESS)
-        nm_charge_keep(&(struct nm_charge){.row = charge->row}, NM_BLOCK_POOLED, *request->address, (uint64_t)(pool - pools));
+    if (!within) {
+        request->free(*request->address, request->stream);
+        begin_after_trim(pool, 0);
+        atomic_store(&freed, true); /* the stream may not have got there yet */
+        return refuse(pool, request->bytes);
+    }
+    nm_charge_keep(&(struct nm_charge){.row = pool->charge.row}, NM_BLOCK_POOLED, *request->address, (uint64_t)(pool - pools));
     return result;
 }
 
@@ -267,21 +288,17 @@ static nm_cu_memory_pool pool_of(const struct request *request, nm_cu_device *de
 
 static int allocate(const struct request *request)
 {
-    struct nm_charge charge;
+    struct nm_charge nothing;
     nm_cu_device device;
     nm_cu_memory_pool handle = pool_of(request, &device);
     if (handle == NULL)
         return ask_driver(request);
-    bool charged = nm_charge_take(&charge, device, grown_by(request->bytes));
-    if (charged && charge.row < 0)
+    if (!nm_charge_take(&nothing, device, 0))
+        return nm_charge_refusal(&nothing);
+    if (nothing.row < 0)
         return ask_driver(request);
-    if (!charged && !charge.lost && !fits_in_reserve(handle, request->bytes)) {
-        nm_real_cuMemPoolTrimTo(handle, 0);
-        charged = nm_charge_take(&charge, device, grown_by(request->bytes));
-        if (!charged)
-            return nm_charge_refusal(&charge);
-    }
-    return charge.lost ? nm_charge_refusal(&charge) : allocate_charged(request, handle, device, &charge);
+    struct pool *pool = join(handle, device, nothing.row);
+    return pool != NULL ? allocate_in(request, pool) : OUT_OF_MEMORY;
 }
 
 int nm_hook_cuMemAllocAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_stream stream)

@@ -19,6 +19,7 @@
 #include "linker.h"
 #include "pools.h"
 #include "virtual.h"
+#include "wish.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -142,14 +143,53 @@ static int acquire(void)
     return waiter != NULL && is_python_thread() ? waiter() : nm_client_acquire_blocking();
 }
 
+/* The value of `visible` in what nodemgr_lease says. */
+static bool granted_visible(char out[NM_VISIBLE_BYTES])
+{
+    char lease[4 * NM_VISIBLE_BYTES];
+    if (nodemgr_lease(lease, sizeof lease) < 0)
+        return false;
+    const char *value = strstr(lease, "\nvisible=");
+    if (value == NULL)
+        return false;
+    value += strlen("\nvisible=");
+    size_t length = strcspn(value, "\n");
+    if (length == 0 || length >= NM_VISIBLE_BYTES)
+        return false;
+    memcpy(out, value, length);
+    out[length] = '\0';
+    return true;
+}
+
+/* A program may set CUDA_VISIBLE_DEVICES between our grant and its first use of CUDA: then it chooses among what it was granted. If
+ * it has unset it, it gets all of that, not all that the node has. */
+static void heed_late_choice(void)
+{
+    char granted[NM_VISIBLE_BYTES], chosen[NM_VISIBLE_BYTES];
+    const char *cuda = nm_env_get("CUDA_VISIBLE_DEVICES"), *mark = nm_env_get("NODEMGR_VISIBLE");
+    struct nm_wish wish;
+    if ((cuda != NULL && mark != NULL && strcmp(cuda, mark) == 0) || !granted_visible(granted))
+        return;
+    nm_wish_read(&wish, &(struct nm_wish_input){.cuda_visible = cuda, .nodemgr_visible = mark != NULL ? mark : granted, .gpus = -1});
+    if (wish.cpu)
+        return; /* no device: the driver reads that itself */
+    nm_wish_visible(&wish, granted, chosen);
+    nm_env_publish("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    nm_env_publish("CUDA_VISIBLE_DEVICES", chosen);
+    nm_env_publish("NODEMGR_VISIBLE", chosen);
+}
+
 /* Only a lease leads to the driver. Whoever is refused or cancels finds no device, and may try again: the driver has not been asked. */
 int nm_hook_cuInit(unsigned flags)
 {
     if (nm_original(NM_SYMBOL_cuInit) == NULL || !nm_is_managed())
         return nm_real_cuInit(flags);
     int state = acquire();
-    if (state != NODEMGR_HELD && state != NODEMGR_UNMANAGED)
+    if (state == NODEMGR_UNMANAGED)
+        return nm_real_cuInit(flags);
+    if (state != NODEMGR_HELD)
         return NM_CUDA_ERROR_NO_DEVICE;
+    heed_late_choice();
     watch_forks();
     return nm_real_cuInit(flags);
 }
