@@ -1,0 +1,154 @@
+"""The state as one object for `nodemgr status --json`.
+
+Knows: the keys that people and scripts read (issue 2; further ones stand beside them). Must not know: clocks, drivers and
+beats: what is measured is handed in. Bytes and seconds are integers; GPUs are UUIDs, with their indices beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nodemgr.core import books
+from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Request, Task, Uuid
+from nodemgr.core.state import State
+
+SCHEMA_VERSION = 1
+SECOND_NS = 1_000_000_000
+
+Row = dict[str, Any]
+
+
+def status(
+    state: State,
+    now_ns: int,
+    *,
+    used_bytes: Mapping[Uuid, int],
+    last_beat_ns: Mapping[ProcessKey, int],
+    env: str | None = None,
+) -> Row:
+    """The node, or with `env` that environment's part of it (all GPUs, its own row, tasks and requests)."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "gpus": [_gpu(state, gpu, used_bytes.get(gpu.uuid)) for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index)],
+        "envs": [_env(state, row) for name, row in sorted(state.envs.items()) if env in (None, name)],
+        "tasks": [_task(state, task, now_ns, last_beat_ns) for task in _in_order(state.tasks.values()) if env in (None, task.env)],
+        "queue": [
+            _waiting(state, request, position, reason, now_ns)
+            for request, position, reason in state.waiting()
+            if env in (None, request.env)
+        ],
+    }
+
+
+def quota(env: str, quota: Quota) -> Row:
+    """One env's quota, as `quota show` and `status` carry it."""
+    return {
+        "env": env,
+        "gpus": quota.gpus,
+        "memory_bytes": quota.memory_bytes,
+        "memory_per_gpu_bytes": quota.memory_per_gpu_bytes,
+        "default_gpus": quota.default_gpus,
+        "priority": quota.priority,
+        "acquire": quota.acquire,
+        "no_gpu": quota.no_gpu,
+        "no_manager": quota.no_manager,
+        "users": list(quota.users),
+        "groups": list(quota.groups),
+    }
+
+
+def _in_order(tasks: Iterable[Task]) -> list[Task]:
+    return sorted(tasks, key=lambda task: int(task.task_id[1:]))
+
+
+def _indices(state: State, uuids: Iterable[Uuid]) -> list[int]:
+    return [state.gpus[uuid].index for uuid in uuids]
+
+
+def _gpu(state: State, gpu: Gpu, used_bytes: int | None) -> Row:
+    tasks = [state.tasks[task_id] for task_id in state.gpu_tasks.get(gpu.uuid, ())]
+    grants = [grant for grant in state.grants.values() if grant.uuid == gpu.uuid]
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "memory_total_bytes": gpu.memory_total_bytes,
+        "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
+        "memory_used_bytes": used_bytes,
+        "memory_remaining_bytes": books.gpu_remaining(state, gpu),
+        "memory_residue_bytes": sum(residue.memory_bytes for residue in state.residues.values() if residue.uuid == gpu.uuid),
+        "tasks": len(tasks),
+        "task_ids": [task.task_id for task in _in_order(tasks)],
+        "envs": sorted(grant.env for grant in grants),
+        "state": "healthy" if gpu.healthy else "lost",
+    }
+
+
+def _env(state: State, env: Env) -> Row:
+    used = [gpu.uuid for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index) if books.is_used(state, env.name, gpu.uuid)]
+    grants = [grant for uuid in state.gpus if (grant := state.grants.get((env.name, uuid))) is not None]
+    return {
+        "name": env.name,
+        "quota": quota(env.name, env.quota),
+        "gpus": used,
+        "gpu_indices": _indices(state, used),
+        "memory_remaining_bytes": books.env_remaining(state, env.name),
+        "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
+        "memory_pending_bytes": sum(max(0, books.target(state, grant) - grant.memory_bytes) for grant in grants),
+        "tasks": len(state.env_tasks.get(env.name, ())),
+        "waiting": sum(request.env == env.name for request in state.requests.values()),
+    }
+
+
+def _task(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> Row:
+    members = [state.processes[key] for key in task.processes]
+    beats = [last_beat_ns[key] for key in task.processes if key in last_beat_ns]
+    return {
+        "id": task.task_id,
+        "env": task.env,
+        "state": task.state.value,
+        "gpus": list(task.gpus),
+        "gpu_indices": _indices(state, task.gpus),
+        "pids": _pids(members),
+        "command": task.command,
+        "since": task.since_wall_ns // SECOND_NS,
+        "duration_seconds": max(0, now_ns - task.since_ns) // SECOND_NS,
+        "last_beat_age_seconds": max(0, now_ns - max(beats)) // SECOND_NS if beats else None,
+        "memory_limit_bytes": [_limit(state, task, uuid, members) for uuid in task.gpus],
+        "memory_named_bytes": task.memory_bytes,
+        "users": sorted({member.user for member in members}),
+        "processes": len(members),
+        "transports": sorted({member.transport.value for member in members}),
+        "connected": sum(member.key in state.connections for member in members),
+    }
+
+
+def _limit(state: State, task: Task, uuid: Uuid, members: list[Process]) -> int:
+    """What its processes together may use of a GPU: over UDP their caps, and the env's ledger if one of them is in it."""
+    caps_bytes = sum(member.cap_bytes for member in members if member.cap_bytes is not None)
+    in_ledger = any(member.slot is not None for member in members)
+    return caps_bytes + (state.grants[task.env, uuid].limit_bytes if in_ledger else 0)
+
+
+def _pids(members: Iterable[Process]) -> list[int]:
+    return [member.pid for member in members if member.pid is not None]
+
+
+def _waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> Row:
+    present = any(asker.process not in state.away for asker in request.askers)
+    return {
+        "id": request.request_id,
+        "env": request.env,
+        "gpus": request.gpus,
+        "priority": request.priority,
+        "position": position,
+        "reason": reason,
+        "state": "waiting" if present else "away",
+        "memory_named_bytes": request.memory_bytes,
+        "pids": [asker.pid for asker in request.askers if asker.pid is not None],
+        "users": sorted({asker.user for asker in request.askers}),
+        "command": request.command,
+        "since": request.since_wall_ns // SECOND_NS,
+        "waited_seconds": max(0, now_ns - request.since_ns) // SECOND_NS,
+    }
