@@ -22,7 +22,7 @@ VERBS = {
     "events": "Show what happened on the node, and with --follow what happens.",
     "doctor": "Check this installation, the manager and the environment.",
     "quota": "Set, show and remove what each environment may use.",
-    "serve": "Run the manager in the foreground.",
+    "serve": "Run the manager in the foreground, until SIGTERM or Ctrl-C.",
     "demo": "Show the whole story on this machine in half a minute.",
     "completion": "Print the shell's completion script.",
 }

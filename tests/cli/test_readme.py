@@ -1,0 +1,51 @@
+"""The README cannot drift from what it describes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from nodemgr.cli import VERBS
+from tests.cli.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_its_table_of_verbs_is_the_command_line_s() -> None:
+    table = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", README, re.MULTILINE)
+    assert dict(table) == VERBS
+
+
+@pytest.mark.parametrize("command", ["pip install . && nodemgr demo", "pip install -e '.[test]' && pytest"])
+def test_its_commands_stand_on_a_line_of_their_own_once(command: str) -> None:
+    assert README.splitlines().count(command) == 1
+
+
+def test_ci_takes_the_commands_from_it() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    patterns = re.findall(r'^\w+=\$\(grep -x "(.+)" README\.md\)$', script, re.MULTILINE)
+    assert len(patterns) == 2
+    for pattern in patterns:
+        found = subprocess.run(["grep", "-x", pattern, "README.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert len(found.stdout.splitlines()) == 1
+    subprocess.run(["bash", "-n", ".ci/run"], cwd=ROOT, check=True)
+    assert "pytest" not in script.replace("&& pytest", ""), "the tests run by the README's command alone"
+
+
+def test_the_files_that_it_names_are_there() -> None:
+    order = README.split("## Reading order")[1]
+    folder = ROOT
+    for name in re.findall(r"`([\w./]+)`", order):
+        path = ROOT / name if "/" in name else folder / name
+        folder = path.parent
+        assert path.exists(), name
+
+
+def test_its_options_are_the_command_line_s() -> None:
+    from nodemgr.cli.quota import set_quota
+
+    known = {option for parameter in set_quota.params for option in parameter.opts}
+    for line in re.findall(r"nodemgr quota set .+?(?:`|$)", README, re.MULTILINE):
+        assert set(re.findall(r"--[\w-]+", line)) <= known, line
