@@ -155,7 +155,7 @@ int nm_channel_open(struct nm_channel *channel, const struct nm_conf *conf, char
     char address[NM_PATH_BYTES];
     nm_copy(channel->address, sizeof channel->address, conf->directory);
     if (nm_conf_get(conf, "address", address, sizeof address) <= 0)
-        return fault_of(fault, size, "client.conf there names no address");
+        return fault_of(fault, size, conf->fault != 0 ? strerror(conf->fault) : "client.conf there names no address");
     channel->udp = strncmp(address, "udp:", 4) == 0;
     if (channel->udp)
         return open_udp(channel, conf, address + 4, fault, size);

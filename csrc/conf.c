@@ -1,6 +1,7 @@
 /* conf.c: see conf.h. */
 #include "conf.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,6 +21,12 @@ static bool switched_off(void)
     return off != NULL && strcmp(off, "1") == 0;
 }
 
+/* A failure that says nothing about the file: the process is managed, and comes back. */
+static bool is_passing(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO;
+}
+
 bool nm_conf_read(struct nm_conf *conf)
 {
     if (nm_is_secure() || switched_off())
@@ -31,10 +38,13 @@ bool nm_conf_read(struct nm_conf *conf)
     if (length < 0 || (size_t)length >= sizeof path)
         return false;
     char text[NM_CONF_BYTES];
-    if (nm_file_read(path, text, sizeof text) <= 0)
+    bool read = nm_file_read(path, text, sizeof text) >= 0;
+    if (!read && !is_passing(errno))
         return false;
+    conf->fault = read ? 0 : errno;
+    if (read || strcmp(conf->directory, directory) != 0)
+        nm_copy(conf->text, sizeof conf->text, read ? text : "");
     nm_copy(conf->directory, sizeof conf->directory, directory);
-    nm_copy(conf->text, sizeof conf->text, text);
     return true;
 }
 

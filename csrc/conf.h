@@ -16,10 +16,11 @@
 struct nm_conf {
     char directory[NM_PATH_BYTES];
     char text[NM_CONF_BYTES];
+    int fault; /* errno of a reading that failed for want of descriptors or memory; the text is then the last one, if there was one */
 };
 
-/* Reads it from NODEMGR_ENV_DIR, else /run/nodemgr-env. False: no such file, or NODEMGR_OFF=1, or a setuid program (which
- * reads no environment); *conf is then as it was. */
+/* Reads it from NODEMGR_ENV_DIR, else /run/nodemgr-env. False: no such file that we may read, or NODEMGR_OFF=1, or a setuid
+ * program (which reads no environment); *conf is then as it was. */
 bool nm_conf_read(struct nm_conf *conf);
 int nm_conf_get(const struct nm_conf *conf, const char *key, char *out, size_t size); /* length, or -1: not there or too long */
 bool nm_conf_is(const struct nm_conf *conf, const char *key, const char *value);

@@ -232,8 +232,10 @@ int64_t nm_file_read(const char *path, char *out, size_t size)
     ssize_t got = 0;
     while (length < size - 1 && ((got = read(fd, out + length, size - 1 - length)) > 0 || (got < 0 && errno == EINTR)))
         length += got > 0 ? (size_t)got : 0;
+    int error = errno;
     out[length] = '\0';
     close(fd);
+    errno = error;
     return got < 0 ? -1 : (int64_t)length;
 }
 
@@ -339,11 +341,23 @@ void nm_printable(char *text)
 
 static const char prefix[] = "nodemgr: ";
 static _Atomic int stderr_known; /* 0: not looked yet, 1: there is one, -1: closed from the start */
+static struct nm_file_id stderr_id;
 
 void nm_say_prepare(void)
 {
-    int expected = 0;
-    atomic_compare_exchange_strong(&stderr_known, &expected, fcntl(STDERR_FILENO, F_GETFD) >= 0 ? 1 : -1);
+    if (atomic_load(&stderr_known) == 0)
+        atomic_store(&stderr_known, nm_fd_id(STDERR_FILENO, &stderr_id) ? 1 : -1);
+}
+
+/* Number 2 may have become a file of the program's own, with its data. A log that it put there itself is open for appending. */
+static bool is_still_stderr(void)
+{
+    struct stat status;
+    if (!file_status(STDERR_FILENO, &status) || atomic_load(&stderr_known) < 0)
+        return false;
+    if (nm_fd_is(STDERR_FILENO, &stderr_id) || !(S_ISREG(status.st_mode) || S_ISBLK(status.st_mode)))
+        return true;
+    return (fcntl(STDERR_FILENO, F_GETFL) & O_APPEND) != 0;
 }
 
 static void write_stderr(const char *text, size_t length)
@@ -351,7 +365,7 @@ static void write_stderr(const char *text, size_t length)
     int saved = errno;
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
     nm_say_prepare();
-    if (stderr_known > 0 && poll(&ready, 1, SAY_WAIT_MS) == 1 && ready.revents == POLLOUT) { /* POLLERR: nobody reads, SIGPIPE */
+    if (is_still_stderr() && poll(&ready, 1, SAY_WAIT_MS) == 1 && ready.revents == POLLOUT) { /* POLLERR: nobody reads, SIGPIPE */
         ssize_t ignored = write(STDERR_FILENO, text, length);
         (void)ignored;
     }

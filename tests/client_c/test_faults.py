@@ -1,0 +1,381 @@
+"""What goes wrong around the client: no manager, another manager, garbage, no descriptors, a process that is stopped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+
+import pytest
+
+from nodemgr.edge.ledger import SlotState
+from tests.client_c.conftest import Spawn
+from tests.client_c.manager import Books, Connection, Env, Manager
+from tests.client_c.test_unix import asked, held
+
+
+def inode(fd: int) -> int:
+    return os.fstat(fd).st_ino
+
+
+# -- no manager --
+
+
+def test_without_a_client_conf_nothing_is_managed(env: Env, spawn: Spawn) -> None:
+    child = spawn()
+    assert child.ask("managed") == 0
+    assert child.ask("setting", "env") is None
+    assert child.ask("begin") == "UNMANAGED"
+    assert child.ask("poll") == ["UNMANAGED", ""]
+    assert child.ask("ask", "status", None, 100, 50)[0] == -1
+    assert child.ask("getenv", "NODEMGR_TASK") is None
+    assert child.rest() == []
+
+
+def test_off_is_off(manager: Manager, spawn: Spawn) -> None:
+    child = spawn(NODEMGR_OFF="1")
+    assert child.ask("managed") == 0
+    assert child.ask("begin") == "UNMANAGED"
+
+
+@pytest.mark.parametrize(("policy", "state", "visible"), [("error", "NO_MANAGER", None), ("cpu", "CPU", "")])
+@pytest.mark.parametrize("there", ["nothing", "a socket that nobody listens on"])
+def test_no_manager_by_policy(env: Env, spawn: Spawn, policy: str, state: str, visible: str | None, there: str) -> None:
+    if there != "nothing":
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+            dead.bind(str(env.directory / "socket"))
+    env.write(address="unix:socket", no_manager=policy)
+    child = spawn()
+    assert child.ask("begin") == "WAITING"
+    found, line = child.ask("until", state, "no answer")
+    assert found == state
+    assert line.startswith(f"no answer from the manager at {env.directory}/socket (")
+    assert line.endswith(f"(no_manager={policy})")
+    assert child.ask("poll") == [state, line], "that is final: a poll returns at once"
+    assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") == visible
+
+
+def test_no_manager_waits_with_a_line_until_it_is_there(env: Env, spawn: Spawn) -> None:
+    env.write(address="unix:socket")
+    child = spawn()
+    child.ask("begin")
+    assert "waiting for it" in child.ask("until", "NO_MANAGER")[1]
+    child.start("until", "HELD")
+    manager = Manager(env)
+    client = manager.accept()
+    client.grant(client.expect("ACQUIRE"), Books())
+    assert child.answer() == ["HELD", ""]
+    manager.close()
+
+
+def test_the_users_limit_holds_without_a_manager_too(env: Env, spawn: Spawn) -> None:
+    env.write(address="unix:socket")
+    child = spawn()
+    child.ask("begin", -1, -1, 1_500)
+    found, line = child.ask("until", "DENIED")
+    assert found == "DENIED"
+    assert line.startswith("waited 1 s for the manager at")
+
+
+@pytest.mark.parametrize(("address", "fault"), [
+    ("", "names no address"), ("tcp:localhost", "neither unix: nor udp:"), ("udp:localhost:12", "no numeric HOST:PORT"),
+    ("udp:127.0.0.1:0", "no numeric HOST:PORT"), ("udp:127.0.0.1:99999", "no numeric HOST:PORT"), ("udp:127.0.0.1:9", "the key file"),
+    ("unix:" + "x" * 900, "too long"),
+])  # fmt: skip
+def test_a_client_conf_that_cannot_be_meant(env: Env, spawn: Spawn, address: str, fault: str) -> None:
+    env.write(address=address, no_manager="error")
+    child = spawn()
+    assert child.ask("managed") == 1
+    child.ask("begin")
+    assert fault in child.ask("until", "NO_MANAGER")[1]
+
+
+def test_a_long_path_to_the_socket(env: Env, spawn: Spawn) -> None:
+    deep = Env(env.directory / ("d" * 100) / ("e" * 100))
+    deep.directory.mkdir(parents=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    home = os.open(deep.directory, os.O_PATH)
+    listener.bind(f"/proc/self/fd/{home}/socket")
+    listener.listen()
+    listener.settimeout(20)
+    deep.write(address="unix:socket")
+    child = spawn(NODEMGR_ENV_DIR=str(deep.directory))
+    child.ask("begin")
+    client = Connection(listener.accept()[0])
+    child.start("until", "HELD")
+    client.grant(client.expect("ACQUIRE"), Books())
+    assert child.answer() == ["HELD", ""]
+    listener.close()
+    os.close(home)
+
+
+# -- another manager --
+
+
+def test_a_waiter_keeps_its_request_over_a_restart(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    child.ask("begin")
+    client = manager.accept()
+    child.start("until", "HELD")
+    request = client.expect("ACQUIRE")
+    client.send("WAIT", rid=request.number("rid"), position=3, reason="third")
+    client.close()
+    manager.close()
+    second = Manager(manager.env)
+    client = second.accept()
+    assert client.expect("ACQUIRE").fields == request.fields
+    client.send("WAIT", rid=request.number("rid"), position=3, reason="third")
+    client.grant(request, Books())
+    assert child.answer() == ["HELD", ""]
+    second.close()
+
+
+@pytest.mark.parametrize("policy", ["cpu", "error"])
+def test_who_has_a_place_in_the_queue_outlasts_a_restart_by_every_policy(manager: Manager, spawn: Spawn, policy: str) -> None:
+    """Where a newcomer is told after a second that there is no manager."""
+    manager.env.write(no_manager=policy)
+    child, newcomer = spawn(), spawn()
+    child.ask("begin")
+    client = manager.accept()
+    child.start("until", "HELD")
+    request = client.expect("ACQUIRE")
+    client.send("WAIT", rid=request.number("rid"), position=3, reason="third")
+    client.close()
+    manager.close()
+    newcomer.ask("begin")
+    assert "no answer" in newcomer.ask("until", "CPU" if policy == "cpu" else "NO_MANAGER", "no answer")[1]
+    second = Manager(manager.env)
+    client = second.accept()
+    client.grant(client.expect("ACQUIRE"), Books())
+    assert child.answer() == ["HELD", ""]
+    second.close()
+
+
+def test_a_holder_brings_its_ledger_to_the_next_manager(manager: Manager, spawn: Spawn) -> None:
+    child, books = spawn(), Books()
+    client = held(child, manager, books)
+    task = child.ask("lease")["task"]
+    client.close()
+    manager.close()
+    second, adopted = Manager(manager.env), books.adopted()
+    client = second.accept()
+    rejoin = client.expect("REJOIN")
+    assert [inode(fd) for fd in client.fds] == [inode(fd) for fd in books.ledger.fds]
+    assert {key: value for key, value in rejoin.fields.items() if key != "rid"} == {"task": task, "lease": "t1", "slot": 0, "generation": 0}
+    client.grant(rejoin, adopted)
+    client.expect("BEAT")
+    adopted.ledger.set_limit(0, 5 << 30)
+    assert child.ask("lease")["limits"] == str(5 << 30), "it reads the new manager's limits"
+    assert child.ask("state") == ["HELD", ""]
+    client.close()
+    client = second.accept()
+    client.expect("REJOIN")
+    assert [inode(fd) for fd in client.fds] == [inode(fd) for fd in adopted.ledger.fds]
+    second.close()
+
+
+@pytest.mark.parametrize("answer", ["FENCE", "DENY"])
+def test_a_rejoin_may_be_refused(manager: Manager, spawn: Spawn, answer: str) -> None:
+    child = spawn()
+    held(child, manager, Books()).close()
+    client = manager.accept()
+    rejoin = client.expect("REJOIN")
+    if answer == "FENCE":
+        client.send("FENCE", lease="t1", reason="t1 went to bob")
+    else:
+        client.send("DENY", rid=rejoin.number("rid"), code="released", reason="t1 went to bob")
+    assert child.ask("become", "LOST") == ["LOST", "t1 went to bob"]
+    assert child.line() == "nodemgr: t1 went to bob"
+    held(child, manager, Books(), lease="t2")
+
+
+def test_another_place_in_the_books_takes_the_bytes_along(manager: Manager, spawn: Spawn) -> None:
+    child, lost, new = spawn(), Books(), Books()
+    client = held(child, manager, lost)
+    os.pwrite(lost.ledger.fds[1], (3 << 30).to_bytes(8, "little"), 0)
+    client.close()
+    new.ledger.set_slot(7, 0, SlotState.LIVE)
+    client = manager.accept()
+    client.grant(client.expect("REJOIN"), new, slot=7)
+    client.expect("BEAT")
+    assert new.ledger.slot_used(0, 7) == 3 << 30
+    assert lost.ledger.used(0) == 0
+
+
+# -- garbage --
+
+GARBAGE = [
+    b"", b"\0", b"\n", b"NODEMGR/1 ", b"NODEMGR/2 GRANT\n", b"NODEMGR/1 NOPE\n", b"NODEMGR/1 GRANT\n", b"NODEMGR/1 ACQUIRE\nrid=1\ntask=ab\n",
+    b"NODEMGR/1 NOTE\ntext=%zz\n", b"NODEMGR/1 NOTE\ntext=a", b"NODEMGR/1 WAIT\nrid=99999999999999999999\nposition=1\nreason=x\n",
+    b"x" * 1201, b"NODEMGR/1 NOTE\ntext=" + b"y" * 5000 + b"\n", bytes(range(256)) * 4,
+]  # fmt: skip
+
+
+def test_garbage_from_the_manager_is_dropped(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    client, request = asked(child, manager)
+    for packet in GARBAGE:
+        if packet:
+            client.send_raw(packet)
+    client.grant(request, Books())
+    assert child.answer() == ["HELD", ""]
+    for packet in GARBAGE:
+        if packet:
+            client.send_raw(packet, (0, 0, 0, 0))
+    client.send("FENCE", lease="t1", reason="the end")
+    child.ask("become", "LOST")
+    assert {target for target, _ in child.ask("descriptors").values()}.isdisjoint({os.readlink("/proc/self/fd/0")})
+    assert child.rest() == ["nodemgr: the end"]
+
+
+def test_files_that_are_no_ledger_are_refused(manager: Manager, spawn: Spawn, tmp_path) -> None:
+    """Unsealed, of another size, or no memory files at all: a peer could kill whoever maps them."""
+    child, books = spawn(), Books()
+    limits, usage = books.ledger.fds
+    unsealed = os.memfd_create("usage", os.MFD_ALLOW_SEALING)
+    os.truncate(unsealed, os.fstat(usage).st_size)
+    plain = os.open(tmp_path / "plain", os.O_RDWR | os.O_CREAT)
+    client, request = asked(child, manager)
+    for fds in ((limits, unsealed), (usage, usage), (usage, limits), (plain, plain), (limits, 0)):
+        from tests.client_c.manager import grant_fields
+
+        client.send("GRANT", fds=fds, **grant_fields(request))
+        assert client.closes() == []
+        client = manager.accept()
+        client.expect("ACQUIRE")
+    client.grant(request, books)
+    assert child.answer() == ["HELD", ""]
+
+
+# -- descriptors --
+
+
+def test_no_free_descriptor_is_waited_for(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    child.ask("fill", 0)
+    assert child.ask("managed") == 1
+    assert child.ask("begin") == "WAITING"
+    assert "Too many open files" in child.ask("until", "NO_MANAGER", "Too many")[1]
+    child.ask("free")
+    child.start("until", "HELD")
+    client = manager.accept()
+    client.grant(client.expect("ACQUIRE"), Books())
+    assert child.answer() == ["HELD", ""]
+
+
+def test_no_room_for_the_ledgers_descriptors_asks_again(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    child.ask("fill", 2)
+    child.ask("begin")
+    client = manager.accept()
+    child.start("poll", 300)
+    request = client.expect("ACQUIRE")
+    client.grant(request, Books())
+    assert client.closes() == []
+    assert child.answer()[0] in ("WAITING", "NO_MANAGER")
+    child.ask("free")
+    child.start("until", "HELD")
+    client = manager.accept()
+    client.grant(client.expect("ACQUIRE"), Books())
+    assert child.answer() == ["HELD", ""]
+
+
+def test_ours_are_high_and_close_on_exec(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    before = set(child.ask("descriptors"))
+    client = held(child, manager, Books())
+    ours = {int(number): entry for number, entry in child.ask("descriptors").items() if number not in before}
+    client.expect("BEAT")
+    assert len(ours) == 3
+    assert all(number >= 100 and cloexec for number, (_, cloexec) in ours.items())
+
+
+def test_a_program_that_closes_our_socket_and_takes_its_number(manager: Manager, spawn: Spawn, tmp_path) -> None:
+    """Nothing of ours is written into its file; the lease goes on over a new connection."""
+    child = spawn()
+    client = held(child, manager, Books(), beat_ms=20)
+    (number,) = [number for number in child.ask("close_ours", "socket:") if number >= 100]
+    child.ask("occupy", number, str(tmp_path / "theirs"))
+    assert set(client.closes()) <= {"BEAT"}
+    client = manager.accept()
+    client.grant(client.expect("REJOIN"), Books())
+    client.expect("BEAT")
+    assert (tmp_path / "theirs").read_bytes() == b""
+    assert str(number) in child.ask("descriptors")
+
+
+def test_a_program_that_closes_the_ledgers_files(manager: Manager, spawn: Spawn) -> None:
+    """The mapping lives on; at a restart the client comes without them, and takes new ones."""
+    child = spawn()
+    client = held(child, manager, Books())
+    assert len(child.ask("close_ours", "memfd:")) == 2
+    client.expect("BEAT")
+    client.close()
+    client = manager.accept()
+    rejoin = client.expect("REJOIN")
+    assert client.fds == []
+    client.grant(rejoin, Books())
+    client.expect("BEAT")
+    assert child.ask("lease")["limits"] == str(10 << 30)
+
+
+@pytest.mark.parametrize("closed", [(0,), (2,), (1, 2), (0, 1, 2)])
+def test_closed_standard_streams_stay_closed(manager: Manager, spawn: Spawn, closed: tuple[int, ...]) -> None:
+    """A fork that closes them before its first use: none of our descriptors goes there, and no line of ours into a file of its own."""
+    child = spawn()
+    child.start("fork", ["close_fds", list(closed)], ["begin"], ["until", "HELD"], ["open_lowest", str(manager.env.directory / "own")],
+                ["become", "LOST"], ["descriptors"])  # fmt: skip
+    client = manager.accept()
+    client.grant(client.expect("ACQUIRE"), Books())
+    client.expect("BEAT")
+    client.send("FENCE", lease="t1", reason="a line for the user")
+    _, _, state, lowest, lost, descriptors = child.answer()
+    assert state == ["HELD", ""]
+    assert lowest == min(closed)
+    assert lost[0] == "LOST"
+    assert (manager.env.directory / "own").read_bytes() == b""
+    assert set(map(str, closed)) & set(descriptors) == {str(lowest)}
+
+
+# -- a process that stops --
+
+
+def test_after_a_stop_it_beats_first(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    client = held(child, manager, Books(), beat_ms=60_000)
+    child.process.send_signal(signal.SIGSTOP)
+    os.waitpid(child.process.pid, os.WUNTRACED)
+    child.process.send_signal(signal.SIGCONT)
+    assert child.ask("state") == ["HELD", ""]
+    assert client.fds == []
+
+
+def test_a_poll_ends_at_a_signal(manager: Manager, spawn: Spawn) -> None:
+    """So that the program's own handler decides; the wait itself goes on."""
+    child = spawn()
+    child.ask("begin")
+    client = manager.accept()
+    request = client.expect("ACQUIRE")
+    client.send("WAIT", rid=request.number("rid"), position=1, reason="wait")
+    child.ask("until", "WAITING", "wait")
+    assert child.ask("interrupted_poll", 60_000) == ["WAITING", "wait", 1]
+    child.start("until", "HELD")
+    client.grant(request, Books())
+    assert child.answer() == ["HELD", ""]
+
+
+def test_the_manager_goes_and_comes_while_the_task_runs(manager: Manager, spawn: Spawn) -> None:
+    """Told once, after the timeout. (The one test that waits for a timeout of the client's.)"""
+    child = spawn()
+    held(child, manager, Books()).close()
+    manager.close()
+    shutil.rmtree(manager.env.directory)
+    assert child.line().startswith(f"nodemgr: no answer from the manager at {manager.env.directory}/socket (")
+    assert child.ask("state") == ["HELD", ""]
+    manager.env.directory.mkdir()
+    second = Manager(manager.env)
+    client = second.accept()
+    client.grant(client.expect("REJOIN"), Books())
+    client.expect("BEAT")
+    second.close()
