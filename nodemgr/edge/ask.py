@@ -1,0 +1,73 @@
+"""What an env may ask about itself over its clients' way: its part of the status, its release, its doctor.
+
+Knows: the verbs of ASK, how an answer is cut into packets. Must not know: transports, frames, what a figure means.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nodemgr.core import events
+from nodemgr.edge.control import OrderError, WhenFresh
+from nodemgr.edge.daemon import Daemon
+from nodemgr.edge.sessions import Session
+from nodemgr.edge.views import Views
+
+PART_BYTES = 960
+"""Of a packet: the rest is for its head and, over UDP, for the MAC."""
+MAX_PARTS = 4_000
+
+
+class Questions:
+    """Answers ASK."""
+
+    def __init__(self, daemon: Daemon, views: Views, when_fresh: WhenFresh) -> None:
+        self._daemon = daemon
+        self._views = views
+        self._when_fresh = when_fresh
+        self._kinds: dict[str, Callable[[Session, dict[str, Any]], Any]] = {
+            "status": lambda session, _: self._views.status(session.env),
+            "doctor": lambda session, _: {"schema_version": 1, "checks": self._views.env_checks()},
+            "allocations": lambda session, _: self._views.allocations(session.env, 0),
+            "release": self._release,
+        }
+
+    def received(self, session: Session, fields: dict[str, Any]) -> None:
+        """One question; the answer comes when the figures are fresh."""
+        if fields["what"] == "release":
+            self._answer(session, fields)
+        else:
+            self._when_fresh(lambda: self._answer(session, fields))
+
+    def _answer(self, session: Session, fields: dict[str, Any]) -> None:
+        try:
+            kind = self._kinds.get(fields["what"])
+            if kind is None:
+                raise OrderError(f"unknown question {fields['what'][:40]!r} (known: {', '.join(sorted(self._kinds))})")
+            answer = kind(session, fields)
+        except OrderError as error:
+            answer = {"error": " ".join(str(error).split()), "code": error.code}
+        parts = list(pages(answer))
+        if len(parts) > MAX_PARTS:
+            parts = list(pages({"error": "the answer is too long for this way; an administrator's nodemgr gives it", "code": "refused"}))
+        for index, data in enumerate(parts):
+            session.answer("PART", rid=fields["rid"], index=index, count=len(parts), data=data)
+
+    def _release(self, session: Session, fields: dict[str, Any]) -> dict[str, Any]:
+        task_id, state = fields.get("argument", ""), self._daemon.state
+        owner = state.tasks.get(task_id) or state.requests.get(task_id)
+        if owner is None or owner.env != session.env:
+            raise OrderError(f"{session.env} has no task or waiting request {task_id[:40]!r} (nodemgr status lists them)", "not_found")
+        event = events.ReleaseTask(task_id, session.user, self._daemon.clock.wall_ns(), env=session.env)
+        if not self._daemon.submit(event):
+            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.fault}", "store")
+        return {"task": task_id}
+
+
+def pages(answer: object) -> Iterator[str]:
+    """JSON in pieces that fit a packet: plain ASCII, and `%` written as JSON may write it, so that nothing grows on the wire."""
+    text = json.dumps(answer, separators=(",", ":")).replace("%", "\\u0025")
+    for start in range(0, len(text), PART_BYTES):
+        yield text[start : start + PART_BYTES]

@@ -1,0 +1,414 @@
+"""Clients on UNIX sockets: one SOCK_SEQPACKET listener per env, one connection per process.
+
+Knows: sockets, credentials, limits on what a stranger may cost. Must not know: what a message means.
+
+Who speaks is what the kernel says: SO_PEERCRED and SO_PEERPIDFD name the process that connected, SCM_CREDENTIALS the one
+that sent each packet. A forked child that uses its parent's connection is told to open its own.
+A beat that looks as the last one did costs one comparison: no decoding, no step of the core.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from nodemgr.core.model import Transport
+from nodemgr.edge import log
+from nodemgr.edge.clock import Clock
+from nodemgr.edge.processes import Identity, PeerGone, ProcessTable, ancestors, identify_peer, user_name
+from nodemgr.edge.sessions import Hub, Session
+from nodemgr.edge.wire import PACKET_BYTES, Value, WireError, decode, encode
+
+BACKLOG = 4_096
+ACCEPT_BATCH = 32
+MAX_FORBIDDEN = 16
+"""Connections per env of users who may not enter: enough to be told so."""
+MAX_MALFORMED = 100
+"""Packets that break the table before the connection is closed."""
+MAX_OUTBOX_BYTES = 2**22
+"""Of answers that a client does not read, before its connection is closed."""
+RESERVE_DESCRIPTORS = 32
+"""Kept free of clients: for the store, ledgers, /proc."""
+BUDGET_PER_SECOND = 20_000
+"""What the clients of one env may cost together in a second, in beats."""
+COST_DECODED = 3
+COST_ASK = 100
+_ANCILLARY_BYTES = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
+_UCRED = struct.Struct("3i")
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_RETRY_S = 0.2
+
+
+class Listener:
+    """An env's socket, and what its connections have cost in this second."""
+
+    __slots__ = ("budget_spent", "connections", "env", "forbidden", "listening", "path", "sock", "window_ns")
+
+    def __init__(self, env: str, path: Path, sock: socket.socket) -> None:
+        self.env = env
+        self.path = path
+        self.sock = sock
+        self.connections: set[Connection] = set()
+        self.forbidden = 0
+        self.listening = False
+        self.budget_spent = 0
+        self.window_ns = 0
+
+
+class Connection(Session):
+    """One connected process."""
+
+    __slots__ = (
+        "_ancestors", "beat", "credentials", "forbidden", "identity", "listener", "malformed", "outbox", "outbox_bytes", "reading",
+        "server", "sock", "token_beat",
+    )  # fmt: skip
+
+    def __init__(self, server: ClientServer, listener: Listener, sock: socket.socket, identity: Identity, forbidden: bool) -> None:
+        super().__init__(
+            server.hub.next_connection(), listener.env, identity.key, Transport.UNIX, identity.pid, user_name(identity.uid)
+        )
+        self.server = server
+        self.listener = listener
+        self.sock = sock
+        self.identity = identity
+        self.forbidden = forbidden
+        self.credentials = [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, _UCRED.pack(identity.pid, identity.uid, min(identity.gids)))]
+        self.beat: bytes | None = None
+        """The packet that is a beat and nothing more; None while a beat must be looked at."""
+        self.token_beat = b""
+        self.malformed = 0
+        self.outbox: deque[tuple[bytes, list[int]]] = deque()
+        """Packets that wait, with descriptors of their own: a ledger may be closed meanwhile, its number be another file's."""
+        self.outbox_bytes = 0
+        self.reading = False
+        self._ancestors: tuple[int, ...] | None = None
+
+    def ancestors(self) -> tuple[int, ...]:
+        """As they were when it first asked: a parent that ends later was a parent all the same."""
+        if self._ancestors is None:
+            self._ancestors = ancestors(self.identity.pid)
+        return self._ancestors
+
+    def may_enter(self) -> bool:
+        return self.server.hub.may_enter(self.env, self.identity)
+
+    def beats_fast(self, fast: bool) -> None:
+        self.beat = self.token_beat if fast and self.token_beat else None
+
+    def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
+        self.server.send(self, encode(verb, **fields), fds)
+
+
+class ClientServer:
+    """All envs' listeners and connections, in the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, hub: Hub, processes: ProcessTable, clock: Clock, max_per_env: int) -> None:
+        self.hub = hub
+        self._loop = loop
+        self._processes = processes
+        self._now_ns = clock.monotonic_ns
+        self._max_per_env = max_per_env
+        self._listeners: dict[str, Listener] = {}
+        self._retry: asyncio.TimerHandle | None = None
+        self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
+
+    # -- envs --
+
+    def open(self, env: str, path: Path) -> None:
+        """Listens for the env's clients; an old socket of that name is replaced. Raises OSError."""
+        if env in self._listeners:
+            return
+        path.unlink(missing_ok=True)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            sock.bind(str(path))
+            path.chmod(0o666)
+            sock.listen(BACKLOG)
+        except OSError:
+            sock.close()
+            raise
+        listener = self._listeners[env] = Listener(env, path, sock)
+        self._listen(listener)
+
+    def close(self, env: str) -> None:
+        """No new clients; those that are connected stay, to hear how it ends."""
+        listener = self._listeners.pop(env, None)
+        if listener is not None:
+            self._deafen(listener)
+            listener.sock.close()
+            listener.path.unlink(missing_ok=True)
+
+    def close_all(self) -> None:
+        """At the manager's end: leases stay, clients find the next manager by the same names."""
+        if self._retry is not None:
+            self._retry.cancel()
+        for listener in self._listeners.values():
+            self._deafen(listener)
+            for connection in list(listener.connections):
+                self.drop(connection)
+            listener.sock.close()
+        self._listeners.clear()
+
+    def connections(self) -> int:
+        return sum(len(listener.connections) for listener in self._listeners.values())
+
+    # -- connections come and go --
+
+    def _listen(self, listener: Listener) -> None:
+        if not listener.listening and len(listener.connections) < self._max_per_env:
+            listener.listening = True
+            self._loop.add_reader(listener.sock.fileno(), self._accept, listener)
+
+    def _deafen(self, listener: Listener) -> None:
+        if listener.listening:
+            listener.listening = False
+            self._loop.remove_reader(listener.sock.fileno())
+
+    def _accept(self, listener: Listener) -> None:
+        for _ in range(ACCEPT_BATCH):
+            if len(listener.connections) >= self._max_per_env:
+                self.hub.counters["connections_over_limit"] += 1
+                self._deafen(listener)  # they wait in the backlog until one of the env's ends
+                return None
+            try:
+                sock, _ = listener.sock.accept()
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    return self._exhausted()
+                continue  # the peer gave up
+            sock.setblocking(False)
+            if not self._admit(listener, sock):
+                return None
+        return None
+
+    def _admit(self, listener: Listener, sock: socket.socket) -> bool:
+        """False: no further connection now."""
+        try:
+            identity = identify_peer(sock)
+        except (PeerGone, OSError) as error:
+            sock.close()
+            self.hub.counters["connections_refused"] += 1
+            if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+                self._exhausted()
+                return False
+            return True
+        forbidden = not self.hub.may_enter(listener.env, identity)
+        if forbidden and listener.forbidden >= MAX_FORBIDDEN:
+            sock.close()
+            os.close(identity.pidfd)
+            self.hub.counters["connections_refused"] += 1
+            return True
+        self._processes.hold(identity)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        connection = Connection(self, listener, sock, identity, forbidden)
+        listener.forbidden += forbidden
+        listener.connections.add(connection)
+        self.hub.opened(connection)
+        self._resume(connection)
+        if max(sock.fileno(), identity.pidfd) >= self._descriptor_limit:  # the kernel gives the lowest free number
+            self._exhausted()
+            return False
+        return True
+
+    def _exhausted(self) -> None:
+        """Descriptors are out: those who are connected live on, new ones wait in the backlog."""
+        if self._retry is None:
+            self.hub.counters["descriptors_exhausted"] += 1
+            log.say(
+                f"descriptors are exhausted ({self.connections()} connections): new clients wait until one ends; "
+                "raise the limit (LimitNOFILE= of the service, ulimit -n)"
+            )
+            for listener in self._listeners.values():
+                self._deafen(listener)
+            self._retry = self._loop.call_later(_RETRY_S, self._listen_again)
+
+    def _listen_again(self) -> None:
+        self._retry = None
+        try:
+            probe = os.dup(0 if not self._listeners else next(iter(self._listeners.values())).sock.fileno())
+        except OSError:
+            probe = self._descriptor_limit
+        else:
+            os.close(probe)
+        if probe >= self._descriptor_limit:
+            self._retry = self._loop.call_later(_RETRY_S, self._listen_again)
+            return
+        for listener in self._listeners.values():
+            self._listen(listener)
+
+    def drop(self, connection: Connection) -> None:
+        """The connection ends, from either side."""
+        listener = connection.listener
+        if connection not in listener.connections:
+            return
+        listener.connections.remove(connection)
+        listener.forbidden -= connection.forbidden
+        self._pause(connection)
+        if connection.outbox:
+            self._loop.remove_writer(connection.sock.fileno())
+        for _, fds in connection.outbox:
+            _close_all(fds)
+        connection.sock.close()
+        self._processes.drop(connection.key)
+        if self._retry is None and self._listeners.get(listener.env) is listener:
+            self._listen(listener)
+        self.hub.closed(connection)
+
+    # -- packets in --
+
+    def _pause(self, connection: Connection) -> None:
+        if connection.reading:
+            connection.reading = False
+            self._loop.remove_reader(connection.sock.fileno())
+
+    def _resume(self, connection: Connection) -> None:
+        if not connection.reading and connection in connection.listener.connections:
+            connection.reading = True
+            self._loop.add_reader(connection.sock.fileno(), self._readable, connection)
+
+    def _readable(self, connection: Connection) -> None:
+        try:
+            packet, ancillary, flags, _ = connection.sock.recvmsg(PACKET_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.drop(connection)
+            return
+        if packet == connection.beat and ancillary == connection.credentials:
+            self.hub.last_beat_ns[connection.key] = self._now_ns()
+            self._spend(connection, 1)
+        elif packet or ancillary:  # an empty packet carries credentials, the end of the connection does not
+            self._look_at(connection, packet, ancillary, flags)
+        else:
+            self.drop(connection)
+
+    def _look_at(self, connection: Connection, packet: bytes, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
+        sender, fds = _parse_ancillary(ancillary)
+        try:
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise WireError("more than a packet may hold")
+            message = decode(packet)
+        except WireError:
+            _close_all(fds)
+            self._malformed(connection)
+            return
+        self._spend(connection, COST_ASK if message.verb == "ASK" else COST_DECODED)
+        if sender != connection.pid:
+            _close_all(fds)
+            self._foreign(connection, message.fields.get("rid"))
+            return
+        if message.verb == "BEAT":
+            connection.credentials = ancillary
+            connection.token_beat = packet
+        self.hub.received(connection, message, fds)
+
+    def _malformed(self, connection: Connection) -> None:
+        self.hub.counters["packets_malformed"] += 1
+        self._spend(connection, COST_DECODED)
+        connection.malformed += 1
+        if connection.malformed >= MAX_MALFORMED:
+            self.drop(connection)
+
+    def _foreign(self, connection: Connection, rid: Value | None) -> None:
+        """Another process, most often a forked child, writes on this process's connection."""
+        self.hub.counters["packets_foreign"] += 1
+        if isinstance(rid, int):
+            reason = f"this connection belongs to process {connection.pid}: a forked child opens its own"
+            connection.answer("DENY", rid=rid, code="bad_request", reason=reason)
+
+    def _spend(self, connection: Connection, cost: int) -> None:
+        listener = connection.listener
+        listener.budget_spent += cost
+        if listener.budget_spent > BUDGET_PER_SECOND:
+            self._over_budget(connection)
+
+    def _over_budget(self, connection: Connection) -> None:
+        listener, now_ns = connection.listener, self._now_ns()
+        rest_ns = listener.window_ns + 1_000_000_000 - now_ns
+        if rest_ns <= 0:
+            listener.window_ns, listener.budget_spent = now_ns, 0
+        else:
+            self.hub.counters["connections_throttled"] += 1
+            self._pause(connection)
+            self._loop.call_later(rest_ns / 1e9, self._resume, connection)
+
+    # -- packets out --
+
+    def send(self, connection: Connection, packet: bytes, fds: Sequence[int] = ()) -> None:
+        """At once where the socket takes it, else when the client reads again."""
+        if connection not in connection.listener.connections:
+            return
+        try:
+            if not connection.outbox and self._send_now(connection, packet, fds):
+                return
+            kept = [os.dup(fd) for fd in fds]
+        except OSError:  # broken, or out of descriptors: it comes back and asks again
+            self._drop_soon(connection)
+            return
+        if not connection.outbox:
+            self._loop.add_writer(connection.sock.fileno(), self._writable, connection)
+        connection.outbox.append((packet, kept))
+        connection.outbox_bytes += len(packet)
+        if connection.outbox_bytes > MAX_OUTBOX_BYTES:
+            self.hub.counters["connections_deaf"] += 1
+            self._drop_soon(connection)
+
+    def _drop_soon(self, connection: Connection) -> None:
+        """Not within the step of the core that wanted to answer."""
+        self._loop.call_soon(self.drop, connection)
+
+    @staticmethod
+    def _send_now(connection: Connection, packet: bytes, fds: Sequence[int]) -> bool:
+        """False: it must wait. Raises OSError."""
+        try:
+            if fds:
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+                connection.sock.sendmsg([packet], rights)
+            else:
+                connection.sock.send(packet)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _writable(self, connection: Connection) -> None:
+        try:
+            while connection.outbox:
+                packet, fds = connection.outbox[0]
+                if not self._send_now(connection, packet, fds):
+                    return
+                connection.outbox.popleft()
+                connection.outbox_bytes -= len(packet)
+                _close_all(fds)
+        except OSError:
+            self.drop(connection)
+            return
+        self._loop.remove_writer(connection.sock.fileno())
+
+
+def _parse_ancillary(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | None, list[int]]:
+    """(PID of the sender, descriptors that came along)."""
+    sender, fds = None, []
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _UCRED.size:
+            sender = _UCRED.unpack_from(data)[0]
+        elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds += array.array("i", data[: len(data) // 4 * 4]).tolist()
+    return sender, fds
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

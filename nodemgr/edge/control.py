@@ -1,0 +1,177 @@
+"""The control plane: administrators' orders by zmq ROUTER, the stream of events by zmq XPUB, both on sockets of the run directory.
+
+Knows: frames, JSON, how an argument is checked. Must not know: what a verb does (orders.py).
+
+The sockets' files are open to root and one group alone, and that is all their protection: who can connect may order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from nodemgr.edge import log
+from nodemgr.edge.control_client import WELCOME
+from nodemgr.edge.rundir import CONTROL_SOCKET, EVENTS_SOCKET, give_to_group
+
+MAX_ORDER_BYTES = 2**18
+SEND_HWM = 100_000
+"""Events that one slow subscriber may lag behind before it misses some (their numbers show it)."""
+LINGER_MS = 200
+
+Reply = Callable[[Any], None]
+
+
+class OrderError(Exception):
+    """One line and a code: usage, not_found, refused, quota, store."""
+
+    def __init__(self, text: str, code: str = "usage") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One row of a verb's table: how its value is checked. `parse` raises OrderError."""
+
+    parse: Callable[[object], Any]
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A verb: its arguments, and what does it. `fresh`: needs a fresh look at the GPUs first."""
+
+    arguments: Mapping[str, Argument]
+    perform: Callable[[dict[str, Any]], Any]
+    fresh: bool = False
+
+    def check(self, given: object) -> dict[str, Any]:
+        """The arguments as the verb wants them. Raises OrderError."""
+        if not isinstance(given, dict):
+            raise OrderError("args must be an object")
+        if unknown := given.keys() - self.arguments.keys():
+            raise OrderError(f"unknown argument {', '.join(sorted(map(repr, unknown)))}")
+        if missing := {name for name, row in self.arguments.items() if row.required} - given.keys():
+            raise OrderError(f"argument {', '.join(sorted(missing))} is missing")
+        checked = {}
+        for name, value in given.items():
+            try:
+                checked[name] = self.arguments[name].parse(value)
+            except OrderError as error:
+                raise OrderError(f"{name}: {error}", error.code) from None
+        return checked
+
+
+Orders = Mapping[str, Order]
+WhenFresh = Callable[[Callable[[], None]], None]
+"""Calls its argument once there is a fresh reading of the GPUs."""
+
+
+class Control:
+    """Both sockets, in the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, run_dir: Path, group: str, when_fresh: WhenFresh) -> None:
+        """Raises zmq.ZMQError where a socket cannot be bound."""
+        self.orders: Orders = {}
+        self._loop = loop
+        self._when_fresh = when_fresh
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.setsockopt(zmq.MAXMSGSIZE, MAX_ORDER_BYTES)
+        self._stream = self._context.socket(zmq.XPUB)
+        self._stream.setsockopt(zmq.SNDHWM, SEND_HWM)
+        self._stream.setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
+        for socket, name in ((self._router, CONTROL_SOCKET), (self._stream, EVENTS_SOCKET)):
+            socket.setsockopt(zmq.LINGER, LINGER_MS)
+            self._bind(socket, run_dir / name, group)
+        loop.add_reader(_option(self._router, zmq.FD), self._readable)
+        loop.add_reader(_option(self._stream, zmq.FD), self._subscribed)
+        self._readable()
+        self._subscribed()
+
+    @staticmethod
+    def _bind(socket: zmq.Socket[bytes], path: Path, group: str) -> None:
+        before = os.umask(0o177)  # nobody connects before the group is set
+        try:
+            path.unlink(missing_ok=True)
+            socket.bind(f"ipc://{path}")
+        finally:
+            os.umask(before)
+        give_to_group(path, group)
+
+    # -- events --
+
+    def publish(self, name: str, text: str) -> None:
+        self._stream.send_multipart([name.encode(), text.encode()], zmq.NOBLOCK)
+        self._loop.call_soon(self._subscribed)  # sending may swallow the descriptor's edge
+
+    def _subscribed(self) -> None:
+        """Subscriptions are zmq's own affair, but must be taken out of the socket."""
+        while _option(self._stream, zmq.EVENTS) & zmq.POLLIN:
+            self._stream.recv_multipart(zmq.NOBLOCK)
+
+    # -- orders --
+
+    def _readable(self) -> None:
+        """The descriptor tells edges only: everything must be read when it stirs."""
+        while _option(self._router, zmq.EVENTS) & zmq.POLLIN:
+            *envelope, body = self._router.recv_multipart(zmq.NOBLOCK)
+            self._order(envelope, body)
+
+    def _order(self, envelope: list[bytes], body: bytes) -> None:
+        try:
+            order, arguments = self._parse(body)
+        except OrderError as error:
+            self._reply(envelope, _refusal(error))
+            return
+        if order.fresh:
+            self._when_fresh(lambda: self._perform(envelope, order, arguments))
+        else:
+            self._perform(envelope, order, arguments)
+
+    def _parse(self, body: bytes) -> tuple[Order, dict[str, Any]]:
+        try:
+            message = json.loads(body)
+        except (ValueError, RecursionError):
+            raise OrderError("an order is one JSON object") from None
+        if not isinstance(message, dict) or not isinstance(message.get("verb"), str):
+            raise OrderError('an order is one JSON object with "verb" and "args"')
+        order = self.orders.get(message["verb"])
+        if order is None:
+            raise OrderError(f"unknown verb {message['verb'][:40]!r} (known: {', '.join(sorted(self.orders))})")
+        return order, order.check(message.get("args", {}))
+
+    def _perform(self, envelope: list[bytes], order: Order, arguments: dict[str, Any]) -> None:
+        try:
+            self._reply(envelope, {"ok": True, "result": order.perform(arguments)})
+        except OrderError as error:
+            self._reply(envelope, _refusal(error))
+
+    def _reply(self, envelope: list[bytes], reply: Mapping[str, Any]) -> None:
+        try:
+            self._router.send_multipart([*envelope, json.dumps(reply, separators=(",", ":")).encode()], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            log.say(f"an answer on the control socket was lost: {error}")
+        self._loop.call_soon(self._readable)
+
+    def close(self) -> None:
+        for socket in (self._router, self._stream):
+            self._loop.remove_reader(_option(socket, zmq.FD))
+            socket.close()
+        self._context.term()
+
+
+def _option(socket: zmq.Socket[bytes], option: int) -> int:
+    return int(socket.getsockopt(option))
+
+
+def _refusal(error: OrderError) -> dict[str, Any]:
+    return {"ok": False, "error": " ".join(str(error).split()), "code": error.code}

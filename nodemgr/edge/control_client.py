@@ -1,0 +1,147 @@
+"""Orders to the manager and its stream of events, from an administrator's program.
+
+Knows: the control sockets of a run directory, JSON. Must not know: what a verb does.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+CONTROL_SOCKET = "control.sock"
+EVENTS_SOCKET = "events.sock"
+WELCOME = b'{"schema_version":1,"sequence":0,"name":"stream.opened"}'
+"""The one frame that says that a subscription holds. No event: its number is below every event's."""
+PAGE = 1_000
+
+
+class ControlError(Exception):
+    """One line."""
+
+
+class ManagerUnreachable(ControlError):
+    """No manager answers on that run directory (exit code 69)."""
+
+
+class ManagerRefused(ControlError):
+    """The manager answered no."""
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+        """usage, not_found, refused, quota, store."""
+
+
+def _check_socket(path: Path) -> str:
+    """The zmq address. Raises ManagerUnreachable at once, where zmq would try for ever."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(path))
+    except PermissionError:
+        raise ManagerUnreachable(f"{path} is not open to you: its group may use it (usermod -aG nodemgr USER), as root may") from None
+    except OSError:
+        raise ManagerUnreachable(f"no manager runs on {path.parent}: start one with nodemgr serve, or name its --run-dir") from None
+    return f"ipc://{path}"
+
+
+class ControlClient:
+    """One conversation with the manager of a run directory."""
+
+    def __init__(self, run_dir: Path, timeout_s: float = 10.0) -> None:
+        self._path = run_dir / CONTROL_SOCKET
+        self._timeout_ms = int(timeout_s * 1_000)
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+
+    def call(self, verb: str, **args: object) -> dict[str, Any]:
+        """The verb's result. Raises ManagerUnreachable or ManagerRefused."""
+        channel = self._connect()
+        channel.send(json.dumps({"verb": verb, "args": args}).encode())
+        if not channel.poll(self._timeout_ms):
+            self.close()  # a late answer must not be taken for the next one's
+            raise ManagerUnreachable(f"the manager on {self._path.parent} does not answer: is it running? (nodemgr doctor)")
+        reply = json.loads(channel.recv())
+        if not reply["ok"]:
+            raise ManagerRefused(str(reply["error"]), str(reply["code"]))
+        result: dict[str, Any] = reply["result"]
+        return result
+
+    def _connect(self) -> zmq.Socket[bytes]:
+        if self._socket is None:
+            address = _check_socket(self._path)
+            self._context = zmq.Context()
+            self._socket = self._context.socket(zmq.DEALER)
+            self._socket.setsockopt(zmq.LINGER, 0)
+            self._socket.connect(address)
+        return self._socket
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close(linger=0)
+            self._socket = None
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class EventStream:
+    """The manager's events, past and coming, none twice and none left out (unless the reader lags by thousands)."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Subscribes and waits until the subscription holds. Raises ManagerUnreachable."""
+        self._run_dir = run_dir
+        address = _check_socket(run_dir / EVENTS_SOCKET)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 100_000)
+        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+        self._socket.connect(address)
+        if not self._socket.poll(5_000):
+            self.close()
+            raise ManagerUnreachable(f"the manager on {run_dir} does not answer: is it running? (nodemgr doctor)")
+
+    def follow(self, since: int | None = None, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
+        """Events with a sequence above `since` as they come (None: only new ones). Ends where none comes for `timeout_s`."""
+        last = since
+        while self._socket.poll(None if timeout_s is None else int(timeout_s * 1_000)):
+            frames = self._socket.recv_multipart()
+            if frames[0] != WELCOME:
+                news: Iterable[dict[str, Any]] = (json.loads(frames[-1]),)
+            else:  # at the beginning, and again when a restarted manager takes the subscription
+                news = self._past(last) if last is not None else ()
+            for event in news:
+                if last is None or event["sequence"] > last:
+                    last = event["sequence"]
+                    yield event
+
+    def _past(self, since: int) -> Iterator[dict[str, Any]]:
+        with ControlClient(self._run_dir) as client:
+            while True:
+                page = client.call("events", since=since, limit=PAGE)["events"]
+                yield from page
+                if len(page) < PAGE:
+                    return
+                since = page[-1]["sequence"]
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,451 @@
+"""The manager's middle: one place that steps the core, and one that does what the core wants done.
+
+Knows: the order of CONTRACT "Core" (store, apply, then the effects), which edge does which effect.
+Must not know: why anything is decided (core), how a packet, a row or a ledger looks (the other edges).
+
+Everything here runs in one thread, the loop's. Nothing waits: what can take long (NVML, checkpoints) has its own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from nodemgr.core import effects, events
+from nodemgr.core.manager import State, step
+from nodemgr.core.model import ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
+from nodemgr.edge import log, requests
+from nodemgr.edge.clients import ClientServer
+from nodemgr.edge.clock import Clock
+from nodemgr.edge.envs import Envs
+from nodemgr.edge.gpus import GpuWatcher, Reading
+from nodemgr.edge.journal import Journal
+from nodemgr.edge.ledger import LedgerError, SlotState
+from nodemgr.edge.ledgers import LedgerFiles, Ledgers, Row, Slot
+from nodemgr.edge.processes import Identity, ProcessTable, pid_of, start_ticks
+from nodemgr.edge.recovery import Recovery
+from nodemgr.edge.sessions import Session
+from nodemgr.edge.udp import UdpServer
+from nodemgr.edge.wire import Message
+
+FRESH_NS = 2_000_000_000
+"""A reading of the GPUs older than this is not granted upon: the node was idle, and somebody looks first."""
+STORE_RETRY_S = 1.0
+MIN_WAKE_S = 0.001
+DURABLE = (events.SetQuota, events.RemoveQuota)
+"""Written so that a power failure loses none of them either."""
+GUARDED = frozenset({"ACQUIRE", "ASK", "REJOIN"})
+"""Verbs for those who may enter the env; who holds something already may go on and give it back."""
+LEDGER_META = "ledger:"
+"""Key of the store's memory of an env's ledger files, before the env's name."""
+SLOT_STATES = {"live": SlotState.LIVE, "stalled": SlotState.STALLED, "fenced": SlotState.FENCED}
+
+
+class Daemon:
+    """Implements sessions.Hub for the transports, and the effects for the core."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, state: State, journal: Journal, ledgers: Ledgers) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.state = state
+        self.journal = journal
+        self.ledgers = ledgers
+        self.processes = ProcessTable(loop, self._process_ended)
+        self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
+        self.last_beat_ns: dict[ProcessKey, int] = {}
+        self.counters: Counter[str] = Counter()
+        self.gpus: GpuWatcher
+        self.clients: ClientServer
+        self.udp: UdpServer | None = None
+        self.envs: Envs
+        self.on_ask: Callable[[Session, dict[str, Any]], None] = lambda session, fields: None
+        self._sessions: dict[ConnectionId, Session] = {}
+        self._connections = 0
+        self._wake: asyncio.TimerHandle | None = None
+        self._store_retry: asyncio.TimerHandle | None = None
+        self._key_of_pid: dict[int, ProcessKey] = {}
+        self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
+        self._stepping = False
+        journal.on_recovery = self._store_recovered
+        self._effects: dict[type, Callable[[Any], None]] = {
+            effects.SendGrant: self.send_grant,
+            effects.SendWait: self._sender(requests.answer_wait),
+            effects.SendDeny: self._sender(requests.answer_deny),
+            effects.SendFence: self._sender(requests.answer_fence),
+            effects.SendNote: self._sender(requests.answer_note),
+            effects.SendAck: self._sender(requests.answer_ack),
+            effects.OpenLedger: self._open_ledger,
+            effects.CloseLedger: self._close_ledger,
+            effects.SetLimit: self._set_limit,
+            effects.SetSlot: self._set_slot,
+            effects.ClearSlot: self._clear_slot,
+            effects.Watch: self._watch,
+            effects.Unwatch: self._unwatch,
+            effects.WatchResidue: self._watch_residue,
+            effects.Kill: self._kill,
+            effects.WakeAt: self._wake_at,
+            effects.EnvChanged: self._env_changed,
+        }
+
+    # -- steps --
+
+    def submit(self, event: events.Event) -> bool:
+        """Steps the core; False: refused, since the store cannot be written."""
+        assert not self._stepping, "an effect steps the core"
+        self._stepping = True
+        try:
+            transition = step(self.state, event, self.clock.monotonic_ns())
+            durable = isinstance(event, DURABLE)
+            if not self.journal.write(transition.effects, must_hold=transition.must_apply, durable=durable):
+                return False
+            self.state.apply(transition)
+            for effect in transition.effects:
+                self._do(effect)
+        finally:
+            self._stepping = False
+        if self.journal.fault is not None and self._store_retry is None:
+            self._store_retry = self.loop.call_later(STORE_RETRY_S, self._retry_store)
+        if transition.then is not None:
+            self.submit(transition.then)
+        self._watch_gpus()
+        return True
+
+    def match(self) -> None:
+        """Grants to those who wait what became free."""
+        self.submit(events.Match(self.clock.wall_ns()))
+
+    def _do(self, effect: effects.Effect) -> None:
+        kind = type(effect)
+        if kind is effects.Save:
+            self._note_row(effect)  # type: ignore[arg-type]
+        elif kind is not effects.Publish:
+            try:
+                self._effects[kind](effect)
+            except (OSError, LedgerError, ValueError) as error:  # one that fails must not keep the others from happening
+                log.say(f"{kind.__name__} failed: {error}")
+
+    def _note_row(self, save: effects.Save) -> None:
+        """A stalled task's and a fenced process's beats are for the core."""
+        value = save.value
+        if isinstance(value, Task) and value.state is TaskState.STALLED:
+            for key in value.processes:
+                self._beats_fast(key, False)
+        elif isinstance(value, Process) and value.fenced:
+            self._beats_fast(value.key, False)
+
+    def _store_recovered(self) -> None:
+        self.loop.call_soon(self.match)
+
+    def _retry_store(self) -> None:
+        self._store_retry = None
+        if not self.journal.retry():
+            self._store_retry = self.loop.call_later(STORE_RETRY_S, self._retry_store)
+
+    # -- sessions (sessions.Hub) --
+
+    def next_connection(self) -> ConnectionId:
+        self._connections += 1
+        return self._connections
+
+    def opened(self, session: Session) -> None:
+        self._sessions[session.connection] = session
+
+    def closed(self, session: Session) -> None:
+        self._sessions.pop(session.connection, None)
+        if session.asked:
+            self.submit(events.Disconnected(session.connection))
+
+    def may_enter(self, env: str, identity: Identity) -> bool:
+        return self.envs.may_enter(env, identity)
+
+    def received(self, session: Session, message: Message, fds: list[int]) -> None:
+        """One authentic message. A request that may grant waits for a fresh look at the GPUs, and what follows it with it."""
+        waiting = self._held_back.get(session.connection)
+        if waiting is not None:
+            waiting.append((message, fds))
+        elif message.verb == "ACQUIRE" and self.clock.monotonic_ns() - self.gpus.last.at_ns > FRESH_NS:
+            self._held_back[session.connection] = [(message, fds)]
+            self.gpus.look(lambda _reading: self._let_through(session))
+        else:
+            self._handle(session, message, fds)
+
+    def _let_through(self, session: Session) -> None:
+        for message, fds in self._held_back.pop(session.connection, ()):
+            self._handle(session, message, fds)
+
+    def _handle(self, session: Session, message: Message, fds: list[int]) -> None:
+        fields: dict[str, Any] = dict(message.fields)
+        held = session.key in self.state.processes
+        try:
+            if message.verb in GUARDED and not held and not session.may_enter():
+                reason = f"{session.user} may not enter {session.env}: an administrator names who may (nodemgr quota set --user)"
+                self.deny(session, message, DenyCode.FORBIDDEN_USER, reason)
+            elif message.verb == "REJOIN":
+                fds = self.recovery.offer(session.env, fds)
+                self._step_for(session, message, requests.rejoin(session, fields, self.clock.wall_ns()))
+            else:
+                self._handlers[message.verb](self, session, message, fields)
+        finally:
+            self.recovery.close_all(fds)
+
+    def _acquire(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
+        self._note_beat(session)  # over UDP a waiter beats by asking again
+        used: dict[Uuid, int] = {}
+        if "memory" in fields or session.transport is Transport.UDP:
+            used = {uuid: self.ledgers.used(session.env, gpu.index) for uuid, gpu in self.state.gpus.items()}
+        self._step_for(session, message, requests.acquire(session, fields, self.clock.wall_ns(), used))
+
+    def _beat(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
+        member = self.state.processes.get(session.key)
+        task = None if member is None or member.fenced else self.state.tasks.get(member.task_id)
+        self._note_beat(session)
+        if task is None and session.key in self.state.request_of:
+            session.beats_fast(True)  # it waits
+        elif task is None or task.state is TaskState.STALLED:
+            self._step_for(session, message, requests.beat(session, fields, self.clock.wall_ns()))
+            return
+        else:
+            session.beats_fast("rid" not in fields)
+        if session.transport is Transport.UDP:
+            session.answer("ACK", rid=requests.rid_of(message))
+
+    def _note_beat(self, session: Session) -> None:
+        if session.key in self.last_beat_ns:
+            self.last_beat_ns[session.key] = self.clock.monotonic_ns()
+
+    def _cancel(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
+        self._step_for(session, message, requests.cancel(session, fields, self.clock.wall_ns()))
+
+    def _release(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
+        self._step_for(session, message, requests.release(session, fields, self.clock.wall_ns()))
+
+    def _ask(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
+        self.on_ask(session, fields)
+
+    _handlers: dict[str, Callable[[Daemon, Session, Message, dict[str, Any]], None]] = {  # noqa: RUF012 - a table
+        "ACQUIRE": _acquire, "BEAT": _beat, "CANCEL": _cancel, "RELEASE": _release, "ASK": _ask, "HELLO": lambda *_: None,
+    }  # fmt: skip
+
+    def _step_for(self, session: Session, message: Message, event: events.Event) -> None:
+        session.asked = True
+        if not self.submit(event) and isinstance(event, events.Acquire):
+            self.deny(session, message, DenyCode.STORE_FULL, f"the manager cannot store a grant now: {self.journal.fault}")
+
+    @staticmethod
+    def deny(session: Session, message: Message, code: DenyCode, reason: str) -> None:
+        session.answer("DENY", rid=requests.rid_of(message), code=code.value, reason=requests.line(reason))
+
+    def _sender(self, answer: Callable[[Session, Any], None]) -> Callable[[Any], None]:
+        def send(effect: Any) -> None:
+            session = self._sessions.get(effect.connection)
+            if session is not None:
+                answer(session, effect)
+
+        return send
+
+    def send_grant(self, effect: effects.SendGrant) -> None:
+        session = self._sessions.get(effect.connection)
+        if session is None or self.recovery.holds_back(session, effect):
+            return
+        ledger = self.ledgers.get(effect.env) if session.transport is Transport.UNIX else None
+        requests.answer_grant(session, effect, self.state.config.beat_ms, ledger.fds if ledger is not None else ())
+
+    def _beats_fast(self, key: ProcessKey, fast: bool) -> None:
+        session = self._sessions.get(self.state.connections.get(key, 0))
+        if session is not None:
+            session.beats_fast(fast)
+
+    # -- processes --
+
+    def _watch(self, effect: effects.Watch) -> None:
+        self.last_beat_ns[effect.process] = self.clock.monotonic_ns()
+        if effect.pid is not None:
+            self._key_of_pid[effect.pid] = effect.process
+            if not self.processes.watch(effect.process):
+                self.loop.call_soon(self._process_ended, effect.process)
+
+    def resume_watching(self, key: ProcessKey, pid: int | None, same_boot: bool) -> bool:
+        """After a restart: False, where the process has died meanwhile. Nobody's silence counts before now."""
+        self.last_beat_ns[key] = self.clock.monotonic_ns()
+        if pid is None:
+            return True
+        self._key_of_pid[pid] = key
+        return same_boot and self.processes.watch(key)
+
+    def _unwatch(self, effect: effects.Unwatch) -> None:
+        self._beats_fast(effect.process, False)
+        self.last_beat_ns.pop(effect.process, None)
+        self.processes.unwatch(effect.process)
+        pid = pid_of(effect.process)
+        if pid is not None and self._key_of_pid.get(pid) == effect.process:
+            del self._key_of_pid[pid]
+
+    def _process_ended(self, key: ProcessKey) -> None:
+        """Who held a GPU may have left memory on it: the driver is asked before others are promised that memory."""
+        process = self.state.processes.get(key)
+        if process is None or process.pid is None:
+            self._process_gone(key, {})
+        else:
+            pid = process.pid
+            self.gpus.look(lambda reading: self._process_gone(key, reading.of_process(pid)))
+
+    def _process_gone(self, key: ProcessKey, residue_bytes: dict[Uuid, int]) -> None:
+        self.submit(events.ProcessGone(key, self.clock.wall_ns(), residue_bytes))
+
+    def _kill(self, effect: effects.Kill) -> None:
+        if not self.processes.kill(effect.process):
+            log.say(f"process {effect.pid} could not be ended: it is gone already, or not ours to end")
+
+    # -- ledgers --
+
+    def _open_ledger(self, effect: effects.OpenLedger) -> None:
+        if not self.recovery.is_pending(effect.env):
+            self.ledgers.open(effect.env)
+
+    def _close_ledger(self, effect: effects.CloseLedger) -> None:
+        self.recovery.give_up(effect.env)
+        self.ledgers.close(effect.env)
+
+    def recover(self, files: dict[str, LedgerFiles], gone: set[ProcessKey]) -> None:
+        """After a restart: every env with living processes on the UNIX socket gets its ledger back, or a new one."""
+        living: dict[str, list[int]] = {}
+        for process in self.state.processes.values():
+            if process.slot is not None and process.pid is not None and process.key not in gone:
+                living.setdefault(process.env, []).append(process.pid)
+        for env, pids in living.items():
+            if env in files:
+                self.recovery.begin(env, files[env], pids, self.state.config.timeout_ms / 1_000)
+            else:  # killed between the lease and its ledger: nobody has heard of either
+                self.ledgers.open(env)
+                self._ledger_ready(env, [])
+        for env in files.keys() - living.keys():
+            self.journal.remember(LEDGER_META + env, None)
+
+    def _ledger_ready(self, env: str, grants: list[effects.SendGrant]) -> None:
+        state = self.state
+        rows = [
+            Row(state.gpus[uuid].index, uuid, state.gpus[uuid].memory_total_bytes, grant.limit_bytes)
+            for (owner, uuid), grant in state.grants.items()
+            if owner == env
+        ]
+        slots = [Slot(p.slot, p.generation, self._slot_state(p)) for p in state.processes.values() if p.env == env and p.slot is not None]
+        self.ledgers.rebuild(env, rows, slots)
+        for grant in grants:
+            self.send_grant(grant)
+
+    def _slot_state(self, process: Process) -> SlotState:
+        if process.fenced:
+            return SlotState.FENCED
+        stalled = self.state.tasks[process.task_id].state is TaskState.STALLED
+        return SlotState.STALLED if stalled else SlotState.LIVE
+
+    def _ledger_lost(self, env: str, grants: list[effects.SendGrant]) -> None:
+        """Nobody brought it back: its tasks are fenced, for nothing could hold them to their grant any more."""
+        log.say(f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin with a new ledger")
+        unheard = {grant.process for grant in grants}
+        members = (p for p in self.state.processes.values() if p.env == env and p.slot is not None and not p.fenced)
+        lost = {member.task_id for member in members if member.key not in unheard}
+        self.ledgers.open(env)
+        self._ledger_ready(env, [grant for grant in grants if grant.task_id not in lost])
+        by = "the manager, which lost the memory ledger when it was restarted"
+        for task_id in lost:
+            self.submit(events.ReleaseTask(task_id, by, self.clock.wall_ns()))
+
+    def _set_limit(self, effect: effects.SetLimit) -> None:
+        self.ledgers.set_limit(effect.env, Row(effect.row, effect.uuid, effect.total_bytes, effect.limit_bytes))
+
+    def _set_slot(self, effect: effects.SetSlot) -> None:
+        self.ledgers.set_slot(effect.env, Slot(effect.slot, effect.generation, SLOT_STATES[effect.state]))
+
+    def _clear_slot(self, effect: effects.ClearSlot) -> None:
+        self.ledgers.clear_slot(effect.env, effect.slot, effect.generation)
+
+    def _env_changed(self, effect: effects.EnvChanged) -> None:
+        self.envs.refresh(effect.env)
+
+    # -- GPUs --
+
+    def _watch_gpus(self) -> None:
+        """Reads on while anybody holds, waits for or has left memory on a GPU."""
+        needed = bool(self.state.tasks or self.state.requests or self.state.residues)
+        self.gpus.set_period(self.state.config.beat_ms / 1_000 if needed else None)
+
+    def gpus_read(self, reading: Reading) -> None:
+        """After each reading: what is healthy, what the ledgers miss, what the lost have left."""
+        if reading.gpus != tuple(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index)):
+            self.submit(events.GpusChanged(reading.gpus, self.clock.wall_ns()))
+            self.envs.refresh_all()
+        self._correct_ledgers(reading)
+        self._look_at_residues(reading)
+
+    def when_fresh(self, then: Callable[[], None]) -> None:
+        """Calls back with `gpus.last` as of now: the watcher's last reading if it is young, else after a new one."""
+        if self.clock.monotonic_ns() - self.gpus.last.at_ns <= FRESH_NS:
+            then()
+        else:
+            self.gpus.look(lambda _reading: then())
+
+    def _correct_ledgers(self, reading: Reading) -> None:
+        """What the driver shows of a process beyond its word in the ledger counts as used: contexts, modules, bypasses."""
+        excess: Counter[tuple[str, int]] = Counter()
+        for uuid, by_pid in reading.processes.items():
+            gpu = self.state.gpus.get(uuid)
+            if gpu is None:
+                continue
+            for env in self.ledgers.envs():
+                excess[env, gpu.index] = 0
+            for pid, driver_bytes in by_pid.items():
+                process = self.process_of_pid(pid)
+                if process is not None and process.slot is not None:
+                    word_bytes = self.ledgers.slot_used(process.env, gpu.index, process.slot)
+                    excess[process.env, gpu.index] += max(0, driver_bytes - word_bytes)
+        for (env, row), correction_bytes in excess.items():
+            self.ledgers.set_correction(env, row, correction_bytes)
+
+    def process_of_pid(self, pid: int) -> Process | None:
+        """The member of a task with this PID, if there is one."""
+        key = self._key_of_pid.get(pid)
+        return None if key is None else self.state.processes.get(key)
+
+    def _watch_residue(self, effect: effects.WatchResidue) -> None:
+        self.loop.call_soon(self.gpus.look, lambda reading: None)  # the look itself compares, as every look does
+
+    def _look_at_residues(self, reading: Reading) -> None:
+        for (key, uuid), residue in list(self.state.residues.items()):
+            if uuid not in reading.processes:
+                continue  # a GPU that cannot be read has shown nothing
+            now_bytes = self._residue_bytes(reading, key, uuid, residue.pid)
+            if now_bytes != residue.memory_bytes:
+                self.submit(events.ResidueChanged(key, uuid, now_bytes, self.clock.wall_ns()))
+
+    def _residue_bytes(self, reading: Reading, key: ProcessKey, uuid: Uuid, pid: int) -> int:
+        """The larger of driver and ledger; nothing where the PID is another process's by now."""
+        process = self.state.processes.get(key)
+        word_bytes = 0
+        if process is not None and process.slot is not None:
+            word_bytes = self.ledgers.slot_used(process.env, self.state.gpus[uuid].index, process.slot)
+        ticks = start_ticks(pid)
+        is_reused = ticks is not None and key.startswith("unix:") and key != f"unix:{pid}:{ticks}"
+        driver_bytes = 0 if is_reused else reading.processes[uuid].get(pid, 0)
+        return max(word_bytes, driver_bytes)
+
+    # -- time --
+
+    def _wake_at(self, effect: effects.WakeAt) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        if effect.deadline_ns is not None:
+            delay_s = max(MIN_WAKE_S, (effect.deadline_ns - self.clock.monotonic_ns()) / 1e9)
+            self._wake = self.loop.call_later(delay_s, self.tick)
+
+    def tick(self) -> None:
+        self._wake = None
+        self.submit(events.Tick(self.clock.wall_ns(), self.last_beat_ns, self._watched_figures()))
+
+    def _watched_figures(self) -> dict[tuple[str, Uuid], int]:
+        """The ledger's, which the driver's figures correct at each reading: the larger of both."""
+        grants = self.state.watched_grants()
+        return {(grant.env, grant.uuid): self.ledgers.used(grant.env, self.state.gpus[grant.uuid].index) for grant in grants}

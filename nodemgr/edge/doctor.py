@@ -1,0 +1,89 @@
+"""The manager's own checks: what can be wrong around it, each with its cure. One row a check.
+
+Knows: the store's disk, descriptors, NVML's last reading. Must not know: who asks.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nodemgr.edge.clients import RESERVE_DESCRIPTORS
+from nodemgr.edge.gpus import Reading
+from nodemgr.edge.store import Store
+from nodemgr.units import format_size
+
+MIN_FREE_BYTES = 256 * 2**20
+MIN_DESCRIPTORS = 4_096
+MAX_AGE_NS = 10_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the checks look at."""
+
+    store: Store
+    store_fault: str | None
+    reading: Reading
+    now_ns: int
+    descriptors_used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`look` returns (whether it is well, what was found)."""
+
+    name: str
+    look: Callable[[Surroundings], tuple[bool, str]]
+    cure: str
+
+
+def _store(around: Surroundings) -> tuple[bool, str]:
+    return around.store_fault is None, around.store_fault or f"{around.store.path} can be written"
+
+
+def _free_space(around: Surroundings) -> tuple[bool, str]:
+    free_bytes = around.store.free_bytes()
+    return free_bytes >= MIN_FREE_BYTES, f"{format_size(free_bytes)} free beside {around.store.path}"
+
+
+def _nvml(around: Surroundings) -> tuple[bool, str]:
+    if around.reading.fault is not None:
+        return False, around.reading.fault
+    age_ns = around.now_ns - around.reading.at_ns
+    return age_ns < MAX_AGE_NS, f"last answer {age_ns // 1_000_000} ms ago"
+
+
+def _gpus(around: Surroundings) -> tuple[bool, str]:
+    gpus = around.reading.gpus
+    ill = [f"{gpu.index} ({gpu.uuid})" for gpu in gpus if not gpu.healthy]
+    return bool(gpus) and not ill, f"ill: GPU {', '.join(ill)}" if ill else f"{len(gpus)} healthy"
+
+
+def _descriptors(around: Surroundings) -> tuple[bool, str]:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    used = around.descriptors_used
+    return limit >= MIN_DESCRIPTORS and used < limit - RESERVE_DESCRIPTORS, f"{used} of {limit} in use"
+
+
+CHECKS = (
+    Check("store", _store, "make room or repair the disk under --state-dir; running tasks go on meanwhile"),
+    Check("free-space", _free_space, "make room on the disk of --state-dir before grants are refused"),
+    Check("nvml", _nvml, "see nvidia-smi and dmesg; reload the NVIDIA driver or restart the node"),
+    Check("gpus", _gpus, "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out"),
+    Check("descriptors", _descriptors, "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve"),
+)
+
+
+def examine(around: Surroundings) -> list[dict[str, Any]]:
+    """All checks; one that cannot look is not well."""
+    found = []
+    for check in CHECKS:
+        try:
+            ok, detail = check.look(around)
+        except OSError as error:
+            ok, detail = False, str(error)
+        found.append({"name": check.name, "ok": ok, "detail": detail, "cure": check.cure})
+    return found

@@ -1,0 +1,106 @@
+"""What an env is outside the core: its directory, its sockets, and who may enter.
+
+Knows: quotas as the core has them, files and listeners. Must not know: leases.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodemgr.core.model import Quota
+from nodemgr.core.state import State
+from nodemgr.edge import log
+from nodemgr.edge.clients import ClientServer
+from nodemgr.edge.processes import Identity, group_id, user_id
+from nodemgr.edge.rundir import EnvDirs, RunDirError
+from nodemgr.edge.udp import UdpServer
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """The users and groups of a quota, as the kernel names them."""
+
+    uids: frozenset[int]
+    gids: frozenset[int]
+
+    @classmethod
+    def of(cls, quota: Quota) -> _Access:
+        uids = {uid for name in quota.users if (uid := user_id(name)) is not None}
+        gids = {gid for name in quota.groups if (gid := group_id(name)) is not None}
+        return cls(frozenset(uids | {0, os.geteuid()}), frozenset(gids))
+
+
+class Envs:
+    """All envs of the node."""
+
+    def __init__(
+        self,
+        state: State,
+        dirs: EnvDirs,
+        clients: ClientServer,
+        udp: UdpServer | None,
+        udp_address: Callable[[], str],
+        library_directory: Path | None,
+    ) -> None:
+        """`library_directory`: the simulated driver's, which clients are to find first; None on a real node."""
+        self._state = state
+        self._dirs = dirs
+        self._clients = clients
+        self._udp = udp
+        self._udp_address = udp_address
+        self._library_directory = library_directory
+        self._access: dict[str, _Access] = {}
+
+    def may_enter(self, env: str, identity: Identity) -> bool:
+        """Root, the manager's own user, and whom the quota names. Nobody is kept from hearing that an env is gone."""
+        access = self._access.get(env)
+        return access is None or identity.uid in access.uids or not access.gids.isdisjoint(identity.gids)
+
+    def refresh_all(self) -> None:
+        for env in list(self._state.envs):
+            self.refresh(env)
+
+    def refresh(self, env: str) -> None:
+        """After a change of the quota or of the node: what clients find is what holds now."""
+        try:
+            if env in self._state.envs:
+                self._open(env)
+            else:
+                self._close(env)
+        except (OSError, RunDirError) as error:
+            log.say(f"the directory of env {env} could not be refreshed: {error}")
+
+    def _open(self, env: str) -> None:
+        conf = self.conf(env)
+        self._access[env] = _Access.of(self._state.envs[env].quota)
+        path = self._dirs.socket_path(env)
+        self._dirs.write(env, conf)
+        self._clients.open(env, path)
+        if self._udp is not None:
+            self._udp.open(env, self._dirs.write_udp(env, self._udp_address(), conf))
+
+    def _close(self, env: str) -> None:
+        self._access.pop(env, None)
+        self._clients.close(env)
+        if self._udp is not None:
+            self._udp.close(env)
+        self._dirs.remove(env)
+
+    def conf(self, env: str) -> dict[str, str | int | None]:
+        """client.conf's keys (CONTRACT "Run directory") but for the address."""
+        quota, node_gpus = self._state.envs[env].quota, len(self._state.gpus)
+        wanted = quota.default_gpus if quota.default_gpus is not None else quota.gpus
+        return {
+            "acquire": quota.acquire,
+            "no_gpu": quota.no_gpu,
+            "no_manager": quota.no_manager,
+            "gpus": min(wanted, quota.gpus, node_gpus),
+            "node_gpus": node_gpus,
+            "beat_ms": self._state.config.beat_ms,
+            "timeout_ms": self._state.config.timeout_ms,
+            "memory_per_gpu": quota.memory_per_gpu_bytes,
+            "library_path": None if self._library_directory is None else str(self._library_directory),
+        }

@@ -1,0 +1,253 @@
+"""The node's GPUs as NVML shows them: inventory, health, memory per process. Read in a thread of its own.
+
+Knows: NVML through nvidia-ml-py; the simulator is reached through the same calls. Must not know: leases, ledgers.
+
+A call into NVML can take long or never return (a GPU that fell off the bus), so no call is made in the loop: the watcher's
+thread reads, once a period while somebody needs it and at once when asked, and sleeps without a timer otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from nodemgr.core.model import Gpu, Uuid
+from nodemgr.edge.clock import Clock
+
+NVML_LIBRARY = "libnvidia-ml.so.1"
+MAX_GPUS = 16
+"""Rows of a ledger."""
+LOOK_TIMEOUT_S = 1.0
+"""A look that takes longer is answered from the last reading."""
+
+
+class NvmlUnavailable(Exception):
+    """There is no driver to ask. One line, with what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What NVML showed at one moment."""
+
+    gpus: tuple[Gpu, ...]
+    used_bytes: Mapping[Uuid, int] = field(default_factory=dict)
+    processes: Mapping[Uuid, Mapping[int, int]] = field(default_factory=dict)
+    """Per GPU, bytes by PID."""
+    at_ns: int = 0
+    fault: str | None = None
+    """Why nothing could be read at all, one line; then every GPU counts as ill."""
+
+    def of_process(self, pid: int) -> dict[Uuid, int]:
+        """Bytes per GPU, where the driver shows any."""
+        return {uuid: by_pid[pid] for uuid, by_pid in self.processes.items() if by_pid.get(pid)}
+
+
+class GpuSource(Protocol):
+    """What the watcher reads: NVML, or a test's list."""
+
+    def read(self, now_ns: int) -> Reading: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    uuid: Uuid
+    name: str
+    memory_total_bytes: int
+    handle: Any
+
+
+class Nvml:
+    """NVML, loaded from the driver or from a simulated node's directory."""
+
+    def __init__(self, library_directory: Path | None = None, known: Iterable[Gpu] = ()) -> None:
+        """`known`: GPUs of an earlier life, whose indices they keep. Raises NvmlUnavailable."""
+        if library_directory is not None:
+            self._preload(library_directory / NVML_LIBRARY)
+        import pynvml
+
+        self._nvml: ModuleType = pynvml
+        self._known = {gpu.uuid: gpu for gpu in known}
+        try:
+            pynvml.nvmlInit()
+            self.driver_version = str(pynvml.nvmlSystemGetDriverVersion())
+        except pynvml.NVMLError as error:
+            raise NvmlUnavailable(
+                f"the NVIDIA driver does not answer ({error}): install or load it (nvidia-smi must work), "
+                "or simulate a node with --simulate 4x80GiB"
+            ) from None
+
+    @staticmethod
+    def _preload(path: Path) -> None:
+        """A library of this soname that is loaded already is the one that nvidia-ml-py finds."""
+        try:
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise NvmlUnavailable(f"the simulated NVML cannot be loaded: {error}") from None
+
+    def read(self, now_ns: int) -> Reading:
+        """Everything anew. Raises nothing: what cannot be read is ill."""
+        used: dict[Uuid, int] = {}
+        processes: dict[Uuid, dict[int, int]] = {}
+        seen: list[Gpu] = []
+        fault = None
+        try:
+            for index in range(self._nvml.nvmlDeviceGetCount()):
+                device = self._device(index)
+                if device is None:
+                    continue
+                healthy = self._figures(device, used, processes)
+                seen.append(self._remember(device, index, healthy))
+        except self._nvml.NVMLError as error:
+            fault = f"NVML: {error}"
+            self._begin_anew()
+        ill = {uuid: replace(gpu, healthy=False) for uuid, gpu in self._known.items()}
+        gpus = tuple(sorted({**ill, **{gpu.uuid: gpu for gpu in seen}}.values(), key=lambda gpu: gpu.index))
+        return Reading(gpus, used, processes, now_ns, fault)
+
+    def _device(self, index: int) -> _Device | None:
+        """None: a GPU that does not even say who it is (then it is among the known ones, or was never there)."""
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = str(nvml.nvmlDeviceGetUUID(handle))
+            known = self._known.get(uuid)
+            if known is not None:
+                return _Device(uuid, known.name, known.memory_total_bytes, handle)
+            return _Device(uuid, str(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total), handle)
+        except nvml.NVMLError:
+            return None
+
+    def _figures(self, device: _Device, used: dict[Uuid, int], processes: dict[Uuid, dict[int, int]]) -> bool:
+        """Fills in one GPU's memory; False: it is ill."""
+        nvml = self._nvml
+        try:
+            used[device.uuid] = int(nvml.nvmlDeviceGetMemoryInfo(device.handle).used)
+        except nvml.NVMLError:
+            return False
+        by_pid: dict[int, int] = {}
+        for query in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+            try:
+                found = query(device.handle)
+            except nvml.NVMLError_NotSupported:
+                continue
+            except nvml.NVMLError:
+                return False
+            for process in found:  # one that computes and draws is in both lists, with the same figure
+                by_pid[process.pid] = max(by_pid.get(process.pid, 0), int(process.usedGpuMemory or 0))
+        processes[device.uuid] = by_pid
+        return True
+
+    def _remember(self, device: _Device, index: int, healthy: bool) -> Gpu:
+        """A GPU keeps its index for ever: NVML renumbers when one disappears."""
+        known = self._known.get(device.uuid)
+        if known is None:
+            taken = {gpu.index for gpu in self._known.values()}
+            if index in taken:
+                index = next(free for free in range(len(taken) + 1) if free not in taken)
+            known = Gpu(device.uuid, index, device.name, device.memory_total_bytes)
+            if index < MAX_GPUS:
+                self._known[device.uuid] = known
+        return replace(known, healthy=healthy and known.index < MAX_GPUS)
+
+    def _begin_anew(self) -> None:
+        """After a reset of the driver the old session answers nothing any more."""
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlInit()
+
+    def close(self) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+
+Look = Callable[[Reading], None]
+
+
+class GpuWatcher:
+    """Reads a source in its own thread and tells the loop."""
+
+    def __init__(
+        self, source: GpuSource, clock: Clock, loop: asyncio.AbstractEventLoop, first: Reading, on_reading: Callable[[Reading], None]
+    ) -> None:
+        """`on_reading` is called in the loop after each reading, before those who asked for a look are."""
+        self._source = source
+        self._clock = clock
+        self._loop = loop
+        self._on_reading = on_reading
+        self.last = first
+        self._condition = threading.Condition()
+        self._period_s: float | None = None
+        self._looks: list[Look] = []
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def set_period(self, period_s: float | None) -> None:
+        """How often to read; None: only when asked. No thread exists before the first need."""
+        if period_s != self._period_s:
+            with self._condition:
+                self._period_s = period_s
+                self._condition.notify()
+            if period_s is not None:
+                self._start()
+
+    def look(self, then: Look) -> None:
+        """Calls `then` in the loop with a reading that began after now; with the last one where NVML hangs."""
+        answered = False
+
+        def once(reading: Reading) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                timer.cancel()
+                then(reading)
+
+        timer = self._loop.call_later(LOOK_TIMEOUT_S, lambda: once(self.last))
+        with self._condition:
+            self._looks.append(once)
+            self._condition.notify()
+        self._start()
+
+    def stop(self) -> None:
+        """Lets the thread end; does not wait for an NVML that hangs."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        if self._thread is not None:
+            self._thread.join(timeout=LOOK_TIMEOUT_S)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                if not self._looks and not self._stopping:
+                    self._condition.wait(self._period_s)
+                if self._stopping:
+                    return
+                if self._period_s is None and not self._looks:
+                    continue
+                looks, self._looks = self._looks, []
+            reading = self._source.read(self._clock.monotonic_ns())
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, reading, looks)
+            except RuntimeError:  # the loop is closed
+                return
+
+    def _deliver(self, reading: Reading, looks: list[Look]) -> None:
+        self.last = reading
+        self._on_reading(reading)
+        for look in looks:
+            look(reading)

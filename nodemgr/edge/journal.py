@@ -1,0 +1,142 @@
+"""What a step changes, written before it is told: rows and events in one commit, then the stream.
+
+Knows: the store, the numbering of events, what to do while the store cannot be written. Must not know: what a row decides.
+
+While commits fail, a step that hands something out is refused, and one that tells a fact (a death, a release) holds: its
+rows are kept in memory and written before anything else as soon as the store takes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nodemgr.core import encoding
+from nodemgr.core.effects import Effect, Publish, Save
+from nodemgr.core.model import Record
+from nodemgr.edge import log
+from nodemgr.edge.clock import Clock
+from nodemgr.edge.store import Batch, EventRow, RecordRow, Store, StoreFailed
+
+SCHEMA_VERSION = 1
+MAX_PENDING_EVENTS = 10_000
+"""Events that wait for a store that fails; the oldest are forgotten first."""
+
+Publisher = Callable[[str, str], None]
+"""Takes an event's name and its JSON text."""
+
+_to_text = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+
+class Journal:
+    """The store as the daemon uses it."""
+
+    def __init__(self, store: Store, clock: Clock, publisher: Publisher) -> None:
+        self._store = store
+        self._clock = clock
+        self._publish = publisher
+        self._sequence = store.last_sequence()
+        self._pending = Batch.empty()
+        self.fault: str | None = None
+        """Why the store cannot be written now; None: it can."""
+        self.on_recovery: Callable[[], None] = lambda: None
+        """Called when it can be written again."""
+
+    # -- writing --
+
+    def write(self, effects: Iterable[Effect], *, must_hold: bool, durable: bool = False) -> bool:
+        """Stores a step's rows and events, then publishes the events; False: refused, nothing happened."""
+        batch, events = Batch.empty(), []
+        for effect in effects:
+            if isinstance(effect, Save):
+                self._add_row(batch, effect)
+            elif isinstance(effect, Publish):
+                events.append((effect.name, effect.fields))
+        return self._commit(batch, events, must_hold=must_hold, durable=durable)
+
+    def note(self, name: str, **fields: object) -> None:
+        """An event of the manager's own."""
+        self._commit(Batch.empty(), [(name, fields)], must_hold=True)
+
+    def remember(self, key: str, text: str | None) -> None:
+        """One fact about this manager's surroundings; None forgets it."""
+        self._commit(Batch({}, [], [], {key: text}), [], must_hold=True)
+
+    @staticmethod
+    def _add_row(batch: Batch, save: Save) -> None:
+        value = save.value
+        text = None if value is None else _to_text(encoding.encode(save.kind, value))
+        if isinstance(value, Record) and text is not None:
+            batch.records.append(RecordRow(value.record_id, value.env, value.granted_wall_ns, text))
+        batch.current[save.kind, save.key] = text if not (isinstance(value, Record) and value.ended_wall_ns is not None) else None
+
+    def _commit(
+        self, batch: Batch, events: list[tuple[str, Mapping[str, object]]], *, must_hold: bool, durable: bool = False
+    ) -> bool:
+        self.retry()
+        texts = [(name, self._event_text(number, name, fields)) for number, (name, fields) in enumerate(events, self._sequence + 1)]
+        batch.events += [EventRow(number, text) for number, (_, text) in enumerate(texts, self._sequence + 1)]
+        if not batch:
+            return True
+        fault = self.fault or self._try(batch, durable)
+        if fault is None or must_hold:
+            if fault is not None:
+                self._pending.add(batch)
+                del self._pending.events[:-MAX_PENDING_EVENTS]
+            self._sequence += len(texts)
+            for name, text in texts:
+                self._publish(name, text)
+        if fault is not None and self.fault is None:
+            self._begin_failing(fault)
+        return fault is None or must_hold
+
+    def _event_text(self, sequence: int, name: str, fields: Mapping[str, object]) -> str:
+        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        head = {"schema_version": SCHEMA_VERSION, "sequence": sequence, "name": name, "time_ns": wall_ns, "monotonic_ns": now_ns}
+        return _to_text({**head, **fields})
+
+    def _try(self, batch: Batch, durable: bool) -> str | None:
+        """None: written; else why not."""
+        try:
+            self._store.commit(batch, durable=durable)
+        except StoreFailed as error:
+            return str(error)
+        return None
+
+    # -- while it fails --
+
+    def _begin_failing(self, fault: str) -> None:
+        self.fault = fault
+        log.say(f"the store cannot be written: {fault}; nothing is granted until it can, releases and running tasks go on")
+        self.note("store.failed", error=fault)
+
+    def retry(self) -> bool:
+        """Tries to write what waits; True: the store can be written, and holds what the manager believes."""
+        if self.fault is None:
+            return True
+        fault = self._try(self._pending, durable=True)
+        if fault is not None:
+            self.fault = fault
+            return False
+        self._pending = Batch.empty()
+        self.fault = None
+        log.say("the store can be written again")
+        self.note("store.recovered")
+        self.on_recovery()
+        return True
+
+    # -- reading --
+
+    def rows(self) -> list[tuple[str, str, Any]]:
+        """(kind, key, value) of the state, for State.restore. Raises ValueError for a row that cannot be read."""
+        return [(kind, key, encoding.decode(kind, json.loads(text))) for kind, key, text in self._store.current()]
+
+    def meta(self) -> dict[str, str]:
+        return self._store.meta()
+
+    def events(self, since: int | None, limit: int) -> list[Any]:
+        return [json.loads(text) for text in self._store.events(since, limit)]
+
+    def records(self, env: str | None, since_wall_ns: int) -> list[Any]:
+        return [json.loads(text) for text in self._store.records(env, since_wall_ns)]

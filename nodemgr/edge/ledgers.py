@@ -1,0 +1,228 @@
+"""The ledgers of all envs: made, found again after a restart, kept in step with the core's books.
+
+Knows: which memory files belong to which env, and where a living process shows them. Must not know: why a limit is what it is.
+
+The files live as long as somebody maps them, so after a restart the manager takes an env's usage file back from its
+processes: from their descriptors, else from their mappings, else from what comes with REJOIN. Only the file whose
+inode the store remembers is believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from nodemgr.core.model import Uuid
+from nodemgr.edge.ledger import SLOTS, Ledger, LedgerError, SlotState
+
+FileId = tuple[int, int]
+"""Device and inode."""
+MEMFD_PREFIX = "/memfd:nodemgr-"
+KEPT_LIMITS = 8
+"""Limits files of earlier managers that a slow process may still hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFiles:
+    """What the store remembers of a ledger."""
+
+    usage: FileId
+    limits: tuple[FileId, ...]
+    """The newest first: each manager makes a new one for the same usage file."""
+
+    def to_json(self) -> str:
+        return json.dumps({"usage": self.usage, "limits": self.limits})
+
+    @classmethod
+    def from_json(cls, text: str) -> LedgerFiles:
+        value = json.loads(text)
+        return cls(tuple(value["usage"]), tuple(tuple(file) for file in value["limits"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A GPU in an env's ledger."""
+
+    row: int
+    uuid: Uuid
+    total_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    slot: int
+    generation: int
+    state: SlotState
+
+
+def file_id(fd: int) -> FileId:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+class Ledgers:
+    """One ledger per env that has processes on the UNIX socket."""
+
+    def __init__(self, remember: Callable[[str, LedgerFiles | None], None]) -> None:
+        """`remember` stores an env's files before any client gets them."""
+        self._remember = remember
+        self._ledgers: dict[str, Ledger] = {}
+        self._files: dict[str, LedgerFiles] = {}
+
+    def __contains__(self, env: str) -> bool:
+        return env in self._ledgers
+
+    def envs(self) -> Iterator[str]:
+        return iter(self._ledgers)
+
+    def get(self, env: str) -> Ledger | None:
+        return self._ledgers.get(env)
+
+    def open(self, env: str) -> None:
+        """A new, empty one, unless there is one. Raises LedgerError where descriptors or memory are out."""
+        if env not in self._ledgers:
+            self._enter(env, Ledger.create(), ())
+
+    def close(self, env: str) -> None:
+        ledger = self._ledgers.pop(env, None)
+        if ledger is not None:
+            ledger.close()
+            del self._files[env]
+            self._remember(env, None)
+
+    def forget_all(self) -> None:
+        """At the manager's end: the files live on in the clients."""
+        for ledger in self._ledgers.values():
+            ledger.close()
+        self._ledgers.clear()
+
+    def _enter(self, env: str, ledger: Ledger, older_limits: tuple[FileId, ...]) -> None:
+        limits_fd, usage_fd = ledger.fds
+        files = LedgerFiles(file_id(usage_fd), (file_id(limits_fd), *older_limits)[:KEPT_LIMITS])
+        try:
+            self._remember(env, files)
+        except BaseException:
+            ledger.close()
+            raise
+        self._ledgers[env] = ledger
+        self._files[env] = files
+
+    # -- after a restart --
+
+    def adopt_from_processes(self, env: str, files: LedgerFiles, pids: Iterable[int]) -> bool:
+        """Takes the env's ledger back from one of its living processes; False: none shows it."""
+        return any(self.adopt(env, files, list(fds)) for pid in pids if (fds := _open_files_of(pid, files)))
+
+    def adopt(self, env: str, files: LedgerFiles, fds: list[int]) -> bool:
+        """Takes it back from these descriptors if they are its files; they are closed otherwise."""
+        usage = next((fd for fd in fds if file_id(fd) == files.usage), None)
+        limits = next((fd for wanted in files.limits for fd in fds if file_id(fd) == wanted), None)
+        taken: set[int] = set()
+        if usage is not None and limits is not None and env not in self._ledgers:
+            with contextlib.suppress(LedgerError):
+                ledger = Ledger.adopt(limits, usage)
+                taken = {limits, usage}
+                self._enter(env, ledger, files.limits)
+        for fd in fds:
+            if fd not in taken:
+                os.close(fd)
+        return bool(taken)
+
+    def rebuild(self, env: str, rows: Iterable[Row], slots: Iterable[Slot]) -> None:
+        """Says everything again that the core's books say, on an adopted or a new ledger."""
+        ledger = self._ledgers[env]
+        for row in rows:
+            ledger.set_row(row.row, row.uuid, row.total_bytes)
+            ledger.set_limit(row.row, row.limit_bytes)
+        for slot in slots:
+            self._begin_generation(ledger, slot.slot, slot.generation)
+            ledger.set_slot(slot.slot, slot.generation, slot.state)
+
+    # -- the core's orders; an env without a ledger is being recovered, and rebuilt from the same books later --
+
+    def set_limit(self, env: str, row: Row) -> None:
+        if ledger := self._ledgers.get(env):
+            ledger.set_row(row.row, row.uuid, row.total_bytes)
+            ledger.set_limit(row.row, row.limit_bytes)
+
+    def set_slot(self, env: str, slot: Slot) -> None:
+        if ledger := self._ledgers.get(env):
+            self._begin_generation(ledger, slot.slot, slot.generation)
+            ledger.set_slot(slot.slot, slot.generation, slot.state)
+
+    def clear_slot(self, env: str, slot: int, generation: int) -> None:
+        if ledger := self._ledgers.get(env):
+            ledger.clear_slot(slot, generation)
+
+    def set_correction(self, env: str, row: int, correction_bytes: int) -> None:
+        if ledger := self._ledgers.get(env):
+            ledger.set_correction(row, correction_bytes)
+
+    @staticmethod
+    def _begin_generation(ledger: Ledger, slot: int, generation: int) -> None:
+        """A new ledger knows none of the core's generations."""
+        if slot < SLOTS and ledger.slot_generation(slot) != generation:
+            ledger.clear_slot(slot, (generation - 1) & 0xFFFF)
+
+    # -- figures --
+
+    def used(self, env: str, row: int) -> int:
+        """Bytes that the env's processes hold on a GPU, the driver's correction included."""
+        ledger = self._ledgers.get(env)
+        return ledger.used(row) if ledger is not None else 0
+
+    def slot_used(self, env: str, row: int, slot: int) -> int:
+        ledger = self._ledgers.get(env)
+        return ledger.slot_used(row, slot) if ledger is not None else 0
+
+
+def _open_files_of(pid: int, files: LedgerFiles) -> list[int]:
+    """Descriptors of our own on the ledger's files that a process holds open or has mapped; [] unless both are found."""
+    wanted = {files.usage, *files.limits}
+    found: dict[FileId, int] = {}
+    for path in (*_descriptors(pid), *_mappings(pid)):
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        if (identity := file_id(fd)) in wanted and identity not in found:
+            found[identity] = fd
+        else:
+            os.close(fd)
+        if files.usage in found and len(found) > 1:
+            return list(found.values())
+    for fd in found.values():
+        os.close(fd)
+    return []
+
+
+def _descriptors(pid: int) -> list[str]:
+    directory = f"/proc/{pid}/fd"
+    try:
+        paths = [f"{directory}/{name}" for name in os.listdir(directory)]
+    except OSError:
+        return []
+    return [path for path in paths if _links_to_memfd(path)]
+
+
+def _links_to_memfd(path: str) -> bool:
+    try:
+        return os.readlink(path).startswith(MEMFD_PREFIX)
+    except OSError:
+        return False
+
+
+def _mappings(pid: int) -> list[str]:
+    """For a program that closed descriptors it did not know: what it maps, which root may open."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            lines = [line for line in file if MEMFD_PREFIX in line]
+    except OSError:
+        return []
+    ranges = [re.match(r"0*([0-9a-f]+)-0*([0-9a-f]+) ", line) for line in lines]
+    return [f"/proc/{pid}/map_files/{match[1]}-{match[2]}" for match in ranges if match]

@@ -1,0 +1,193 @@
+"""What an administrator can order: one table of verbs, their arguments and what each does.
+
+Knows: the control plane's words (CONTRACT "Control plane"), which event or view answers each. Must not know: frames, sockets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from nodemgr.core import books, events, snapshot
+from nodemgr.core.model import Env, Quota
+from nodemgr.edge.control import Argument, Order, OrderError, Orders
+from nodemgr.edge.daemon import Daemon
+from nodemgr.edge.processes import group_id, one_line, user_id
+from nodemgr.edge.rundir import SOCKET_NAME, RunDirError, check_socket_path
+from nodemgr.edge.views import Views
+from nodemgr.paths import ENV_NAME_FORM, env_dir, is_env_name
+from nodemgr.units import MAX_SIZE_BYTES, MIN_SIZE_BYTES, format_size
+
+SCHEMA_VERSION = 1
+CLIENT_ABI = 1
+MAX_QUOTA_GPUS = 1_024
+MAX_NAMES = 256
+MAX_EVENTS = 10_000
+
+
+def _integer(low: int, high: int) -> Callable[[object], Any]:
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise OrderError(f"must be a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _optional(parse: Callable[[object], Any]) -> Callable[[object], Any]:
+    return lambda value: None if value is None else parse(value)
+
+
+def _choice(*names: str) -> Callable[[object], Any]:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise OrderError(f"must be one of {', '.join(names)}")
+        return value
+
+    return parse
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 256:
+        raise OrderError("must be a text of 1 to 256 characters")
+    return one_line(value)
+
+
+def _env_name(value: object) -> str:
+    if not isinstance(value, str) or not is_env_name(value):
+        raise OrderError(f"is no name of an environment: {ENV_NAME_FORM}")
+    return value
+
+
+def _names(find: Callable[[str], int | None], what: str) -> Callable[[object], Any]:
+    def parse(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or len(value) > MAX_NAMES or not all(isinstance(name, str) and name for name in value):
+            raise OrderError(f"must be a list of at most {MAX_NAMES} {what}s")
+        if unknown := [name for name in value if find(name) is None]:
+            raise OrderError(f"this node knows no {what} {unknown[0][:40]!r}")
+        return tuple(dict.fromkeys(value))
+
+    return parse
+
+
+class Administration:
+    """The verbs, on a daemon."""
+
+    def __init__(self, daemon: Daemon, views: Views) -> None:
+        self._daemon = daemon
+        self._views = views
+
+    def orders(self) -> Orders:
+        env = Argument(_env_name, required=True)
+        queues = tuple(name for name, _ in self._daemon.state.config.queues)
+        quota = {
+            "gpus": Argument(_integer(0, MAX_QUOTA_GPUS), required=True),
+            "memory_bytes": Argument(_optional(_integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES))),
+            "default_gpus": Argument(_optional(_integer(0, MAX_QUOTA_GPUS))),
+            "priority": Argument(_choice(*queues)),
+            "acquire": Argument(_choice("import", "first-use")),
+            "no_gpu": Argument(_choice("error", "cpu")),
+            "no_manager": Argument(_choice("wait", "cpu", "error")),
+            "users": Argument(_names(user_id, "user")),
+            "groups": Argument(_names(group_id, "group")),
+        }
+        by = {"by": Argument(_text)}
+        since = Argument(_integer(0, 2**63 - 1))
+        views = self._views
+        return {
+            "ping": Order({}, lambda _: {"version": views.version(), "pid": os.getpid(), "abi": CLIENT_ABI}),
+            "status": Order({}, lambda _: views.status(), fresh=True),
+            "quota_set": Order({"env": env, **quota, **by}, self._quota_set),
+            "quota_show": Order({"env": Argument(_env_name)}, self._quota_show),
+            "quota_rm": Order({"env": env, **by}, self._quota_rm),
+            "allocations": Order(
+                {"env": Argument(_env_name), "since_wall_ns": since},
+                lambda given: views.allocations(given.get("env"), given.get("since_wall_ns", 0)),
+            ),
+            "release": Order({"task": Argument(_text, required=True), **by}, self._release),
+            "events": Order({"since": since, "limit": Argument(_integer(1, MAX_EVENTS))}, self._events),
+            "doctor": Order({}, lambda _: {"schema_version": SCHEMA_VERSION, "checks": views.checks()}, fresh=True),
+        }
+
+    # -- quotas --
+
+    def _quota_set(self, given: dict[str, Any]) -> dict[str, Any]:
+        name, by = given.pop("env"), given.pop("by", "")
+        before = self._daemon.state.envs.get(name)
+        quota = Quota(**given) if before is None else replace(before.quota, **given)
+        self._check_quota(name, quota, given)
+        self._submit(events.SetQuota(name, quota, by, self._daemon.clock.wall_ns()))
+        return {"quota": snapshot.quota(name, self._daemon.state.envs[name].quota), "warnings": self._warnings(name, quota)}
+
+    def _check_quota(self, name: str, quota: Quota, given: dict[str, Any]) -> None:
+        """Raises OrderError for what fits together in no case."""
+        try:
+            check_socket_path(env_dir(self._views.run_dir, name) / SOCKET_NAME)
+        except RunDirError as error:
+            raise OrderError(str(error)) from None
+        if quota.default_gpus is not None and quota.default_gpus > quota.gpus:
+            raise OrderError(
+                f"default_gpus: a request without a wish would get {quota.default_gpus} GPUs, more than the quota's {quota.gpus}; "
+                "lower --default-gpus"
+            )
+        if quota.memory_bytes is not None and quota.gpus == 0 and given.get("memory_bytes") is not None:
+            raise OrderError("memory_bytes: a quota of no GPU has no memory either; say --gpus, or leave --memory out")
+
+    def _warnings(self, name: str, quota: Quota) -> list[str]:
+        state = self._daemon.state
+        warnings = []
+        if quota.gpus > len(state.gpus):
+            warnings.append(f"{name} may have {quota.gpus} GPUs, but the node has {len(state.gpus)}: a request for more is refused")
+        per_gpu = quota.memory_per_gpu_bytes
+        largest = max((gpu.memory_total_bytes for gpu in state.gpus.values()), default=0)
+        if per_gpu is not None and per_gpu > largest > 0:
+            warnings.append(f"{format_size(per_gpu)} per GPU is more than any GPU here has ({format_size(largest)}): it gets a whole one")
+        for (env, uuid), grant in state.grants.items():
+            missing = books.target(state, grant) - grant.memory_bytes
+            if env == name and missing > 0:
+                index = state.gpus[uuid].index
+                warnings.append(f"{format_size(missing)} more on GPU {index} is pending until others there give memory back")
+        return warnings
+
+    def _quota_show(self, given: dict[str, Any]) -> dict[str, Any]:
+        envs = self._daemon.state.envs
+        shown = [self._env(given["env"])] if "env" in given else [envs[name] for name in sorted(envs)]
+        return {"schema_version": SCHEMA_VERSION, "quotas": [snapshot.quota(env.name, env.quota) for env in shown]}
+
+    def _quota_rm(self, given: dict[str, Any]) -> dict[str, Any]:
+        env, state = self._env(given["env"]), self._daemon.state
+        tasks = len(state.env_tasks.get(env.name, ()))
+        waiting = sum(1 for request in state.requests.values() if request.env == env.name)
+        self._submit(events.RemoveQuota(env.name, given.get("by", ""), self._daemon.clock.wall_ns()))
+        warnings = []
+        if tasks:
+            warnings.append(f"{tasks} running task(s) of {env.name} lost their GPUs: they can allocate no more memory")
+        if waiting:
+            warnings.append(f"{waiting} waiting request(s) of {env.name} were refused")
+        return {"env": env.name, "warnings": warnings}
+
+    def _env(self, name: str) -> Env:
+        env = self._daemon.state.envs.get(name)
+        if env is None:
+            raise OrderError(f"no environment {name!r} here (nodemgr quota set {name} --gpus N makes it)", "not_found")
+        return env
+
+    # -- the rest --
+
+    def _release(self, given: dict[str, Any]) -> dict[str, Any]:
+        task_id, state = given["task"], self._daemon.state
+        if task_id not in state.tasks and task_id not in state.requests:
+            raise OrderError(f"no task or waiting request {task_id!r} (nodemgr status lists them)", "not_found")
+        self._submit(events.ReleaseTask(task_id, given.get("by", ""), self._daemon.clock.wall_ns()))
+        return {"task": task_id}
+
+    def _events(self, given: dict[str, Any]) -> dict[str, Any]:
+        found = self._daemon.journal.events(given.get("since"), given.get("limit", 1_000))
+        return {"schema_version": SCHEMA_VERSION, "events": found}
+
+    def _submit(self, event: events.Event) -> None:
+        if not self._daemon.submit(event):
+            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.fault}", "store")
+

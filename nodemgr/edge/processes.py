@@ -1,0 +1,275 @@
+"""Who a process is, and when it dies: pidfds, SO_PEERCRED, /proc.
+
+Knows: what the kernel says about processes. Must not know: tasks, leases, what a process wrote in a packet.
+
+A process is named `unix:<pid>:<start ticks>`: the pair is never another process later. A pidfd taken from the socket
+names the peer itself, so that a PID reused between accept() and a look into /proc deceives nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import os
+import pwd
+import select
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from nodemgr.core.model import ProcessKey
+
+SO_PEERPIDFD = 77
+SO_PEERGROUPS = 59
+_UCRED = struct.Struct("3i")
+MAX_ANCESTORS = 64
+MAX_COMMAND_CHARS = 200
+MAX_GROUPS = 65_536
+
+
+class PeerGone(Exception):
+    """The peer died before it could be identified, or lives where this host's kernel shows no PID for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A living process, as the kernel knows it. Owns `pidfd`."""
+
+    pid: int
+    start_ticks: int
+    uid: int
+    gids: frozenset[int]
+    pidfd: int
+
+    @property
+    def key(self) -> ProcessKey:
+        return process_key(self.pid, self.start_ticks)
+
+
+def process_key(pid: int, start_ticks: int) -> ProcessKey:
+    return f"unix:{pid}:{start_ticks}"
+
+
+def pid_of(key: ProcessKey) -> int | None:
+    """None: a client over UDP."""
+    kind, _, rest = key.partition(":")
+    return int(rest.partition(":")[0]) if kind == "unix" else None
+
+
+def _stat_fields(pid: int) -> list[bytes] | None:
+    """/proc/PID/stat after the command's name, which may hold anything; None where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read(1_024)
+    except OSError:
+        return None
+    return text[text.rfind(b")") + 2 :].split()
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks after boot; None: there is none."""
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def ancestors(pid: int) -> tuple[int, ...]:
+    """PIDs from parent to init, as the kernel has them now."""
+    found: list[int] = []
+    while len(found) < MAX_ANCESTORS:
+        fields = _stat_fields(pid)
+        if not fields or (pid := int(fields[1])) == 0:
+            break
+        found.append(pid)
+    return tuple(found)
+
+
+def command_line(pid: int) -> str:
+    """For people: one line without control characters; empty where it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            text = file.read(4_096)
+    except OSError:
+        return ""
+    return one_line(text.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace"))
+
+
+def one_line(text: str) -> str:
+    """What a stranger wrote, fit for a terminal: no control characters, not long."""
+    return "".join(char if char.isprintable() else " " for char in text[: MAX_COMMAND_CHARS * 2]).strip()[:MAX_COMMAND_CHARS]
+
+
+@lru_cache(maxsize=1_024)
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def user_id(name: str) -> int | None:
+    """A name of the user database, or a number."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
+
+
+def group_id(name: str) -> int | None:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
+
+
+def boot_id() -> str:
+    """Another one after each boot: processes of an earlier boot are gone, whatever PIDs are in use now."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def has_ended(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _peer_groups(sock: socket.socket, gid: int) -> frozenset[int]:
+    try:
+        raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 4 * 1_024)
+    except OSError:
+        try:
+            raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 4 * MAX_GROUPS)
+        except (OSError, MemoryError):
+            raw = b""
+    return frozenset((gid, *struct.unpack(f"{len(raw) // 4}I", raw[: len(raw) // 4 * 4])))
+
+
+def _peer_pidfd(sock: socket.socket, pid: int) -> int:
+    try:
+        pidfd: int = struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, 4))[0]
+        os.set_inheritable(pidfd, False)
+        return pidfd
+    except OSError:  # a kernel before 6.5, or a peer that is reaped
+        try:
+            return os.pidfd_open(pid)
+        except ProcessLookupError as error:
+            raise PeerGone(f"process {pid} ended before it could be identified") from error
+
+
+def identify_peer(sock: socket.socket) -> Identity:
+    """Who connected. Raises PeerGone; OSError where descriptors are exhausted."""
+    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    if pid <= 0:
+        raise PeerGone("the peer is in a PID namespace that this manager cannot see")
+    groups = _peer_groups(sock, gid)
+    pidfd = _peer_pidfd(sock, pid)
+    ticks = start_ticks(pid)
+    if ticks is None or has_ended(pidfd):  # alive after the look into /proc: both speak of the same process
+        os.close(pidfd)
+        raise PeerGone(f"process {pid} ended before it could be identified")
+    return Identity(pid, ticks, uid, groups, pidfd)
+
+
+def identify(key: ProcessKey) -> Identity | None:
+    """The process of a key that the store kept, if it still lives. The caller knows that the machine has not booted since."""
+    _, pid_text, ticks_text = key.split(":")
+    pid = int(pid_text)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if start_ticks(pid) != int(ticks_text) or has_ended(pidfd):
+        os.close(pidfd)
+        return None
+    return Identity(pid, int(ticks_text), os.stat(f"/proc/{pid}").st_uid, frozenset(), pidfd)
+
+
+class _Entry:
+    __slots__ = ("holders", "identity", "watched")
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.holders = 0
+        self.watched = False
+
+
+class ProcessTable:
+    """The living processes that matter, one pidfd each, and word of their death through the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[ProcessKey], None]) -> None:
+        self._loop = loop
+        self._on_gone = on_gone
+        self._entries: dict[ProcessKey, _Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def hold(self, identity: Identity) -> None:
+        """A connection of this process exists; takes the pidfd over."""
+        entry = self._entries.get(identity.key)
+        if entry is None:
+            entry = self._entries[identity.key] = _Entry(identity)
+        elif entry.identity.pidfd != identity.pidfd:
+            os.close(identity.pidfd)
+        entry.holders += 1
+
+    def drop(self, key: ProcessKey) -> None:
+        """One connection less."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.holders -= 1
+            self._forget_unused(key, entry)
+
+    def watch(self, key: ProcessKey) -> bool:
+        """From now on its death is told, once. False: it is gone already (and was never told)."""
+        entry = self._entries.get(key)
+        if entry is None:
+            identity = identify(key)
+            if identity is None:
+                return False
+            entry = self._entries[key] = _Entry(identity)
+        if not entry.watched:
+            entry.watched = True
+            self._loop.add_reader(entry.identity.pidfd, self._ended, key)
+        return True
+
+    def unwatch(self, key: ProcessKey) -> None:
+        entry = self._entries.get(key)
+        if entry is not None and entry.watched:
+            entry.watched = False
+            self._loop.remove_reader(entry.identity.pidfd)
+            self._forget_unused(key, entry)
+
+    def is_watched(self, key: ProcessKey) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry.watched
+
+    def kill(self, key: ProcessKey) -> bool:
+        """SIGKILL to exactly this process; False: it is not known or gone."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return False
+        try:
+            signal.pidfd_send_signal(entry.identity.pidfd, signal.SIGKILL)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        for entry in self._entries.values():
+            if entry.watched:
+                self._loop.remove_reader(entry.identity.pidfd)
+            os.close(entry.identity.pidfd)
+        self._entries.clear()
+
+    def _ended(self, key: ProcessKey) -> None:
+        self.unwatch(key)
+        self._on_gone(key)
+
+    def _forget_unused(self, key: ProcessKey, entry: _Entry) -> None:
+        if entry.holders <= 0 and not entry.watched:
+            del self._entries[key]
+            os.close(entry.identity.pidfd)

@@ -1,0 +1,178 @@
+"""The manager's directories: one manager per run directory, and what each env's clients find there.
+
+Knows: the layout of CONTRACT "Run directory" as files, modes and owners. Must not know: sockets' traffic, decisions.
+Everything that clients read is replaced atomically, so that nobody ever sees half a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import grp
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from nodemgr.paths import env_dir
+
+LOCK_FILE = "manager.lock"
+CONTROL_SOCKET = "control.sock"
+EVENTS_SOCKET = "events.sock"
+SIMULATOR_DIR = "sim"
+CLIENT_CONF = "client.conf"
+SOCKET_NAME = "socket"
+KEY_NAME = "key"
+SUN_PATH_BYTES = 107
+"""Longest name of a UNIX socket that the kernel takes."""
+KEY_BYTES = 32
+
+
+class RunDirError(Exception):
+    """One line: what is wrong with a directory, and what to do."""
+
+
+def check_socket_path(path: Path) -> None:
+    """Raises RunDirError where the kernel could not bind it."""
+    length = len(os.fsencode(path))
+    if length > SUN_PATH_BYTES:
+        raise RunDirError(f"{path} has {length} bytes, a UNIX socket's name at most {SUN_PATH_BYTES}: choose a shorter --run-dir")
+
+
+def _own_directory(path: Path, mode: int) -> None:
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        status = path.stat()
+        if status.st_uid not in (os.geteuid(), 0):
+            raise RunDirError(f"{path} belongs to user {status.st_uid}: name a directory of your own")
+        if status.st_mode & 0o777 != mode and status.st_uid == os.geteuid():
+            path.chmod(mode)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise RunDirError(f"{path} cannot be written: name a directory of your own with --run-dir and --state-dir")
+    except OSError as error:
+        raise RunDirError(f"{path}: {error.strerror}: name another with --run-dir and --state-dir") from None
+
+
+def prepare(run_dir: Path, state_dir: Path) -> None:
+    """Makes both directories. Raises RunDirError."""
+    for name in (CONTROL_SOCKET, EVENTS_SOCKET):
+        check_socket_path(run_dir / name)
+    _own_directory(run_dir, 0o755)
+    _own_directory(run_dir / "envs", 0o755)
+    _own_directory(state_dir, 0o700)
+
+
+def lock(run_dir: Path) -> int:
+    """The descriptor that makes this manager the only one. Raises RunDirError naming the other."""
+    path = run_dir / LOCK_FILE
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        other = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise RunDirError(
+            f"another manager (pid {other}) runs on {run_dir}: stop it first, or name another --run-dir and --state-dir"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def lock_state(state_dir: Path) -> int:
+    """Two run directories must not share one store either. Raises RunDirError."""
+    descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise RunDirError(f"another manager keeps its state in {state_dir}: name another --state-dir") from None
+    return descriptor
+
+
+def give_to_group(path: Path, group: str) -> None:
+    """Mode 0660 for the manager's user and the group, where there is such a group."""
+    path.chmod(0o660)
+    with contextlib.suppress(KeyError, PermissionError):
+        os.chown(path, -1, grp.getgrnam(group).gr_gid)
+
+
+def replace(path: Path, text: str, mode: int) -> None:
+    """Whole or not at all, for readers and after a crash of this process."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        os.write(descriptor, text.encode())
+        os.rename(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def conf_text(values: Mapping[str, str | int | None]) -> str:
+    """client.conf: one KEY=value a line; None is left out."""
+    return "".join(f"{key}={value}\n" for key, value in values.items() if value is not None)
+
+
+class EnvDirs:
+    """What the clients of each env find: RUN/envs/ENV and, for UDP, STATE/keys/ENV."""
+
+    def __init__(self, run_dir: Path, state_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._keys_dir = state_dir / "keys"
+
+    def socket_path(self, env: str) -> Path:
+        """Raises RunDirError where the name is too long to bind."""
+        path = env_dir(self._run_dir, env) / SOCKET_NAME
+        check_socket_path(path)
+        return path
+
+    def write(self, env: str, conf: Mapping[str, str | int | None]) -> None:
+        """Makes or refreshes the directory; OSError where the disk refuses."""
+        directory = env_dir(self._run_dir, env)
+        directory.mkdir(mode=0o755, exist_ok=True)
+        directory.chmod(0o755)
+        self._refresh(directory / CLIENT_CONF, conf_text({"env": env, "address": f"unix:{SOCKET_NAME}", **conf}), 0o644)
+
+    def write_udp(self, env: str, address: str, conf: Mapping[str, str | int | None]) -> bytes:
+        """The same for a client on another machine; makes the env's key at the first call and returns it."""
+        directory = self._keys_dir / env
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key_file = directory / KEY_NAME
+        try:
+            key = bytes.fromhex(key_file.read_text())
+        except (OSError, ValueError):
+            key = b""
+        if len(key) != KEY_BYTES:
+            key = secrets.token_bytes(KEY_BYTES)
+            replace(key_file, key.hex() + "\n", 0o600)
+        text = conf_text({"env": env, "address": f"udp:{address}", "key": KEY_NAME, **conf})
+        self._refresh(directory / CLIENT_CONF, text, 0o600)
+        return key
+
+    def remove(self, env: str) -> None:
+        """The env is gone: so are its socket, its settings and its key."""
+        shutil.rmtree(env_dir(self._run_dir, env), ignore_errors=True)
+        shutil.rmtree(self._keys_dir / env, ignore_errors=True)
+
+    def remove_others(self, envs: Iterable[str]) -> None:
+        """Leftovers of envs that the store does not know."""
+        known = set(envs)
+        for parent in (self._run_dir / "envs", self._keys_dir):
+            for directory in parent.iterdir() if parent.is_dir() else ():
+                if directory.name not in known:
+                    shutil.rmtree(directory, ignore_errors=True)
+
+    @staticmethod
+    def _refresh(path: Path, text: str, mode: int) -> None:
+        """Leaves the file alone where nothing changed: clients look at its times."""
+        try:
+            if path.read_text() == text:
+                return
+        except (OSError, UnicodeDecodeError):
+            pass
+        replace(path, text, mode)

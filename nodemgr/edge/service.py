@@ -1,0 +1,274 @@
+"""The manager as a whole: everything put together in the right order, run until a signal, taken apart again.
+
+Knows: all edges, and what must exist before what. Must not know: what any of them does.
+
+Nothing is told to clients before the store, the GPUs and the ledgers of running tasks are known again; at the end leases
+stay as they are, for the next manager to find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import signal
+import socket
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from nodemgr.core import events
+from nodemgr.core.manager import State
+from nodemgr.core.model import Gpu
+from nodemgr.edge import log, rundir, systemd
+from nodemgr.edge.ask import Questions
+from nodemgr.edge.clients import ClientServer
+from nodemgr.edge.clock import Clock, RealClock
+from nodemgr.edge.control import Control
+from nodemgr.edge.daemon import LEDGER_META, Daemon
+from nodemgr.edge.envs import Envs
+from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
+from nodemgr.edge.journal import Journal
+from nodemgr.edge.ledgers import LedgerFiles, Ledgers
+from nodemgr.edge.orders import Administration
+from nodemgr.edge.processes import boot_id, pid_of
+from nodemgr.edge.settings import Settings
+from nodemgr.edge.store import CommitHook, Store, StoreUnusable
+from nodemgr.edge.udp import UdpServer
+from nodemgr.edge.views import Views
+
+CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
+"""Under --simulate alone: `before:N` or `after:N`, the manager kills itself around its Nth commit."""
+BOOT_META = "boot_id"
+
+
+class ServiceFault(Exception):
+    """The manager cannot start. One line, with what to do."""
+
+
+class _Crash(CommitHook):
+    """Dies as kill -9 would, for tests of what is found again."""
+
+    def __init__(self, when: str, commit: int) -> None:
+        self._when = when
+        self._commit = commit
+
+    def before(self, commit: int) -> None:
+        self._die("before", commit)
+
+    def after(self, commit: int) -> None:
+        self._die("after", commit)
+
+    def _die(self, when: str, commit: int) -> None:
+        if when == self._when and commit == self._commit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _crash_hook() -> CommitHook | None:
+    when, _, commit = os.environ.get(CRASH_VARIABLE, "").partition(":")
+    return _Crash(when, int(commit)) if when in ("before", "after") and commit.isdigit() else None
+
+
+class Service:
+    """One manager. `open` may raise ServiceFault and leaves nothing behind then; `run` returns at SIGTERM or SIGINT."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        gpus: Callable[[list[Gpu]], GpuSource] | None = None,
+        commit_hook: CommitHook | None = None,
+    ) -> None:
+        """`clock`, `gpus` (given those that must keep their index) and `commit_hook` are a test's places to put its own."""
+        self.settings = settings
+        self.clock = clock or RealClock()
+        self._make_gpus = gpus or self._nvml
+        self._commit_hook = commit_hook or (_crash_hook() if settings.simulate else None)
+        self.loop = asyncio.new_event_loop()
+        self._closing = contextlib.ExitStack()
+        self.daemon: Daemon
+        self.gpus: GpuWatcher
+
+    # -- start --
+
+    def open(self) -> None:
+        """Everything up to the point where clients can be answered. Raises ServiceFault."""
+        with contextlib.ExitStack() as stack:
+            self._closing = stack
+            try:
+                self._open(stack)
+            except (rundir.RunDirError, StoreUnusable, NvmlUnavailable) as error:
+                raise ServiceFault(str(error)) from None
+            except (OSError, zmq.ZMQError) as error:
+                raise ServiceFault(f"cannot start: {error}") from None
+            self._closing = stack.pop_all()
+
+    def _open(self, stack: contextlib.ExitStack) -> None:
+        settings = self.settings
+        stack.callback(self.loop.close)
+        self.loop.set_exception_handler(_log_exception)
+        _raise_descriptor_limit()
+        rundir.prepare(settings.run_dir, settings.state_dir)
+        for descriptor in (rundir.lock(settings.run_dir), rundir.lock_state(settings.state_dir)):
+            stack.callback(os.close, descriptor)
+        store = Store(settings.state_dir, self._commit_hook)
+        stack.callback(store.close)
+        control = Control(self.loop, settings.run_dir, settings.group, self._when_fresh)
+        stack.callback(control.close)
+        journal = Journal(store, self.clock, control.publish)
+        rows = _read_rows(journal)
+        source = self._make_gpus(_held_gpus(rows))
+        stack.callback(source.close)
+        reading = source.read(self.clock.monotonic_ns())
+        if reading.fault is not None or not reading.gpus:
+            raise ServiceFault(reading.fault or "NVML knows no GPU: see nvidia-smi, or simulate a node with --simulate 4x80GiB")
+        present = {gpu.uuid for gpu in reading.gpus}
+        rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
+        self._assemble(stack, State.restore(settings.core, rows, self.clock.monotonic_ns()), journal, source, reading)
+        views = Views(self.daemon, settings, store)
+        control.orders = Administration(self.daemon, views).orders()
+        self.daemon.on_ask = Questions(self.daemon, views, self._when_fresh).received
+        self._resume(reading)
+        gc.collect()
+        gc.freeze()  # what lives for ever need not be looked at again
+        gc.set_threshold(20_000, 20, 50)
+
+    def _nvml(self, known: list[Gpu]) -> GpuSource:
+        if self.settings.simulate is None:
+            return Nvml(known=known)
+        from nodemgr.edge.simulated import prepare_node
+
+        directory = prepare_node(self.settings.run_dir / rundir.SIMULATOR_DIR, *self.settings.simulate)
+        return Nvml(directory, known)
+
+    def _assemble(
+        self, stack: contextlib.ExitStack, state: State, journal: Journal, source: GpuSource, reading: Reading
+    ) -> None:
+        settings, loop = self.settings, self.loop
+        ledgers = Ledgers(lambda env, files: journal.remember(LEDGER_META + env, None if files is None else files.to_json()))
+        stack.callback(ledgers.forget_all)
+        daemon = self.daemon = Daemon(loop, self.clock, state, journal, ledgers)
+        stack.callback(daemon.processes.close)
+        self.gpus = daemon.gpus = GpuWatcher(source, self.clock, loop, reading, daemon.gpus_read)
+        stack.callback(self.gpus.stop)
+        daemon.clients = ClientServer(loop, daemon, daemon.processes, self.clock, settings.max_connections_per_env)
+        stack.callback(daemon.clients.close_all)
+        if settings.udp is not None:
+            sock = UdpServer.bind(*settings.udp)
+            daemon.udp = UdpServer(loop, daemon, self.clock, sock)
+            stack.callback(daemon.udp.close_all)
+        dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
+        dirs.remove_others(state.envs)
+        library_directory = settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None
+        daemon.envs = Envs(state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory)
+
+    def _resume(self, reading: Reading) -> None:
+        """What an earlier manager left: its running tasks are found, its dead are buried."""
+        daemon, journal = self.daemon, self.daemon.journal
+        meta = journal.meta()
+        same_boot = meta.get(BOOT_META) == boot_id()
+        journal.remember(BOOT_META, boot_id())
+        gone = [key for key, pid in daemon.state.watched() if not daemon.resume_watching(key, pid, same_boot)]
+        prefix = len(LEDGER_META)
+        files = {key[prefix:]: LedgerFiles.from_json(text) for key, text in meta.items() if key.startswith(LEDGER_META)}
+        daemon.recover(files, set(gone))
+        wall_ns = self.clock.wall_ns()
+        daemon.submit(events.GpusChanged(reading.gpus, wall_ns))
+        for key in gone:
+            residue = reading.of_process(pid_of(key) or 0) if same_boot else {}
+            daemon.submit(events.ProcessGone(key, wall_ns, residue))
+        daemon.match()
+        daemon.tick()
+        daemon.envs.refresh_all()
+        journal.note("manager.started", pid=os.getpid(), tasks=len(daemon.state.tasks), waiting=len(daemon.state.requests))
+
+    def _udp_address(self) -> str:
+        """What a client's settings name: what the administrator said, else where we listen."""
+        if self.settings.client_address is not None:
+            return self.settings.client_address
+        assert self.daemon.udp is not None
+        host, port = self.daemon.udp.address
+        if host in ("0.0.0.0", "::"):  # everywhere: the client must know one of this machine's names
+            host = socket.gethostbyname(socket.gethostname()) if host == "0.0.0.0" else "::1"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _when_fresh(self, then: Any) -> None:
+        self.daemon.when_fresh(then)
+
+    # -- run and end --
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT. Leases stay."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.loop.add_signal_handler(number, self.loop.stop)
+        log.say(self._ready_line())
+        systemd.notify("READY=1")
+        self._pat_watchdog()
+        try:
+            self.loop.run_forever()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Clean and at once; what runs goes on."""
+        systemd.notify("STOPPING=1")
+        with contextlib.suppress(AttributeError):  # open() did not get so far
+            self.daemon.journal.note("manager.stopping", pid=os.getpid(), tasks=len(self.daemon.state.tasks))
+        self._closing.close()
+
+    def _ready_line(self) -> str:
+        gpus, settings = self.daemon.state.gpus, self.settings
+        kind = "simulated GPUs" if settings.simulate else "GPUs"
+        tasks = f", {len(self.daemon.state.tasks)} running tasks found again" if self.daemon.state.tasks else ""
+        udp = f", clients also on UDP {self._udp_address()}" if self.daemon.udp is not None else ""
+        return f"ready on {settings.run_dir}: {len(gpus)} {kind}, {len(self.daemon.state.envs)} environments{tasks}{udp}"
+
+    def _pat_watchdog(self) -> None:
+        period_s = systemd.watchdog_period_s()
+        if period_s is not None:
+            systemd.notify("WATCHDOG=1")
+            self.loop.call_later(period_s, self._pat_watchdog)
+
+
+def serve(settings: Settings) -> None:
+    """Runs a manager until it is told to end. Raises ServiceFault."""
+    service = Service(settings)
+    service.open()
+    service.run()
+
+
+def _read_rows(journal: Journal) -> list[tuple[str, str, Any]]:
+    try:
+        return journal.rows()
+    except (ValueError, TypeError, KeyError) as error:
+        raise ServiceFault(
+            f"the store has a row that this version cannot read ({error}): install the version that wrote it, or name another --state-dir"
+        ) from None
+
+
+def _held_gpus(rows: list[tuple[str, str, Any]]) -> list[Gpu]:
+    """GPUs that keep their index, and are shown as ill if they are missing. One that is gone, and that nobody holds or has
+    memory on, was taken out."""
+    held = {value.uuid for kind, _, value in rows if kind in ("grant", "residue")}
+    return [value for kind, _, value in rows if kind == "gpu" and value.uuid in held]
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A fault in one callback is a fault of ours, to be seen; the manager goes on."""
+    error = context.get("exception")
+    log.say(f"internal fault: {context.get('message')}: {error!r}")
+    if error is not None:
+        for line in traceback.format_exception(error):
+            for part in line.rstrip().splitlines():
+                log.say(f"  {part}")

@@ -1,0 +1,68 @@
+"""One speaking client, whatever it came by: what the kernel or a MAC says of it, and how to answer it.
+
+Knows: what both transports have in common. Must not know: sockets, what a verb means.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from nodemgr.core.events import Caller
+from nodemgr.core.model import ConnectionId, ProcessKey, Transport
+from nodemgr.edge.processes import Identity
+from nodemgr.edge.wire import Message, Value
+
+
+class Session:
+    """A connection over UNIX, or a client id over UDP. Subclasses say how to answer."""
+
+    __slots__ = ("asked", "connection", "env", "key", "pid", "transport", "user")
+
+    def __init__(self, connection: ConnectionId, env: str, key: ProcessKey, transport: Transport, pid: int | None, user: str) -> None:
+        self.connection = connection
+        self.env = env
+        self.key = key
+        self.transport = transport
+        self.pid = pid
+        self.user = user
+        self.asked = False
+        """True once the core has heard of it: then it is told of the end."""
+
+    def ancestors(self) -> tuple[int, ...]:
+        return ()
+
+    def may_enter(self) -> bool:
+        """Whether the env's quota, as it is now, lets this user in."""
+        return True
+
+    def caller(self) -> Caller:
+        return Caller(self.connection, self.env, self.key, self.transport, self.pid, self.user, self.ancestors())
+
+    def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
+        """Sends one message, sooner or later; a client that is gone or does not read gets nothing. Never raises."""
+        raise NotImplementedError
+
+    def beats_fast(self, fast: bool) -> None:
+        """Whether a beat may be noted without asking the core (the process holds or waits, and is not stalled)."""
+
+
+class Hub(Protocol):
+    """What the transports need of the daemon."""
+
+    last_beat_ns: dict[ProcessKey, int]
+    """Of every process that holds or waits; the transports write the times of its beats."""
+    counters: Counter[str]
+
+    def next_connection(self) -> ConnectionId: ...
+
+    def opened(self, session: Session) -> None: ...
+
+    def received(self, session: Session, message: Message, fds: list[int]) -> None:
+        """A message that is whole and says who sent it. Takes the descriptors over."""
+        ...
+
+    def closed(self, session: Session) -> None: ...
+
+    def may_enter(self, env: str, identity: Identity) -> bool: ...

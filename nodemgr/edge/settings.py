@@ -1,0 +1,224 @@
+"""The manager's settings: one table of options, read from flags, environment variables and config.toml, in that order.
+
+Knows: each option's name, type, limits and default. Must not know: what an option does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nodemgr.core.model import Config
+from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
+from nodemgr.units import UnitError, parse_node
+
+ENV_PREFIX = "NODEMGR_"
+SYSTEM_CONFIG_FILE = Path("/etc/nodemgr/config.toml")
+
+
+class SettingsError(ValueError):
+    """One line: which setting, where it was said, what is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that `nodemgr serve` can be told."""
+
+    run_dir: Path
+    state_dir: Path
+    core: Config = field(default_factory=Config)
+    simulate: tuple[int, int] | None = None
+    """GPUs and bytes per GPU of a simulated node; None: the real one."""
+    udp: tuple[str, int] | None = None
+    """Host and port to listen on; port 0 takes a free one."""
+    group: str = "nodemgr"
+    """Its members may use the control socket, beside root and the manager's own user."""
+    max_connections_per_env: int = 1_100
+    """A little above the processes that a ledger holds, so that waiters and questions find room."""
+    client_address: str | None = None
+    """Where clients of UDP environments reach this manager, if it differs from `udp` (NAT, 0.0.0.0): HOST:PORT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table."""
+
+    name: str
+    parse: Callable[[object], object]
+    core: bool = False
+    """True: a field of core.Config, else of Settings."""
+
+
+def _integer(low: int, high: int) -> Callable[[object], object]:
+    def parse(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise SettingsError(f"must be a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _ratio(low: float, high: float) -> Callable[[object], object]:
+    def parse(value: object) -> float:
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise SettingsError(f"must be a number from {low} to {high}") from None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise SettingsError(f"must be a number from {low} to {high}")
+        return float(value)
+
+    return parse
+
+
+def _choice(*names: str) -> Callable[[object], object]:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise SettingsError(f"must be one of {', '.join(names)}")
+        return value
+
+    return parse
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise SettingsError("must be a text that is not empty")
+    return value
+
+
+def _path(value: object) -> Path:
+    if isinstance(value, Path):
+        return value.absolute()
+    return Path(_text(value)).absolute()
+
+
+def _node(value: object) -> tuple[int, int]:
+    try:
+        return parse_node(_text(value))
+    except UnitError as error:
+        raise SettingsError(str(error)) from None
+
+
+def parse_address(value: object) -> tuple[str, int]:
+    """(host, port) of `HOST:PORT`, IPv6 hosts in brackets. Raises SettingsError."""
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", _text(value), re.ASCII)
+    if match is None or int(match[2]) > 65_535:
+        raise SettingsError(f"{value!r} must be HOST:PORT, e.g. 127.0.0.1:7000")
+    return match[1].strip("[]"), int(match[2])
+
+
+def _client_address(value: object) -> str:
+    parse_address(value)
+    return str(value)
+
+
+def _queues(value: object) -> tuple[tuple[str, int], ...]:
+    """`{high = 300, normal = 200}`, or as text `high=300,normal=200`; a higher rank goes first."""
+    if isinstance(value, str):
+        value = dict(part.partition("=")[::2] for part in value.split(","))
+    if not isinstance(value, Mapping) or not value:
+        raise SettingsError("must be a table of queue names and ranks, e.g. high=300, normal=200")
+    queues = []
+    rank = _integer(0, 1_000_000)
+    for name, number in value.items():
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,31}", str(name), re.ASCII):
+            raise SettingsError(f"{name!r} is no name of a queue: 1 to 32 of a-z 0-9 . _ -")
+        queues.append((str(name), int(str(rank(number)))))
+    if "normal" not in dict(queues):
+        raise SettingsError("must hold the queue normal, which quotas name by default")
+    return tuple(sorted(queues, key=lambda queue: -queue[1]))
+
+
+OPTIONS = (
+    Option("run_dir", _path),
+    Option("state_dir", _path),
+    Option("simulate", _node),
+    Option("udp", parse_address),
+    Option("client_address", _client_address),
+    Option("group", _text),
+    Option("max_connections_per_env", _integer(1, 100_000)),
+    Option("beat_ms", _integer(10, 60_000), core=True),
+    Option("timeout_ms", _integer(50, 3_600_000), core=True),
+    Option("max_tasks_per_gpu", _integer(1, 1_024), core=True),
+    Option("memory_overcommit", _ratio(0.1, 16.0), core=True),
+    Option("stalled", _choice("keep", "kill"), core=True),
+    Option("stalled_grace_ms", _integer(0, 86_400_000), core=True),
+    Option("queues", _queues, core=True),
+)
+BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def _parse(option: Option, value: object, where: str) -> object:
+    try:
+        return option.parse(value)
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from None
+
+
+def _line_of(text: str, key: str) -> int:
+    """tomllib tells no lines: the first one that begins with this key, bare, quoted or as a table."""
+    pattern = re.compile(rf"""^\s*(?:\[\s*)?["']?{re.escape(key)}["']?\s*(?:=|\]|\.)""", re.MULTILINE)
+    match = pattern.search(text)
+    return text.count("\n", 0, match.end()) + 1 if match else 1
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        table: dict[str, Any] = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: {error}") from None
+    said = {}
+    for key, value in table.items():
+        where = f"{path}, line {_line_of(text, key)}"
+        if key not in BY_NAME:
+            raise SettingsError(f"{where}: unknown setting {key!r} (known: {', '.join(sorted(BY_NAME))})")
+        said[key] = _parse(BY_NAME[key], value, f"{where}: {key}")
+    return said
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    return {
+        option.name: _parse(option, environment[variable], variable)
+        for option in OPTIONS
+        if environment.get(variable := ENV_PREFIX + option.name.upper())
+    }
+
+
+def load(
+    flags: Mapping[str, object] | None = None, config_file: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from flags (None: not said) over environment over file over defaults. Raises SettingsError.
+
+    Without `config_file`, /etc/nodemgr/config.toml is read where root runs the node's manager and it exists.
+    """
+    if config_file is None and os.geteuid() == 0 and default_run_dir() == SYSTEM_RUN_DIR and SYSTEM_CONFIG_FILE.exists():
+        config_file = SYSTEM_CONFIG_FILE
+    said: dict[str, object] = {}
+    if config_file is not None:
+        said |= _from_file(config_file)
+    said |= _from_environment(os.environ if environment is None else environment)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            said[name] = _parse(BY_NAME[name], value, "--" + name.replace("_", "-"))
+    core = {name: value for name, value in said.items() if BY_NAME[name].core}
+    rest = {name: value for name, value in said.items() if not BY_NAME[name].core}
+    rest.setdefault("run_dir", default_run_dir().absolute())
+    rest.setdefault("state_dir", default_state_dir().absolute())
+    settings = Settings(core=Config(**core), **rest)  # type: ignore[arg-type]
+    if settings.core.timeout_ms < 2 * settings.core.beat_ms:
+        raise SettingsError(
+            f"timeout_ms ({settings.core.timeout_ms}) must be at least twice beat_ms ({settings.core.beat_ms}), "
+            "else one late beat ends a task"
+        )
+    return settings

@@ -1,0 +1,292 @@
+"""What survives a kill -9: one SQLite database in WAL mode, written by one connection, in the manager's loop.
+
+Knows: SQL, files, the rows' outer form (kind, key, JSON text). Must not know: what a row means.
+
+One commit per step of the core, before anything of that step is told to anybody (DESIGN.md, promise 3). Leases are
+written with synchronous=NORMAL, which survives the death of the manager; quotas with FULL, which survives the machine's.
+Checkpoints run in a thread of their own, on a connection of their own. A failed commit leaves the database as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE_NAME = "state.db"
+APPLICATION_ID = 0x4E4D4752  # "NMGR"
+SCHEMA_VERSION = 1
+KEPT_EVENTS = 100_000
+KEPT_RECORDS = 1_000_000
+TRIM_EVERY = 1_000
+"""Old events and records are dropped when a number divides by this: the bound is kept to within it."""
+CHECKPOINT_BYTES = 4 * 2**20
+WAL_LIMIT_BYTES = 64 * 2**20
+"""Beyond this a checkpoint makes writers wait until the log can begin anew."""
+LOOK_EVERY_COMMITS = 64
+BUSY_MS = 1_000
+
+SCHEMA = f"""
+CREATE TABLE current (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
+CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, granted_wall_ns INTEGER NOT NULL, value TEXT NOT NULL);
+CREATE INDEX records_of_env ON records (env, record_id);
+CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+REASONS = {
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_BUSY": "another program holds the database locked",
+    "SQLITE_LOCKED": "another program holds the database locked",
+    "SQLITE_READONLY": "the file is read-only",
+    "SQLITE_IOERR": "the disk answers with an I/O error",
+    "SQLITE_CORRUPT": "the database is damaged",
+}
+
+
+class StoreUnusable(Exception):
+    """The manager cannot start on this database; the message says what to do. The file was not touched."""
+
+
+class StoreFailed(Exception):
+    """A commit did not happen; the database is as before. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRow:
+    record_id: int
+    env: str
+    granted_wall_ns: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    sequence: int
+    value: str
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one commit writes. `current`: (kind, key) to JSON text, None deletes."""
+
+    current: dict[tuple[str, str], str | None]
+    records: list[RecordRow]
+    events: list[EventRow]
+    meta: dict[str, str | None]
+
+    @classmethod
+    def empty(cls) -> Batch:
+        return cls({}, [], [], {})
+
+    def __bool__(self) -> bool:
+        return bool(self.current or self.records or self.events or self.meta)
+
+    def add(self, later: Batch) -> None:
+        """What was to be written later, on top of this."""
+        self.current |= later.current
+        self.records += later.records
+        self.events += later.events
+        self.meta |= later.meta
+
+
+class CommitHook:
+    """Called before and after each commit; a test's place to fail or to die. Does nothing itself."""
+
+    def before(self, commit: int) -> None: ...
+
+    def after(self, commit: int) -> None: ...
+
+
+def _describe(error: sqlite3.Error) -> str:
+    name = getattr(error, "sqlite_errorname", "") or ""
+    known = next((text for prefix, text in REASONS.items() if name.startswith(prefix)), None)
+    return f"{known} ({error})" if known else str(error)
+
+
+class Store:
+    """The open database. All methods but those of the checkpoint thread belong to the thread that opened it."""
+
+    def __init__(self, directory: Path, hook: CommitHook | None = None) -> None:
+        """Raises StoreUnusable with one line; never overwrites what it does not understand."""
+        self.path = directory / FILE_NAME
+        self._hook = hook or CommitHook()
+        self._commits = 0
+        self._failing = False
+        self._synchronous = "NORMAL"
+        self._checkpoint: threading.Thread | None = None
+        try:
+            self._db = self._connect()
+            self._check()
+        except sqlite3.Error as error:
+            raise StoreUnusable(self._advice(_describe(error))) from None
+
+    def _advice(self, why: str) -> str:
+        return (
+            f"{self.path}: {why}; the manager does not start on it, and leaves it as it is. "
+            f"Free the disk or put a backup in its place; to begin without quotas and history, move it and its -wal and -shm away"
+        )
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1_000)
+        try:
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # reads the header: not a database?
+            application, version, tables = (
+                db.execute(query).fetchone()[0]
+                for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
+            )
+            if tables and application != APPLICATION_ID:
+                raise StoreUnusable(self._advice("this is another program's database"))
+            if version > SCHEMA_VERSION:
+                raise StoreUnusable(
+                    f"{self.path} was written by a newer nodemgr (schema {version}, this one knows {SCHEMA_VERSION}): "
+                    "install that version again, or name another --state-dir"
+                )
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute("PRAGMA wal_autocheckpoint = 0")
+            db.execute("PRAGMA journal_size_limit = 0")
+            if not tables:
+                db.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _check(self) -> None:
+        verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            self._db.close()
+            raise StoreUnusable(self._advice(f"the database is damaged ({' '.join(str(verdict).split())})"))
+
+    # -- writing --
+
+    def commit(self, batch: Batch, *, durable: bool = False) -> None:
+        """Writes all of it or nothing. `durable`: also through a power failure. Raises StoreFailed."""
+        self._commits += 1
+        self._hook.before(self._commits)
+        try:
+            self._set_synchronous("FULL" if durable else "NORMAL")
+            self._db.execute("BEGIN IMMEDIATE")
+            self._write(batch)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.rollback()
+            self._be_patient(False)
+            raise StoreFailed(f"{self.path}: {_describe(error)}") from None
+        self._be_patient(True)
+        self._hook.after(self._commits)
+        if self._commits % LOOK_EVERY_COMMITS == 0:
+            self._look_at_log()
+
+    def _set_synchronous(self, mode: str) -> None:
+        if mode != self._synchronous:
+            self._db.execute(f"PRAGMA synchronous = {mode}")
+            self._synchronous = mode
+
+    def _be_patient(self, patient: bool) -> None:
+        """While it fails, nobody waits for a lock: each try would hold up the loop again."""
+        if self._failing is patient:
+            self._failing = not patient
+            self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS if patient else 0}")
+
+    def _write(self, batch: Batch) -> None:
+        execute = self._db.execute
+        for (kind, key), value in batch.current.items():
+            if value is None:
+                execute("DELETE FROM current WHERE kind = ? AND key = ?", (kind, key))
+            else:
+                execute("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", (kind, key, value))
+        for record in batch.records:
+            execute(
+                "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)",
+                (record.record_id, record.env, record.granted_wall_ns, record.value),
+            )
+            if record.record_id % TRIM_EVERY == 0:
+                execute("DELETE FROM records WHERE record_id <= ?", (record.record_id - KEPT_RECORDS,))
+        for event in batch.events:
+            execute("INSERT OR REPLACE INTO events VALUES (?, ?)", (event.sequence, event.value))
+            if event.sequence % TRIM_EVERY == 0:
+                execute("DELETE FROM events WHERE sequence <= ?", (event.sequence - KEPT_EVENTS,))
+        for name, text in batch.meta.items():
+            if text is None:
+                execute("DELETE FROM meta WHERE key = ?", (name,))
+            else:
+                execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
+
+    # -- the log --
+
+    def _look_at_log(self) -> None:
+        size_bytes = self.log_bytes()
+        if size_bytes < CHECKPOINT_BYTES or (self._checkpoint is not None and self._checkpoint.is_alive()):
+            return
+        mode = "RESTART" if size_bytes > WAL_LIMIT_BYTES else "PASSIVE"
+        self._checkpoint = threading.Thread(target=_checkpoint, args=(self.path, mode), name="checkpoint", daemon=True)
+        self._checkpoint.start()
+
+    def log_bytes(self) -> int:
+        try:
+            return os.stat(f"{self.path}-wal").st_size
+        except OSError:
+            return 0
+
+    # -- reading --
+
+    def current(self) -> Iterator[tuple[str, str, str]]:
+        """(kind, key, JSON text) of every row of the state."""
+        yield from self._db.execute("SELECT kind, key, value FROM current")
+
+    def records(self, env: str | None = None, since_wall_ns: int = 0, limit: int = KEPT_RECORDS) -> list[str]:
+        """JSON texts, oldest first: the last `limit` of those granted at or after `since_wall_ns`."""
+        where, arguments = "granted_wall_ns >= ?", [since_wall_ns]
+        if env is not None:
+            where += " AND env = ?"
+        query = f"SELECT value FROM records WHERE {where} ORDER BY record_id DESC LIMIT ?"
+        rows = self._db.execute(query, (*arguments, *([env] if env is not None else []), limit)).fetchall()
+        return [value for (value,) in reversed(rows)]
+
+    def events(self, since: int | None, limit: int) -> list[str]:
+        """JSON texts, oldest first: the first `limit` after sequence `since`, or without it the last `limit`."""
+        if since is not None:
+            rows = self._db.execute("SELECT value FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?", (since, limit))
+            return [value for (value,) in rows]
+        rows = self._db.execute("SELECT value FROM events ORDER BY sequence DESC LIMIT ?", (limit,))
+        return [value for (value,) in reversed(rows.fetchall())]
+
+    def last_sequence(self) -> int:
+        return int(self._db.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0])
+
+    def last_record(self) -> int:
+        return int(self._db.execute("SELECT coalesce(max(record_id), 0) FROM records").fetchone()[0])
+
+    def meta(self) -> dict[str, str]:
+        return dict(self._db.execute("SELECT key, value FROM meta"))
+
+    def free_bytes(self) -> int:
+        """Room for an unprivileged writer on the database's disk."""
+        figures = os.statvfs(self.path.parent)
+        return figures.f_bavail * figures.f_frsize
+
+    def close(self) -> None:
+        """Ends cleanly, with a short log; a second call does nothing."""
+        if self._checkpoint is not None:
+            self._checkpoint.join(timeout=5)
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA busy_timeout = 0")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.close()
+
+
+def _checkpoint(path: Path, mode: str) -> None:
+    """In its own thread: the log's pages into the database. A failure shows itself at the next commit or checkpoint."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1_000)) as db:
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute(f"PRAGMA wal_checkpoint({mode})")
+

@@ -1,0 +1,136 @@
+"""A client that speaks the wire by hand: a process of its own (the kernel's word on it is what counts), driven line by line.
+
+Run as a program it obeys JSON orders on stdin and answers each with one JSON line. It shares no code with nodemgr on
+purpose: what it sends and reads is the contract's text.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import mmap
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+
+LIMITS, USAGE = 0, 1
+SLOTS = 1024
+
+
+class Client:
+    def __init__(self) -> None:
+        self.sock: socket.socket | None = None
+        self.fds: list[int] = []
+
+    def do_connect(self, path: str) -> dict:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.settimeout(20)
+        self.sock.connect(path)
+        return {}
+
+    def do_close(self) -> dict:
+        self.sock.close()
+        self.sock = None
+        return {}
+
+    def do_send(self, text: str, with_fds: bool = False) -> dict:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", self.fds))] if with_fds else []
+        self.sock.sendmsg([text.encode("latin-1")], rights)
+        return {}
+
+    def do_flood(self, text: str, count: int) -> dict:
+        for _ in range(count):
+            self.sock.send(text.encode("latin-1"))
+        return {}
+
+    def do_send_from_child(self, text: str) -> dict:
+        """A forked child writes on the connection that it inherited."""
+        pid = os.fork()
+        if pid == 0:
+            self.sock.send(text.encode("latin-1"))
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return {"pid": pid}
+
+    def do_receive(self, timeout_s: float = 20.0) -> dict:
+        """The next packet, or null where none comes or (with "end") the manager is gone."""
+        if not select.select([self.sock], [], [], timeout_s)[0]:
+            return {"text": None}
+        packet, ancillary, _, _ = self.sock.recvmsg(65_536, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
+        for _, kind, data in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                self.do_drop_fds()
+                self.fds = array.array("i", data).tolist()
+        return {"text": packet.decode("latin-1") if packet else None, "end": not packet, "fds": len(self.fds)}
+
+    def do_drop_fds(self) -> dict:
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+        return {}
+
+    def do_inodes(self) -> dict:
+        return {"inodes": [os.fstat(fd).st_ino for fd in self.fds]}
+
+    def do_map(self) -> dict:
+        """Keeps the usage file mapped, as a program does that closed the descriptor."""
+        self.mapping = mmap.mmap(self.fds[USAGE], os.fstat(self.fds[USAGE]).st_size)
+        self.limits_mapping = mmap.mmap(self.fds[LIMITS], os.fstat(self.fds[LIMITS]).st_size, mmap.MAP_SHARED, mmap.PROT_READ)
+        return {}
+
+    def do_charge(self, row: int, slot: int, generation: int, size: int) -> dict:
+        """Writes a word of the ledger, true or not."""
+        with mmap.mmap(self.fds[USAGE], os.fstat(self.fds[USAGE]).st_size) as words:
+            struct.pack_into("=Q", words, 8 * (row * SLOTS + slot), generation << 48 | size)
+        return {}
+
+    def do_word(self, row: int, slot: int) -> dict:
+        with mmap.mmap(self.fds[USAGE], os.fstat(self.fds[USAGE]).st_size) as words:
+            word = struct.unpack_from("=Q", words, 8 * (row * SLOTS + slot))[0]
+        return {"generation": word >> 48, "size": word & (1 << 48) - 1}
+
+    def do_limit(self, row: int) -> dict:
+        """Reads limit and correction of a row: header 64 bytes, rows of 128 with the UUID in the first 48."""
+        with mmap.mmap(self.fds[LIMITS], os.fstat(self.fds[LIMITS]).st_size, mmap.MAP_SHARED, mmap.PROT_READ) as limits:
+            limit, total, correction = struct.unpack_from("=3Q", limits, 64 + 128 * row + 48)
+        return {"limit": limit, "total": total, "correction": correction}
+
+    def do_beat_every(self, text: str, period_s: float) -> dict:
+        """Beats in the background until the process ends."""
+
+        def run() -> None:
+            while True:
+                with contextlib.suppress(OSError, AttributeError):
+                    self.sock.send(text.encode())
+                time.sleep(period_s)
+
+        threading.Thread(target=run, daemon=True).start()
+        return {}
+
+    def do_spawn(self) -> dict:
+        """A child of its own to obey: it reads the rest of our orders, we wait."""
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
+            os._exit(0)
+        return {"pid": os.getpid()}
+
+
+def main() -> None:
+    client = Client()
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            answer = getattr(client, "do_" + order.pop("do"))(**order)
+        except OSError as error:
+            answer = {"error": error.strerror or str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""A real `nodemgr serve` as a child process, in a short temporary directory; its events awaited, never slept for."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nodemgr.edge.control_client import ControlClient, EventStream, ManagerUnreachable
+from nodemgr.paths import env_dir, payload_dir
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENCE_S = 20.0
+"""How long a test waits for what must happen; never how long something takes."""
+
+
+class Events:
+    """The stream, read forward: each `expect` takes the next event that matches and skips what stood before it."""
+
+    def __init__(self, run_dir: Path, since: int | None) -> None:
+        self._stream = EventStream(run_dir)
+        self._iterator: Iterator[dict[str, Any]] | None = None
+        self._since = since
+        self.seen: list[dict[str, Any]] = []
+
+    def expect(self, name: str, timeout_s: float = PATIENCE_S, **fields: object) -> dict[str, Any]:
+        """The next event of this name with these fields. Fails with all that came instead."""
+        skipped = []
+        for event in self._stream.follow(self._since, timeout_s):
+            self._since = event["sequence"]
+            self.seen.append(event)
+            if event["name"] == name and all(event.get(key) == value for key, value in fields.items()):
+                return event
+            skipped.append(event)
+        lines = "\n".join(f"  {event}" for event in skipped) or "  nothing"
+        raise AssertionError(f"no {name} with {fields} within {timeout_s} s; instead came\n{lines}")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class Manager:
+    """One manager, started and stopped at will on the same run and state directories."""
+
+    def __init__(self, simulate: str | None = "4x80GiB", options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
+        self.run_dir = self.directory / "run"
+        self.state_dir = self.directory / "state"
+        self.options = [*(["--simulate", simulate] if simulate else []), *options]
+        self.environment = dict(environment or {})
+        self.process: subprocess.Popen[bytes] | None = None
+        self._log = b""
+        self._streams: list[Events] = []
+        self._programs: list[subprocess.Popen[str]] = []
+
+    # -- the manager --
+
+    def start(self, *, wait: bool = True) -> Manager:
+        """Returns when it says that it is ready; fails with its words if it ends instead."""
+        command = [sys.executable, "-m", "nodemgr", "serve", "--run-dir", str(self.run_dir), "--state-dir", str(self.state_dir)]
+        environment = {**os.environ, **self.environment}
+        self.process = subprocess.Popen(
+            [*command, *self.options], cwd=ROOT, env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        if wait:
+            self.wait_for_line("ready on ")
+        return self
+
+    def wait_for_line(self, text: str, timeout_s: float = PATIENCE_S) -> None:
+        """Until the manager's stderr holds this text."""
+        assert self.process is not None
+        assert self.process.stderr is not None
+        deadline = time.monotonic() + timeout_s
+        start = len(self._log)
+        while text.encode() not in self._log[start:]:
+            ready, _, _ = select.select([self.process.stderr], [], [], max(0.0, deadline - time.monotonic()))
+            chunk = os.read(self.process.stderr.fileno(), 65_536) if ready else b""
+            if not chunk:
+                raise AssertionError(f"the manager did not say {text!r}; it said:\n{self._log.decode(errors='replace')}")
+            self._log += chunk
+
+    @property
+    def log(self) -> str:
+        """All that it has said so far."""
+        if self.process is not None and self.process.stderr is not None and not self.process.stderr.closed:
+            while select.select([self.process.stderr], [], [], 0)[0]:
+                chunk = os.read(self.process.stderr.fileno(), 65_536)
+                if not chunk:
+                    break
+                self._log += chunk
+        return self._log.decode(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """SIGKILL, as a crash; its exit code."""
+        return self._end(signal.SIGKILL)
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Until it ends by itself; its exit code."""
+        assert self.process is not None
+        code = self.process.wait(timeout_s)
+        _ = self.log
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        self.process = None
+        return code
+
+    def _end(self, number: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.wait()
+
+    def restart(self) -> None:
+        """A crash and a new start."""
+        self.kill()
+        self.start()
+
+    # -- orders --
+
+    def call(self, verb: str, **arguments: object) -> dict[str, Any]:
+        with ControlClient(self.run_dir, timeout_s=PATIENCE_S) as client:
+            return client.call(verb, **arguments)
+
+    def quota(self, env: str, gpus: int, **arguments: object) -> dict[str, Any]:
+        return self.call("quota_set", env=env, gpus=gpus, **arguments)
+
+    def status(self) -> dict[str, Any]:
+        return self.call("status")
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        """Its row of the status."""
+        return next(task for task in self.status()["tasks"] if task["id"] == task_id)
+
+    def events(self, since: int | None = 0) -> Events:
+        """The stream from the beginning, or (None) from now on."""
+        stream = Events(self.run_dir, since)
+        self._streams.append(stream)
+        return stream
+
+    # -- environments --
+
+    def env_dir(self, env: str) -> Path:
+        return env_dir(self.run_dir, env)
+
+    def environment_of(self, env: str, *, shim: bool = True) -> dict[str, str]:
+        """What a program in the env finds around it (CONTRACT "Environment variables")."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("NODEMGR_", "CUDA_", "LD_"))}
+        found = {**inherited, "NODEMGR_ENV_DIR": str(self.env_dir(env)), "LD_LIBRARY_PATH": str(self.run_dir / "sim")}
+        if shim:
+            found["LD_PRELOAD"] = str(payload_dir() / "client_plugin" / "_lib" / "libnodemgr.so")
+        return found
+
+    def spawn(self, env: str, command: Sequence[str], *, shim: bool = True, **variables: str) -> subprocess.Popen[str]:
+        """Starts a program in the env, its output captured as text; ended with the manager if it still runs then."""
+        program = subprocess.Popen(
+            list(command), env={**self.environment_of(env, shim=shim), **variables}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self._programs.append(program)
+        return program
+
+    # -- the end --
+
+    def close(self) -> None:
+        """Ends what was started and leaves nothing behind."""
+        for stream in self._streams:
+            stream.close()
+        for program in self._programs:
+            if program.poll() is None:
+                program.kill()
+            program.communicate()
+        if self.process is not None:
+            with_text = self.log
+            if self._end(signal.SIGTERM) != 0:
+                raise AssertionError(f"the manager did not end cleanly:\n{with_text}{self.log}")
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def is_reachable(run_dir: Path) -> bool:
+    try:
+        with ControlClient(run_dir, timeout_s=1) as client:
+            client.call("ping")
+    except ManagerUnreachable:
+        return False
+    return True

@@ -1,0 +1,51 @@
+"""A program under test that prints one JSON object a line and goes on a step at each line of its input."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import subprocess
+import time
+from typing import Any
+
+PATIENCE_S = 120.0
+"""How long a step may take: importing PyTorch and making a context is slow on a cold disk."""
+
+
+class Program:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def line(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+        """Its next JSON line; what else it prints is passed over. Fails with its stderr where it ends or stays silent."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        while select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            text = self.process.stdout.readline()
+            if not text:
+                raise AssertionError(f"it ended with {self.process.wait()}:\n{self.process.stderr and self.process.stderr.read()}")
+            if text.startswith("{"):
+                found: dict[str, Any] = json.loads(text)
+                return found
+        raise AssertionError("it says nothing")
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def step(self) -> dict[str, Any]:
+        """Lets it go on, and returns what it says next."""
+        self.go()
+        return self.line()
+
+    def end(self) -> tuple[int, str]:
+        """Closes its input and waits: its exit code and all of its stderr."""
+        _, stderr = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, stderr
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
