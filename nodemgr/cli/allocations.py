@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from nodemgr import paths
 from nodemgr.cli import asking, options, tables
 from nodemgr.cli.tables import Column, Row
 
@@ -36,10 +38,18 @@ def _shown(record: Row, key: str) -> list[object]:
 @options.run_dir_option
 @options.json_option
 def command(env: str | None, since: int | None, run_dir: Path | None, as_json: bool) -> None:
-    """Show who was given which GPUs, when and why it ended (for admins)."""
-    said = {"env": env, "since_wall_ns": since}
-    result = asking.control(run_dir).call("allocations", **{key: value for key, value in said.items() if value is not None})
+    """Show who was given which GPUs, when and why it ended: of ENV, or of what this user may see."""
+    result = _ask(run_dir, env, {} if since is None else {"since_wall_ns": since})
+    result["allocations"] = [record for record in result["allocations"] if record["granted_wall_ns"] >= (since or 0)]
     if as_json:
         options.print_json(result)
     else:
-        tables.show(COLUMNS, result["allocations"], empty="Nothing was allocated yet.")
+        tables.show(COLUMNS, result["allocations"], empty="Nothing was allocated.")
+
+
+def _ask(run_dir: Path | None, env: str | None, said: dict[str, Any]) -> Any:
+    """An admin asks about any environment over his own way; a user as that environment's."""
+    directory = run_dir or paths.find_run_dir()
+    if env is not None and asking.may_control(directory):
+        return asking.Control(directory).call("allocations", env=env, **said)
+    return asking.own_or_all("allocations", run_dir=run_dir, env=env, **said)

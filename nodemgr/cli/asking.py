@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,14 @@ def control(run_dir: Path | None) -> Control:
             "what concerns your own environment: nodemgr status, release, doctor"
         )
     return Control(directory)
+
+
+def who() -> str:
+    """The user behind an order, as the manager's events tell it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 def may_control(run_dir: Path) -> bool | None:

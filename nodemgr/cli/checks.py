@@ -250,31 +250,12 @@ def driver(subject: Subject) -> Outcome:
     return Outcome(True, "libcuda.so.1 and libnvidia-ml.so.1 load")
 
 
-def gpus(subject: Subject) -> Outcome:
-    if subject.manager is None:
-        return Outcome(None, "no manager to ask")
-    found = asking.Control(subject.run_dir).call("status")["gpus"]
-    ill = [f"GPU {gpu['index']} is {gpu['state']}" for gpu in found if gpu["state"] != "healthy"]
-    if ill or not found:
-        return Outcome(False, "; ".join(ill) or "this node has no GPU")
-    return Outcome(True, f"{len(found)} healthy")
-
-
 def descriptors(subject: Subject) -> Outcome:
-    """Of the manager if it runs, else those that it would get from us."""
+    """Of a manager that would be started from here; a running one tells its own."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    who = "a manager started here"
-    if subject.manager is not None:
-        try:
-            limits = Path(f"/proc/{subject.manager['pid']}/limits").read_text()
-        except OSError as error:
-            return Outcome(None, f"/proc/{subject.manager['pid']}/limits: {error.strerror}")
-        match = re.search(r"^Max open files +\S+ +(\S+)", limits, re.MULTILINE)
-        hard = int(match[1]) if match and match[1] != "unlimited" else resource.RLIM_INFINITY
-        who = "the manager"
-    if hard == resource.RLIM_INFINITY:
-        return Outcome(True, f"{who} may open any number of files")
-    detail = f"{who} may open {hard} files, enough for {hard // DESCRIPTORS_PER_CLIENT} processes"
+    if subject.manager is not None or hard == resource.RLIM_INFINITY:
+        return Outcome(True, "the manager tells its own below" if subject.manager is not None else "any number")
+    detail = f"a manager started here may open {hard} files, enough for {hard // DESCRIPTORS_PER_CLIENT} processes"
     return Outcome(hard >= MIN_DESCRIPTORS, detail)
 
 
@@ -307,7 +288,7 @@ def _socket_fault(path: Path) -> str | None:
 
 
 def managers_own(subject: Subject) -> list[dict[str, Any]]:
-    """Store, NVML and the rest that only the manager sees."""
+    """Store, free space, NVML, GPUs, descriptors: what only the manager sees (nodemgr/edge/doctor.py)."""
     if subject.manager is None:
         return []
     return _told(asking.Control(subject.run_dir).call("doctor"))
@@ -401,8 +382,7 @@ CHECKS = (
     Check("modes", ON_NODE, modes, "stop the manager, remove the run directory, start it again"),
     Check("state", ON_NODE, state, "make room, and keep it the manager's own (chmod 700)"),
     Check("driver", ON_NODE, driver, "install the NVIDIA driver, or try without a GPU: nodemgr serve --simulate 4x80GiB"),
-    Check("gpus", ON_NODE, gpus, "see dmesg and nvidia-smi; leases on a lost GPU end with their tasks"),
-    Check("descriptors", ON_NODE, descriptors, "raise LimitNOFILE= of the manager's unit, or ulimit -Hn"),
+    Check("open files", ON_NODE, descriptors, "raise LimitNOFILE= of the manager's unit, or ulimit -Hn"),
     Check("environments", ON_NODE, env_directories, "set the quota once more (nodemgr quota set), which writes the directory anew"),
     Check("manager's own", ON_NODE, managers_own, RESTART),
     Check("env directory", IN_ENV, env_directory, "mount RUN/envs/ENV of the node at /run/nodemgr-env"),

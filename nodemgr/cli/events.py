@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
 BY_INDEX = {"gpus", "fresh_gpus"}
 """UUIDs that a person need not see where indices stand beside them."""
 DEFAULT_COUNT = 50
-MAX_COUNT = 100_000
+PAGE = 1_000
 
 
 @click.command(short_help="Show what happened on the node, and with --follow what happens.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 @click.option("--since", type=click.IntRange(min=0), metavar="SEQUENCE", help="Events after this sequence number.")
-@click.option("--count", "-n", type=click.IntRange(0, MAX_COUNT), help=f"At most so many past ones (default: the last {DEFAULT_COUNT}).")
+@click.option("--count", "-n", type=click.IntRange(min=0), help=f"So many past ones at most (without --since the last {DEFAULT_COUNT}).")
 @click.option("--name", "names", multiple=True, metavar="NAME", help="Only events of this name or family: task.granted, task (repeatable).")
 @options.run_dir_option
 @options.json_option
@@ -30,24 +31,29 @@ def command(
 ) -> None:
     """Show what happened on the node, oldest first (for admins). JSON is one object a line."""
     control = asking.control(run_dir)
-    said: dict[str, int] = {} if since is None else {"since": since}
-    if count is not None or since is None:
-        said["limit"] = DEFAULT_COUNT if count is None else count
-    past = control.call("events", **said)["events"]
-    for event in past:
+    last = since or 0
+    for event in _past(control, since, DEFAULT_COUNT if count is None and since is None else count):
+        last = event["sequence"]
         _print(event, names, as_json)
     if not follow:
         return
-    after = past[-1]["sequence"] if past else _newest(control, since)
-    for event in asking.follow(run_dir or paths.find_run_dir(), after):
+    if count == 0 and since is None:
+        last = max((event["sequence"] for event in _past(control, None, 1)), default=0)
+    for event in asking.follow(run_dir or paths.find_run_dir(), last):
         _print(event, names, as_json)
 
 
-def _newest(control: asking.Control, since: int | None) -> int:
-    if since is not None:
-        return since
-    newest = control.call("events", limit=1)["events"]
-    return int(newest[-1]["sequence"]) if newest else 0
+def _past(control: asking.Control, since: int | None, count: int | None) -> Iterator[tables.Row]:
+    """Stored events, oldest first: the last `count`, or the first `count` (None: all) after `since`."""
+    left = count
+    while left is None or left > 0:
+        limit = PAGE if left is None else min(left, PAGE) if since is not None else left
+        page = control.call("events", **({} if since is None else {"since": since}), limit=limit)["events"]
+        yield from page
+        if since is None or len(page) < limit:
+            return
+        since = page[-1]["sequence"]
+        left = None if left is None else left - len(page)
 
 
 def _print(event: tables.Row, names: tuple[str, ...], as_json: bool) -> None:

@@ -88,7 +88,7 @@ def set_quota(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **sai
     What is not named keeps its value. Quotas may add up to more than the node has: only what is granted is bounded.
     """
     arguments = {"env": env, **_arguments(nobody=nobody, **said)}
-    result = asking.control(run_dir).call("quota_set", **arguments)
+    result = asking.control(run_dir).call("quota_set", **arguments, by=asking.who())
     for warning in result["warnings"]:
         say(f"warning: {warning}")
     if as_json:
@@ -140,7 +140,7 @@ def show_quotas(env: str | None, run_dir: Path | None, as_json: bool) -> None:
 @options.run_dir_option
 def remove_quota(env: str, run_dir: Path | None) -> None:
     """Forget ENV: its waiting requests are refused, its tasks lose their GPUs."""
-    result = asking.control(run_dir).call("quota_rm", env=env)
+    result = asking.control(run_dir).call("quota_rm", env=env, by=asking.who())
     for warning in result.get("warnings", ()):
         say(f"warning: {warning}")
     say(f"{env} is removed")

@@ -23,5 +23,5 @@ def command(task: str, env: str | None, run_dir: Path | None) -> None:
     """
     if not re.fullmatch("[tr][0-9]{1,18}", task, re.ASCII):
         raise click.BadParameter(f"{task!r} is no task: write its id as `nodemgr status` shows it (t17, or r17 in the queue)")
-    asking.own_or_all("release", run_dir=run_dir, env=env, argument=task, task=task)
+    asking.own_or_all("release", run_dir=run_dir, env=env, argument=task, task=task, by=asking.who())
     say(f"{task} is released")

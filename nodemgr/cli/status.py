@@ -19,6 +19,11 @@ def _pids(task: Row) -> str:
     return ",".join(map(str, pids[:MAX_PIDS_SHOWN])) + more or "-"
 
 
+def _held_to(task: Row) -> str:
+    """How its memory is limited: over UDP there is no ledger, only a fixed cap for each process."""
+    return "fixed cap" if "udp" in task.get("transports", ()) else "shared"
+
+
 def gpu_columns() -> tuple[Column, ...]:
     return (
         Column("GPU", lambda g: g["index"], right=True),
@@ -38,6 +43,7 @@ def env_columns() -> tuple[Column, ...]:
         Column("GPUS", lambda e: f"{len(e['gpus'])}/{e['quota']['gpus']}", right=True),
         Column("MEMORY QUOTA", lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs", right=True),
         Column("REMAINING", lambda e: tables.size(e["memory_remaining_bytes"]), right=True),
+        Column("PENDING", lambda e: tables.size(e.get("memory_pending_bytes") or None), right=True),
         Column("QUEUE", lambda e: e["quota"]["priority"]),
     )
 
@@ -47,6 +53,7 @@ def task_columns(index_of: dict[str, int]) -> tuple[Column, ...]:
         Column("TASK", lambda t: t["id"]),
         Column("ENV", lambda t: t["env"]),
         Column("STATE", lambda t: t["state"]),
+        Column("MEMORY", _held_to),
         Column("GPUS", lambda t: tables.gpu_list([index_of.get(gpu, gpu) for gpu in t["gpus"]])),
         Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True),
         Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True),

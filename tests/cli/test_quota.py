@@ -6,6 +6,7 @@ import getpass
 import grp
 import json
 import os
+import pwd
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.cli.conftest import Run, RunningManager, one_line, quota
 def asked(manager: RunningManager) -> dict[str, Any]:
     ((verb, arguments),) = manager.orders
     assert verb == "quota_set"
+    assert arguments.pop("by") == pwd.getpwuid(os.getuid()).pw_name
     return arguments
 
 
@@ -127,7 +129,7 @@ def test_rm(nodemgr: Run, manager: RunningManager) -> None:
     result = nodemgr("quota", "rm", "alice")
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr.splitlines() == ["nodemgr: warning: 1 task lost its GPUs: t1", "nodemgr: alice is removed"]
-    assert manager.orders == [("quota_rm", {"env": "alice"})]
+    assert manager.orders == [("quota_rm", {"env": "alice", "by": pwd.getpwuid(os.getuid()).pw_name})]
 
 
 def test_no_manager(nodemgr: Run) -> None:

@@ -32,11 +32,11 @@ def test_status_for_people(nodemgr: Run, manager: RunningManager) -> None:
         "GPU  NAME  STATE    MEMORY  GRANTED   USED  TASKS  UUID",
         "  0  Sim   healthy  16 GiB   12 GiB  1 GiB      1  GPU-0",
         "",
-        "ENV    GPUS  MEMORY QUOTA  REMAINING  QUEUE",
-        "alice   1/2        24 GiB     12 GiB  normal",
+        "ENV    GPUS  MEMORY QUOTA  REMAINING  PENDING  QUEUE",
+        "alice   1/2        24 GiB     12 GiB        -  normal",
         "",
-        "TASK  ENV    STATE    GPUS         FOR  LAST BEAT  PIDS       COMMAND",
-        "t1    alice  running  0     1 min 15 s    0 s ago  1,2,3,4+2  python train.py",
+        "TASK  ENV    STATE    MEMORY  GPUS         FOR  LAST BEAT  PIDS       COMMAND",
+        "t1    alice  running  shared  0     1 min 15 s    0 s ago  1,2,3,4+2  python train.py",
         "",
         "PLACE  REQUEST  ENV    GPUS  QUEUE   WHY",
         "    1  r2       alice     2  normal  needs 2 GPUs, 1 free",
@@ -147,7 +147,8 @@ def test_release(nodemgr: Run, manager: RunningManager) -> None:
     manager.answers["release"] = {"task": "t1"}
     result = nodemgr("release", "t1")
     assert (result.returncode, one_line(result)) == (0, "t1 is released")
-    assert manager.orders == [("release", {"task": "t1"})]
+    ((verb, arguments),) = manager.orders
+    assert (verb, arguments["task"]) == ("release", "t1")
 
 
 def test_release_by_a_user(nodemgr: Run, alice: EnvStandIn) -> None:
@@ -219,7 +220,21 @@ def test_past_events(nodemgr: Run, manager: RunningManager) -> None:
     assert second.endswith("     8  task.ended")
     nodemgr("events", "--since", "5")
     nodemgr("events", "--since", "5", "--count", "3")
-    assert [arguments for _, arguments in manager.orders] == [{"limit": 50}, {"limit": 50}, {"since": 5}, {"since": 5, "limit": 3}]
+    nodemgr("events", "--count", "0")
+    wanted = [{"limit": 50}, {"limit": 50}, {"since": 5, "limit": 1_000}, {"since": 5, "limit": 3}]
+    assert [arguments for _, arguments in manager.orders] == wanted
+
+
+def test_more_events_than_an_answer_holds(nodemgr: Run, manager: RunningManager) -> None:
+    stored = [event(number, "task.granted") for number in range(1, 2_501)]
+
+    def page(since: int, limit: int) -> dict[str, Any]:
+        return {"schema_version": 1, "events": stored[since : since + min(limit, 1_000)]}
+
+    manager.answers["events"] = page
+    for asked, first, last in ((["--since", "0"], 1, 2_500), (["--since", "100", "--count", "1500"], 101, 1_600)):
+        told = [json.loads(line)["sequence"] for line in nodemgr("events", "--json", *asked).stdout.splitlines()]
+        assert told == list(range(first, last + 1))
 
 
 def test_events_of_a_family(nodemgr: Run, manager: RunningManager) -> None:
