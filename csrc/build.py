@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -91,6 +92,11 @@ def build_simulator(output_directory: Path) -> list[Path]:
     return outputs
 
 
+def copy_examples(output_directory: Path) -> None:
+    """The demo's Python programs: data to an installation, which has no examples/ beside it."""
+    shutil.copytree(ROOT / "examples", output_directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.c"))
+
+
 def load(path: Path, name: str) -> ModuleType:
     """A module by its file: a build has the project's root on no path."""
     if name in sys.modules:
@@ -152,6 +158,8 @@ class BuildExt(build_ext):
         root = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
         build_client(root / "client_plugin" / "_lib")
         build_simulator(root / "nodemgr" / "_sim")
+        if root != ROOT:
+            copy_examples(root / "nodemgr" / "_examples")
 
 
 def main() -> None:
