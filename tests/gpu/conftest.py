@@ -1,0 +1,50 @@
+"""A manager on the machine's real GPUs. Every test here is skipped, with the reason, where there is none."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.manager import Manager
+from tests.support.programs import Program
+
+PROGRAMS = Path(__file__).with_name("programs")
+
+
+def missing() -> str | None:
+    """Why these tests cannot run here."""
+    if not Path("/dev/nvidiactl").exists():
+        return "no NVIDIA driver on this machine"
+    if importlib.util.find_spec("torch") is None:
+        return "PyTorch is not installed"
+    import torch
+
+    return None if torch.version.cuda else "PyTorch is a CPU build"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def real_gpu() -> None:
+    if reason := missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def node(make_manager: Callable[..., Manager]) -> Manager:
+    return make_manager(simulate=None)
+
+
+@pytest.fixture
+def program(node: Manager) -> Callable[..., Program]:
+    """Starts programs/NAME in an env: its lines are JSON, and it goes on a step at each line that it is sent."""
+
+    def start(env: str, name: str, *arguments: object, **variables: Any) -> Program:
+        variables.setdefault("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))
+        return Program(node.spawn(env, [sys.executable, str(PROGRAMS / name), *map(str, arguments)], **variables))
+
+    return start
