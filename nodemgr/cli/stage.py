@@ -42,7 +42,7 @@ class Program:
         self._errors = directory / f"{name.replace('/', '-')}.err"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+                command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, start_new_session=True
             )
         self._text = b""
 
@@ -74,7 +74,6 @@ class Program:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(b"\n")
-            self._process.stdin.flush()
         except BrokenPipeError:
             raise NotSeen(f"{self.name} ended before it was told to go on{self.said()}") from None
 
