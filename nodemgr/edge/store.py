@@ -97,7 +97,7 @@ class Batch:
 
 
 class CommitHook:
-    """Called before and after each commit; a test's place to fail or to die. Does nothing itself."""
+    """Called before and after each commit; a test's place to fail (by an sqlite3.Error) or to die. Does nothing itself."""
 
     def before(self, commit: int) -> None: ...
 
@@ -170,8 +170,8 @@ class Store:
     def commit(self, batch: Batch, *, durable: bool = False) -> None:
         """Writes all of it or nothing. `durable`: also through a power failure. Raises StoreFailed."""
         self._commits += 1
-        self._hook.before(self._commits)
         try:
+            self._hook.before(self._commits)
             self._set_synchronous("FULL" if durable else "NORMAL")
             self._db.execute("BEGIN IMMEDIATE")
             self._write(batch)

@@ -1,0 +1,130 @@
+"""The journal: stored before told, refused or kept while the store fails, and every event under one number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodemgr.core.effects import Publish, Save
+from nodemgr.core.model import Env, Quota, Record
+from nodemgr.edge.clock import SimulatedClock
+from nodemgr.edge.journal import Journal
+from nodemgr.edge.store import Store
+from tests.support.local import FailingStore
+
+
+class World:
+    def __init__(self, directory: Path) -> None:
+        self.hook = FailingStore()
+        self.store = Store(directory, self.hook)
+        self.clock = SimulatedClock()
+        self.told: list[dict[str, Any]] = []
+        self.recovered = 0
+        self.journal = Journal(self.store, self.clock, lambda name, text: self.told.append(json.loads(text)))
+        self.journal.on_recovery = self.count
+
+    def count(self) -> None:
+        self.recovered += 1
+
+    def names(self) -> list[str]:
+        return [event["name"] for event in self.told]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def env(name: str, gpus: int = 1) -> Save:
+    return Save("env", name, Env(name, Quota(gpus)))
+
+
+def test_rows_and_events_are_stored_together_then_told(world: World) -> None:
+    assert world.journal.write([env("alice"), Publish("quota.set", {"env": "alice"})], must_hold=False)
+    assert world.journal.rows() == [("env", "alice", Env("alice", Quota(1)))]
+    (event,) = world.told
+    assert event == {
+        "schema_version": 1, "sequence": 1, "name": "quota.set", "time_ns": world.clock.wall_ns(),
+        "monotonic_ns": world.clock.monotonic_ns(), "env": "alice",
+    }  # fmt: skip
+    assert world.journal.events(0, 10) == world.told
+
+
+def test_nothing_to_store_is_no_commit(world: World) -> None:
+    assert world.journal.write([], must_hold=False)
+    assert world.hook.commits == 0
+
+
+def test_while_the_store_fails_a_gift_is_refused_and_a_fact_holds(world: World) -> None:
+    world.hook.fault = "database or disk is full"
+    assert not world.journal.write([env("alice"), Publish("quota.set", {})], must_hold=False)
+    assert world.names() == ["store.failed"]
+    assert world.journal.write([env("bob"), Publish("task.ended", {})], must_hold=True)
+    assert world.names() == ["store.failed", "task.ended"]
+    assert "disk is full" in str(world.journal.fault)
+    assert world.journal.rows() == []
+
+    world.hook.fault = None
+    assert world.journal.retry()
+    assert world.journal.fault is None
+    assert world.recovered == 1
+    assert [key for _, key, _ in world.journal.rows()] == ["bob"]
+    assert world.names() == ["store.failed", "task.ended", "store.recovered"]
+
+
+def test_what_waited_is_written_before_what_comes_next(world: World) -> None:
+    world.hook.fault = "disk I/O error"
+    world.journal.write([env("alice", 1)], must_hold=True)
+    world.journal.write([env("alice", 2)], must_hold=True)
+    world.hook.fault = None
+    assert world.journal.write([env("alice", 3), Publish("quota.set", {})], must_hold=False)
+    assert world.journal.rows() == [("env", "alice", Env("alice", Quota(3)))]
+    assert world.names() == ["store.failed", "store.recovered", "quota.set"]
+
+
+def test_numbers_have_no_gap_and_no_repeat_through_a_failure(world: World) -> None:
+    world.journal.note("a")
+    world.hook.fault = "full"
+    assert not world.journal.write([Publish("refused", {})], must_hold=False)
+    world.journal.note("b")
+    world.hook.fault = None
+    world.journal.note("c")
+    assert [event["sequence"] for event in world.told] == [1, 2, 3, 4, 5]
+    assert world.names() == ["a", "store.failed", "b", "store.recovered", "c"]
+    assert world.journal.events(0, 10) == world.told
+
+
+def test_a_failing_store_that_fails_again_says_so_once(world: World) -> None:
+    world.hook.fault = "full"
+    for _ in range(3):
+        world.journal.write([env("alice")], must_hold=True)
+        assert not world.journal.retry()
+    assert world.names() == ["store.failed"]
+
+
+def test_what_needs_no_row_is_answered_while_the_store_fails(world: World) -> None:
+    world.hook.fault = "full"
+    world.journal.note("something")
+    assert world.journal.write([], must_hold=False)
+
+
+def test_a_running_leases_record_is_state_and_history_and_an_ended_one_history_alone(world: World) -> None:
+    record = Record(1, "alice", "t1", "train", ("GPU-1",), (), (5,), 0, None, 10, 20)
+    world.journal.write([Save("record", "t1", record)], must_hold=False)
+    assert world.journal.rows() == [("record", "t1", record)]
+    ended = Record(1, "alice", "t1", "train", ("GPU-1",), (), (5,), 0, None, 10, 20, 30, "released")
+    world.journal.write([Save("record", "t1", ended)], must_hold=True)
+    assert world.journal.rows() == []
+    (row,) = world.journal.records("alice", 0)
+    assert (row["why"], row["ended_wall_ns"]) == ("released", 30)
+
+
+def test_numbers_go_on_after_a_restart(world: World, tmp_path: Path) -> None:
+    world.journal.note("a")
+    world.store.close()
+    again = World(tmp_path)
+    again.journal.note("b")
+    assert again.told[0]["sequence"] == 2

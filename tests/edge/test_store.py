@@ -1,0 +1,199 @@
+"""The store: all or nothing, never overwritten, readable after whatever happened."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge import store as module
+from nodemgr.edge.store import Batch, EventRow, RecordRow, Store, StoreFailed, StoreUnusable
+
+
+def batch(**rows: str) -> Batch:
+    return Batch({("task", key): value for key, value in rows.items()}, [], [], {})
+
+
+def rows(store: Store) -> dict[str, str]:
+    return {key: value for _, key, value in store.current()}
+
+
+def test_what_was_committed_is_there_after_the_writer_died(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys; from pathlib import Path; from nodemgr.edge.store import Batch, EventRow, RecordRow, Store\n"
+        "store = Store(Path(sys.argv[1]))\n"
+        "store.commit(Batch({('task', 't1'): '{}'}, [RecordRow(1, 'alice', 5, 'r')], [EventRow(1, 'e')], {'epoch': '7'}))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)])
+    assert ended.returncode == -signal.SIGKILL
+    store = Store(tmp_path)
+    assert rows(store) == {"t1": "{}"}
+    assert store.records() == ["r"]
+    assert store.events(0, 10) == ["e"]
+    assert store.meta() == {"epoch": "7"}
+    assert (store.last_sequence(), store.last_record()) == (1, 1)
+    store.close()
+
+
+def test_a_row_is_replaced_and_deleted(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.commit(batch(t1="a", t2="b"))
+    store.commit(Batch({("task", "t1"): "c", ("task", "t2"): None}, [], [], {"gone": None}))
+    assert rows(store) == {"t1": "c"}
+    store.close()
+
+
+def test_a_commit_that_fails_changes_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.commit(batch(t1="a"))
+    spoiler = sqlite3.connect(store.path)
+    spoiler.execute("CREATE TRIGGER spoil BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'spoilt'); END")
+    spoiler.commit()
+    with pytest.raises(StoreFailed, match="spoilt"):
+        store.commit(Batch({("task", "t1"): "b"}, [RecordRow(1, "alice", 0, "r")], [EventRow(1, "e")], {}))
+    assert rows(store) == {"t1": "a"}
+    assert store.records() == []
+    spoiler.execute("DROP TRIGGER spoil")
+    spoiler.commit()
+    spoiler.close()
+    store.commit(batch(t1="b"))
+    assert rows(store) == {"t1": "b"}
+    store.close()
+
+
+def test_a_store_that_somebody_locks_says_so_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUSY_MS", 10)
+    store = Store(tmp_path)
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreFailed, match="another program holds the database locked"):
+        store.commit(batch(t1="a"))
+    other.execute("ROLLBACK")
+    other.close()
+    store.commit(batch(t1="a"))
+    assert rows(store) == {"t1": "a"}
+    store.close()
+
+
+def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
+    """The kernel refuses to let the files grow, as a full disk does."""
+    program = (
+        "import resource, sys; from pathlib import Path; from nodemgr.edge.store import Batch, Store, StoreFailed\n"
+        "store = Store(Path(sys.argv[1]))\n"
+        "store.commit(Batch({('task', 't1'): 'kept'}, [], [], {}))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, resource.RLIM_INFINITY))\n"
+        "try: store.commit(Batch({('task', f'big{n}'): 'x' * 9000 for n in range(40)}, [], [], {}))\n"
+        "except StoreFailed as error: print('refused:', error)\n"
+        "print(sorted(key for _, key, _ in store.current()))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
+        "store.commit(Batch({('task', 't2'): 'later'}, [], [], {}))\n"
+        "print(sorted(key for _, key, _ in store.current())); store.close()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    refused, before, after = ended.stdout.splitlines()
+    assert refused.startswith(f"refused: {tmp_path}/state.db: ")
+    assert before == "['t1']"
+    assert after == "['t1', 't2']"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"this is no database at all, but long enough to be taken for one" * 40, "not a database"),
+        (b"\0" * 8192, "not a database|another program|damaged"),
+    ],
+)
+def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path, content: bytes, why: str) -> None:
+    path = tmp_path / module.FILE_NAME
+    path.write_bytes(content)
+    with pytest.raises(StoreUnusable, match=why):
+        Store(tmp_path)
+    assert path.read_bytes() == content
+
+
+def test_another_programs_database_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / module.FILE_NAME) as other:
+        other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    with pytest.raises(StoreUnusable, match="another program's database"):
+        Store(tmp_path)
+    with sqlite3.connect(tmp_path / module.FILE_NAME) as other:
+        assert other.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
+    other.close()
+
+
+def test_a_newer_versions_store_is_refused(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    with sqlite3.connect(tmp_path / module.FILE_NAME) as later:
+        later.execute("PRAGMA user_version = 99")
+    later.close()
+    with pytest.raises(StoreUnusable, match=r"newer nodemgr \(schema 99, this one knows 1\): install that version again"):
+        Store(tmp_path)
+
+
+def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.commit(Batch({("task", f"t{n}"): "x" * 3000 for n in range(50)}, [], [], {}))
+    store.close()
+    path = tmp_path / module.FILE_NAME
+    content = bytearray(path.read_bytes())
+    content[20_000:60_000] = b"\xff" * 40_000
+    path.write_bytes(content)
+    with pytest.raises(StoreUnusable, match=r"damaged|malformed"):
+        Store(tmp_path)
+    assert path.read_bytes() == content
+
+
+def test_a_directory_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable) as refusal:
+        Store(tmp_path / "missing")
+    assert "\n" not in str(refusal.value)
+
+
+def test_events_are_bounded_and_paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_EVENTS", 2_000)
+    store = Store(tmp_path)
+    for start in range(1, 5_001, 500):
+        store.commit(Batch({}, [], [EventRow(number, str(number)) for number in range(start, start + 500)], {}))
+    assert store.events(0, 1) == ["3001"]
+    assert store.events(4_990, 3) == ["4991", "4992", "4993"]
+    assert store.events(None, 2) == ["4999", "5000"]
+    assert store.last_sequence() == 5_000
+    store.close()
+
+
+def test_records_are_found_by_env_and_time(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.commit(Batch({}, [RecordRow(n, "alice" if n % 2 else "bob", n * 10, str(n)) for n in range(1, 7)], [], {}))
+    assert store.records() == ["1", "2", "3", "4", "5", "6"]
+    assert store.records("alice") == ["1", "3", "5"]
+    assert store.records("alice", since_wall_ns=30) == ["3", "5"]
+    assert store.records(limit=2) == ["5", "6"]
+    assert store.records("nobody") == []
+    store.close()
+
+
+def test_the_log_is_kept_short_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECKPOINT_BYTES", 200_000)
+    store = Store(tmp_path)
+    largest = 0
+    for n in range(module.LOOK_EVERY_COMMITS * 40):
+        store.commit(batch(**{f"t{n % 10}": "x" * 500}))
+        if n % module.LOOK_EVERY_COMMITS == 0 and store._checkpoint is not None:
+            store._checkpoint.join()
+            largest = max(largest, store.log_bytes())
+    assert 0 < largest < 4_000_000
+    store.close()
+    assert store.log_bytes() == 0
+
+
+def test_free_space_is_told(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert abs(store.free_bytes() - shutil.disk_usage(tmp_path).free) < 2**30
+    store.close()

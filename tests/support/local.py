@@ -1,0 +1,141 @@
+"""A manager within the test's own process, in a thread: where a test wants its hand on the clock, the GPUs or the store."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from nodemgr.core.model import Gpu
+from nodemgr.edge.clock import Clock
+from nodemgr.edge.control_client import ControlClient
+from nodemgr.edge.gpus import Reading
+from nodemgr.edge.service import Service
+from nodemgr.edge.settings import load
+from nodemgr.edge.store import CommitHook
+from nodemgr.paths import env_dir
+
+GIB = 2**30
+
+
+class FakeGpus:
+    """GPUs as the test says."""
+
+    def __init__(self, count: int = 4, memory_bytes: int = 80 * GIB) -> None:
+        self.gpus = [Gpu(f"GPU-{index:08x}", index, "Test GPU", memory_bytes) for index in range(count)]
+        self.processes: dict[str, dict[int, int]] = {gpu.uuid: {} for gpu in self.gpus}
+        self.fault: str | None = None
+        self.reads = 0
+        self.gate = threading.Event()
+        """Cleared: NVML hangs."""
+        self.gate.set()
+
+    def read(self, now_ns: int) -> Reading:
+        self.reads += 1
+        self.gate.wait()
+        processes = {uuid: dict(by_pid) for uuid, by_pid in self.processes.items()}
+        used = {uuid: sum(by_pid.values()) for uuid, by_pid in processes.items()}
+        return Reading(tuple(self.gpus), used, processes, now_ns, self.fault)
+
+    def set_healthy(self, index: int, healthy: bool) -> None:
+        self.gpus[index] = replace(self.gpus[index], healthy=healthy)
+
+    def close(self) -> None:
+        self.gate.set()
+
+
+class FailingStore(CommitHook):
+    """Commits fail while `fault` says why."""
+
+    def __init__(self) -> None:
+        self.fault: str | None = None
+        self.commits = 0
+
+    def before(self, commit: int) -> None:
+        self.commits = commit
+        if self.fault is not None:
+            raise sqlite3.OperationalError(self.fault)
+
+
+class LocalManager:
+    """Starts at once; use as a context."""
+
+    def __init__(self, *, gpus: FakeGpus | None = None, clock: Clock | None = None, directory: Path | None = None, **settings: Any) -> None:
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
+        self._owns_directory = directory is None
+        self.run_dir = self.directory / "run"
+        self.gpus = gpus or FakeGpus()
+        self.store = FailingStore()
+        flags = {"run_dir": self.run_dir, "state_dir": self.directory / "state", **settings}
+        self.service = Service(load(flags, environment={}), clock, lambda known: self.gpus, self.store)
+        self._ready = threading.Event()
+        self._fault: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self._ready.wait()
+        if self._fault is not None:
+            self._thread.join()
+            raise self._fault
+
+    def _run(self) -> None:
+        try:
+            self.service.open()
+        except BaseException as fault:
+            self._fault = fault
+            return
+        finally:
+            self._ready.set()
+        self.service.loop.run_forever()
+        self.service.close()
+
+    def do(self, action: Callable[[], Any]) -> Any:
+        """Runs something in the manager's loop and returns what it returned."""
+        done, result = threading.Event(), []
+
+        def run() -> None:
+            try:
+                result.append((action(), None))
+            except BaseException as fault:
+                result.append((None, fault))
+            done.set()
+
+        self.service.loop.call_soon_threadsafe(run)
+        assert done.wait(20), "the manager's loop hangs"
+        value, fault = result[0]
+        if fault is not None:
+            raise fault
+        return value
+
+    @property
+    def daemon(self) -> Any:
+        return self.service.daemon
+
+    def call(self, verb: str, **arguments: object) -> dict[str, Any]:
+        with ControlClient(self.run_dir) as client:
+            return client.call(verb, **arguments)
+
+    def env_dir(self, env: str) -> Path:
+        return env_dir(self.run_dir, env)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """All that are stored of this name."""
+        return [event for event in self.call("events", since=0)["events"] if event["name"] == name]
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self.service.loop.call_soon_threadsafe(self.service.loop.stop)
+            self._thread.join()
+        if self._owns_directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> LocalManager:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
