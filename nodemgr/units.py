@@ -7,7 +7,6 @@ A bare number is refused, since nobody knows which unit its writer had in mind.
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 SIZE_UNITS = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -36,14 +35,16 @@ class UnitError(ValueError):
     """What somebody wrote is no size, duration or node; the message shows the right form."""
 
 
-def _split(text: str, what: str, form: str) -> tuple[Fraction, str]:
+def _split(text: str, what: str, form: str) -> tuple[int, int, str]:
+    """(numerator, denominator, unit): exact, whatever stands behind the point."""
     match = _NUMBER_AND_UNIT.fullmatch(text.strip())
     if match is None:
         raise UnitError(f"{text!r} is no {what}: {form}")
     sign, number, unit = match.groups()
     if sign:
         raise UnitError(f"{text!r}: a {what} has no sign: {form}")
-    return Fraction(number), unit
+    whole, _, decimals = number.partition(".")
+    return int(whole + decimals), 10 ** len(decimals), unit
 
 
 def _one_of(unit: str, units: dict[str, int], text: str, what: str, form: str) -> int:
@@ -56,8 +57,8 @@ def _one_of(unit: str, units: dict[str, int], text: str, what: str, form: str) -
 
 def parse_size(text: str) -> int:
     """Bytes of a size such as `8GiB`, `1.5GB`; fractions of a byte are cut off. Raises UnitError."""
-    number, unit = _split(text, "size", SIZE_FORM)
-    size_bytes = int(number * _one_of(unit, SIZE_UNITS, text, "size", SIZE_FORM))
+    number, parts, unit = _split(text, "size", SIZE_FORM)
+    size_bytes = number * _one_of(unit, SIZE_UNITS, text, "size", SIZE_FORM) // parts
     if size_bytes == 0:
         raise UnitError(f"{text!r}: a size of zero grants nothing: {SIZE_FORM}")
     if size_bytes < MIN_SIZE_BYTES:
@@ -69,10 +70,10 @@ def parse_size(text: str) -> int:
 
 def parse_duration_ms(text: str) -> int:
     """Milliseconds of a duration such as `30s`; `0` alone needs no unit. Raises UnitError."""
-    number, unit = _split(text, "duration", DURATION_FORM)
+    number, parts, unit = _split(text, "duration", DURATION_FORM)
     if number == 0 and not unit:
         return 0
-    duration_ms = int(number * _one_of(unit, DURATION_UNITS_MS, text, "duration", DURATION_FORM))
+    duration_ms = number * _one_of(unit, DURATION_UNITS_MS, text, "duration", DURATION_FORM) // parts
     if duration_ms > MAX_DURATION_MS:
         raise UnitError(f"{text!r} is longer than a year: {DURATION_FORM}")
     return duration_ms

@@ -23,7 +23,7 @@ from nodemgr.cli.asking import Control
 from nodemgr.cli.faults import Fault
 
 START_TIMEOUT_S = 15.0
-STEP_TIMEOUT_S = 6.0
+STEP_TIMEOUT_S = 8.0
 END_TIMEOUT_S = 3.0
 SAID_LINES = 3
 
@@ -37,8 +37,11 @@ class NotSeen(Exception):
 class Program:
     """A command in an environment: it says a line at each of its steps, and goes on at each line that it is told."""
 
-    def __init__(self, name: str, command: Sequence[str], variables: Mapping[str, str], directory: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], variables: Mapping[str, str], directory: Path, patience_s: float = STEP_TIMEOUT_S
+    ) -> None:
         self.name = name
+        self._patience_s = patience_s
         self._errors = directory / f"{name.replace('/', '-')}.err"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -50,8 +53,9 @@ class Program:
     def pid(self) -> int:
         return self._process.pid
 
-    def line(self, beginning: str, timeout_s: float = STEP_TIMEOUT_S) -> str:
+    def line(self, beginning: str, timeout_s: float | None = None) -> str:
         """Waits for a line that begins so; others are passed over. Raises NotSeen."""
+        timeout_s = timeout_s or self._patience_s
         deadline = time.monotonic() + timeout_s
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
@@ -77,12 +81,12 @@ class Program:
         except BrokenPipeError:
             raise NotSeen(f"{self.name} ended before it was told to go on{self.said()}") from None
 
-    def ended(self, timeout_s: float = STEP_TIMEOUT_S) -> int:
+    def ended(self) -> int:
         """Its exit code, when it has ended. Raises NotSeen."""
         try:
-            return self._process.wait(timeout_s)
+            return self._process.wait(self._patience_s)
         except subprocess.TimeoutExpired:
-            raise NotSeen(f"{self.name} did not end within {timeout_s:g} s{self.said()}") from None
+            raise NotSeen(f"{self.name} did not end within {self._patience_s:g} s{self.said()}") from None
 
     def kill(self) -> int:
         """kill -9; returns the time of it on the monotonic clock, in ns."""
@@ -114,8 +118,10 @@ class Program:
 class Stage:
     """A manager of our own, ended with everything started here when the `with` block ends."""
 
-    def __init__(self, simulate: str | None) -> None:
+    def __init__(self, simulate: str | None, patience_s: float = STEP_TIMEOUT_S) -> None:
+        """`patience_s`: how long a step may take before it counts as one that did not happen."""
         self._simulate = simulate
+        self._patience_s = patience_s
         self._directory = Path(tempfile.mkdtemp(prefix="nodemgr-demo-", dir="/tmp"))
         self.run_dir = self._directory / "run"
         self._programs: list[Program] = []
@@ -174,7 +180,7 @@ class Stage:
     def program(self, env: str, name: str, command: Sequence[object], options: Sequence[object] = (), **variables: str) -> Program:
         """Starts `nodemgr run --env ENV [OPTIONS] -- COMMAND`, which becomes the command."""
         start = [sys.executable, "-m", "nodemgr", "run", "--run-dir", self.run_dir, "--env", env, *options, "--", *command]
-        program = Program(f"{env}/{name}", list(map(str, start)), self._variables(**variables), self._directory)
+        program = Program(f"{env}/{name}", list(map(str, start)), self._variables(**variables), self._directory, self._patience_s)
         self._programs.append(program)
         return program
 
@@ -192,7 +198,7 @@ class Stage:
         with EventStream(self.run_dir) as self._stream:
             yield
 
-    def event(self, name: str, timeout_s: float = STEP_TIMEOUT_S, **fields: object) -> Event:
+    def event(self, name: str, **fields: object) -> Event:
         """The first event not yet told that has this name and these fields; waits for it. Raises NotSeen."""
 
         def matches(event: Event) -> bool:
@@ -201,7 +207,7 @@ class Stage:
         for index, event in enumerate(self._seen):
             if matches(event):
                 return self._seen.pop(index)
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + self._patience_s
         while (left_s := deadline - time.monotonic()) > 0:
             for event in self._stream.follow(self._last, timeout_s=left_s):
                 self._last = event["sequence"]
@@ -210,4 +216,4 @@ class Stage:
                 self._seen.append(event)
         what = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
         said = "".join(program.said() for program in self._programs[-1:])
-        raise NotSeen(f"no event {what} within {timeout_s:g} s{said}")
+        raise NotSeen(f"no event {what} within {self._patience_s:g} s{said}")

@@ -34,7 +34,7 @@ class ScriptedProgram:
         self.code = 0
         self.over = False
 
-    def line(self, beginning: str, timeout_s: float = 0) -> str:
+    def line(self, beginning: str, timeout_s: float | None = None) -> str:
         for line in self.lines:
             if line.startswith(beginning):
                 return line
@@ -43,7 +43,7 @@ class ScriptedProgram:
     def go_on(self) -> None:
         pass
 
-    def ended(self, timeout_s: float = 0) -> int:
+    def ended(self) -> int:
         self.over = True
         return self.code
 
@@ -106,7 +106,7 @@ class ScriptedStage:
         self.programs.append(program)
         return program
 
-    def event(self, name: str, timeout_s: float = 0, **fields: object) -> dict[str, Any]:
+    def event(self, name: str, **fields: object) -> dict[str, Any]:
         for index, event in enumerate(self.events):
             if event["name"] == name and all(event.get(key) == value for key, value in fields.items()):
                 return self.events.pop(index)
@@ -237,10 +237,15 @@ def test_a_program_that_says_nothing(program: Callable[[str], Program]) -> None:
     silent = program("input()")
     with pytest.raises(NotSeen, match=r"did not say 'y' within 0\.05 s"):
         silent.line("y", timeout_s=0.05)
-    with pytest.raises(NotSeen, match=r"did not end within 0\.05 s"):
-        silent.ended(timeout_s=0.05)
     silent.close()
     assert silent.ended() == -9
+
+
+def test_a_program_that_does_not_end(tmp_path: Path) -> None:
+    stubborn = Program("alice/x", [sys.executable, "-c", "input()"], clean_environment(), tmp_path, patience_s=0.05)
+    with pytest.raises(NotSeen, match=r"did not end within 0\.05 s"):
+        stubborn.ended()
+    stubborn.close()
 
 
 def test_a_program_that_is_gone(program: Callable[[str], Program]) -> None:

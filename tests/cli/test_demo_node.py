@@ -1,0 +1,84 @@
+"""`nodemgr demo` as a person runs it, whole and broken."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, clean_environment, one_line
+
+
+def left_over() -> set[Path]:
+    return set(Path("/tmp").glob("nodemgr-demo-*"))
+
+
+def test_the_demo(nodemgr: Run) -> None:
+    before = left_over()
+    result = nodemgr("demo", run_dir=None)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[-1] == "All of it happened."
+    assert 15 <= len(lines) <= 30
+    for said in (
+        r"no NVIDIA GPU here, so a simulated node",
+        r"route: LD_PRELOAD -> sitecustomize -> import hook",
+        r"route: LD_PRELOAD -> the shim's cuInit",
+        r"place 1 of 1 in queue normal: ",
+        r"CUDA_ERROR_OUT_OF_MEMORY",
+        r"waited \d+\.\d ms in all",
+        r"free again \d+\.\d ms after the kill",
+    ):
+        assert re.search(said, result.stdout), said
+    assert left_over() <= before, "nothing is left behind"
+
+
+BROKEN = """
+import functools, sys
+import nodemgr.cli.demo as demo
+from nodemgr.cli import main
+demo.Stage = functools.partial(demo.Stage, patience_s=5)
+{change}
+sys.exit(main(["demo"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        ("demo.examples_dir = lambda: __import__('pathlib').Path('/tmp/nothing-here')", 2),
+        ("demo.HOLD = ('/bin/sleep', 60)", 3),
+        ("demo.GRANT_SHARE = 0.25", 4),
+        ("demo.GIB = 2**20", 5),
+    ],
+    ids=["no script", "a program without CUDA", "room for everybody", "a batch that is not too large"],
+)
+def test_the_demo_tells_what_did_not_happen(change: str, step: int) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", BROKEN.format(change=change)], env=clean_environment(), capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert result.returncode == 1
+    assert one_line(result).startswith(f"demo: step {step} (")
+    assert "All of it happened" not in result.stdout
+
+
+def test_ctrl_c_leaves_nothing_running() -> None:
+    before = left_over()
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "nodemgr", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
+    ) as process:
+        assert process.stdout is not None
+        match = re.search(r"manager: pid (\d+)", process.stdout.readline())
+        assert match is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(match[1]), 0)
+    assert left_over() <= before
