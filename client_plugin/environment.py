@@ -29,23 +29,29 @@ def new_token() -> str:
 
 
 def visible_devices(value: str) -> list[str]:
-    """The entries of a CUDA_VISIBLE_DEVICES; like the driver's, the list ends at the first that is empty or negative."""
-    entries = [entry.strip() for entry in value.split(",")]
-    ends = (index for index, entry in enumerate(entries) if not entry or entry.startswith("-"))
-    return entries[: next(ends, len(entries))]
+    """The entries of a CUDA_VISIBLE_DEVICES; as in the driver, the list ends at the first that is neither an index nor a UUID."""
+    entries = [entry.strip(" \t") for entry in value.split(",")]
+    bad = (index for index, entry in enumerate(entries) if not (_is_number(entry) or entry[:4] in ("GPU-", "MIG-")))
+    return entries[: next(bad, len(entries))]
 
 
 def wished_gpus(environ: Mapping[str, str], default_gpus: int) -> int:
     """How many GPUs the process would see if it asked now; 0 means CPU. `default_gpus`: what a request without a wish gets.
 
-    The client in C reads the same wish when it asks (nodemgr_begin); this one answers is_available() and device_count() before.
+    The client in C reads the same wish when it asks (csrc/wish.h); this one answers is_available() and device_count() before.
     """
-    asked = _number(environ.get("NODEMGR_GPUS"), default_gpus)
-    listed = environ.get("CUDA_VISIBLE_DEVICES")
-    if asked == 0 or listed is None:
-        return max(asked, _number(environ.get("LOCAL_WORLD_SIZE"), 0)) if asked else 0
-    return len(visible_devices(listed))
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    seen = None if value is None else len(visible_devices(value))
+    if seen is not None and "NODEMGR_VISIBLE" in environ:
+        return seen  # all or a part of what was granted
+    asked = _number(environ.get("NODEMGR_GPUS"), default_gpus if seen is None else seen)
+    granted = max(asked, _number(environ.get("LOCAL_WORLD_SIZE"), 0)) if asked else 0
+    return granted if seen is None else min(seen, granted)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _number(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else default
+    return int(text) if text is not None and _is_number(text) else default

@@ -64,12 +64,11 @@ def expected_gpus() -> int | None:
     if _client is None:
         return None
     state = _client.state()[0]
-    if state is native.State.HELD:
+    if state in (native.State.HELD, native.State.CPU):
         _follow(_client)
     if state in (native.State.HELD, native.State.UNMANAGED):
         return None
-    default = _client.setting("gpus") or "0"
-    return 0 if state is native.State.CPU else environment.wished_gpus(os.environ, int(default))
+    return environment.wished_gpus(os.environ, int(_client.setting("gpus") or "0"))
 
 
 def acquire() -> str:
@@ -97,12 +96,18 @@ def require() -> None:
 
 
 def limits() -> list[int]:
-    """Bytes that the process may use on each GPU that it sees, in CUDA's order; [] where no lease is held."""
+    """Bytes that the process may use on each GPU that it sees, in CUDA's order; [] where no lease is held.
+
+    Where the process sees a part of the lease by index, the library does not tell which: the least of the limits holds for each then.
+    """
     lease = {} if _client is None else _client.lease()
     if not lease.get("limits"):
         return []
     granted = [int(number) for number in lease["limits"].split(",")]
-    by_entry = dict(zip((lease.get("visible") or lease["gpus"]).split(","), granted))
+    uuids, visible = lease["gpus"].split(","), lease["visible"].split(",")
+    by_entry = dict(zip(uuids, granted))
+    if len(visible) == len(uuids):
+        by_entry.update(zip(visible, granted))
     seen = environment.visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     return [by_entry.get(entry, min(granted)) for entry in seen]
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from typing import Any, Callable
 
 from . import faults
 
 PREFIX = "nodemgr: "
-_drawing = threading.Lock()
+_drawer: dict[str, Wait] = {}  # the wait that draws, under "drawer": setdefault() is atomic, and a lock might stay held by an exception
 
 
 class Wait:
@@ -24,13 +23,12 @@ class Wait:
     def __init__(self) -> None:
         self._began_ns = time.monotonic_ns()
         self._style: Plain | None = None
-        self._lock = _drawing
         self._shown = ("", "")
 
     def show(self, text: str) -> None:
         """`text`: what is waited for, as it stands. Cheap to call often: redraws when the text or the second changes."""
         if self._style is None:
-            if os.environ.get("LOCAL_RANK", "0") != "0" or not self._lock.acquire(blocking=False):
+            if os.environ.get("LOCAL_RANK", "0") != "0" or _drawer.setdefault("drawer", self) is not self:
                 return
             self._style = choose()
         now = (faults.printable(text), self._elapsed())
@@ -43,7 +41,8 @@ class Wait:
         if self._style is not None:
             self._style.finish(f"{outcome} after {self._elapsed()}" if outcome else "")
             self._style = None
-            self._lock.release()
+        if _drawer.get("drawer") is self:
+            del _drawer["drawer"]
 
     def _elapsed(self) -> str:
         return duration((time.monotonic_ns() - self._began_ns) // 1_000_000_000)
@@ -138,4 +137,4 @@ def duration(seconds: int) -> str:
 def forget() -> None:
     """In a forked child: the line was the parent's."""
     global _drawing
-    _drawing = threading.Lock()
+    _drawer: dict[str, Wait] = {}  # the wait that draws, under "drawer": setdefault() is atomic, and a lock might stay held by an exception

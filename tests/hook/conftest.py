@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,21 +93,27 @@ class World:
 
     def run_and_interrupt(self, code: str, when: str, python: str = sys.executable) -> Child:
         """Sends SIGINT when a line of stderr holds `when`."""
-        process = self.start(code, python=python)
-        assert process.stderr is not None
-        errors = []
-        for line in process.stderr:
-            errors.append(line)
-            if when in line:
+        with self.start(code, python=python) as process:
+            assert process.stderr is not None
+            assert process.stdout is not None
+            try:
+                errors = list(up_to(process.stderr, when))
                 process.send_signal(signal.SIGINT)
-                break
-        collector = threading.Thread(target=lambda: errors.extend(process.stderr or ()))
-        collector.start()
-        assert process.stdout is not None
-        stdout = process.stdout.read()
-        process.wait(timeout=60)
-        collector.join()
+                collector = threading.Thread(target=lambda stream: errors.extend(stream), args=(process.stderr,))
+                collector.start()
+                stdout = process.stdout.read()
+                collector.join()
+                process.wait(timeout=60)
+            finally:
+                process.kill()
         return self.ended(process.returncode, stdout, "".join(errors))
+
+
+def up_to(lines: Iterable[str], text: str) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if text in line:
+            return
 
 
 def make_payload(target: Path) -> None:

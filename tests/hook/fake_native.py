@@ -37,6 +37,7 @@ class Native:
         self.published = {}
         self.waiter = None
         self.lock = threading.RLock()
+        self.pollers = set()
 
     def under_way(self):
         return self.now[0] is State.WAITING or (self.now[0] is State.NO_MANAGER and self.setting("no_manager") != "error")
@@ -65,11 +66,12 @@ class Native:
     def step(self):
         state, line = self.steps.pop(0)
         self.now = (State[state], line)
-        if self.now[0] is State.HELD:
+        if self.now[0] in (State.HELD, State.CPU):
             self.published.update(self.script.get("grant", {}))
 
     def poll(self, timeout_ms):
         with self.lock:
+            self.pollers.add(threading.get_ident())
             holds = self.steps and self.steps[0][0] == "hold"
             if self.under_way() and self.steps and not holds:
                 self.step()

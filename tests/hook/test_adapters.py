@@ -142,9 +142,11 @@ def test_with_the_shim_the_memory_is_the_shims_business(world: World) -> None:
 
 def test_a_user_who_sees_a_part_of_the_lease_gets_that_parts_limits(world: World) -> None:
     world.script["preloaded"] = False
-    world.script["grant"]["CUDA_VISIBLE_DEVICES"] = "3"
-    child = world.run("import torch, json; torch.cuda.init(); print(json.dumps(torch._C.fractions))")
-    assert child.seen == {"0": 0.5}
+    show = "import torch, json; torch.cuda.init(); print(json.dumps(torch._C.fractions))"
+    world.script["grant"]["CUDA_VISIBLE_DEVICES"] = "GPU-d"
+    assert world.run(show).seen == {"0": 0.5}
+    world.script["grant"]["CUDA_VISIBLE_DEVICES"] = world.script["lease"]["visible"] = "3"
+    assert world.run(show).seen == {"0": 0.25}  # which of the two is not known: the least of both
 
 
 def test_without_the_shim_tensorflow_gets_logical_devices_of_the_grants_size(world: World) -> None:

@@ -30,6 +30,13 @@ from client_plugin import environment
         ({"CUDA_VISIBLE_DEVICES": "1,3", "NODEMGR_VISIBLE": "1,3"}, 2),
         ({"CUDA_VISIBLE_DEVICES": "0", "LOCAL_WORLD_SIZE": "2"}, 1),
         ({"CUDA_VISIBLE_DEVICES": "0", "NODEMGR_GPUS": "0"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "NODEMGR_GPUS": "1"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "NODEMGR_GPUS": "3"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "none"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "0,x,2"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "²"}, 0),
     ],
 )
 def test_a_wish_is_a_number(environ: dict[str, str], gpus: int) -> None:

@@ -92,7 +92,7 @@ def test_an_absent_manager_is_waited_for(world: World) -> None:
 
 def test_cpu_by_policy_is_quiet_but_for_one_line(world: World) -> None:
     world.script["requests"] = [[["CPU", "no GPU in the quota of alice: running on the CPU"]]] * 2
-    world.script["grant"] = {}
+    world.script["grant"] = {"CUDA_VISIBLE_DEVICES": ""}
     child = world.run(LEASE + "lease.require(); lease.require(); print(lease.expected_gpus())")
     assert child.seen == 0
     assert child.stderr.splitlines() == ["nodemgr: no GPU in the quota of alice: running on the CPU"]
@@ -177,16 +177,21 @@ def test_a_thread_keeps_waiting_where_the_main_thread_gave_up(world: World) -> N
     child = world.run_and_interrupt(
         LEASE
         + """
-import threading
+import threading, time
+def tell():
+    while len(lease._client.pollers) < 2:
+        time.sleep(0.001)
+    print("both wait", file=sys.stderr)
 thread = threading.Thread(target=lease.require)
+threading.Thread(target=tell).start()
+thread.start()
 try:
-    thread.start()
     lease.require()
 except KeyboardInterrupt:
     thread.join()
     print(json.dumps("the thread holds it"))
 """,
-        when="place 2",
+        when="both wait",
     )
     assert child.seen == "the thread holds it"
     assert child.log[1:] == ["begin", "cancel", "begin"]
@@ -277,7 +282,7 @@ def test_a_forked_child_waits_by_itself(world: World) -> None:
         + """
 import threading
 waiting_module = sys.modules["_nodemgr_client_plugin.waiting"]
-waiting_module._drawing.acquire()      # another thread of the parent is drawing
+waiting_module.Wait().show("place 1")  # another thread of the parent is drawing
 lease._starting.acquire()
 if os.fork() == 0:
     lease.start()
