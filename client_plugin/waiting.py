@@ -136,5 +136,4 @@ def duration(seconds: int) -> str:
 
 def forget() -> None:
     """In a forked child: the line was the parent's."""
-    global _drawing
-    _drawer: dict[str, Wait] = {}  # the wait that draws, under "drawer": setdefault() is atomic, and a lock might stay held by an exception
+    _drawer.clear()
