@@ -103,7 +103,7 @@ static struct {
     struct nm_ledger ledger;         /* the latest mapping */
     struct nm_ledger private_ledger; /* UDP's */
     struct nm_file_id limits_id, usage_id;
-    uint32_t lease_number, lease_next;
+    uint32_t lease_number, lease_next, lease_first; /* first: entries before it are the parent's */
     char lease_name[65], visible[NM_VISIBLE_BYTES];
 
     unsigned sayings;
@@ -141,7 +141,7 @@ static void become_child(void)
     client.private_ledger.limits_fd = client.private_ledger.usage_fd = -1;
     client.pump_fd = client.orphan_fd = -1;
     client.lease_number = number;
-    client.lease_next = next;
+    client.lease_next = client.lease_first = next;
     nm_fork_mark();
 }
 
@@ -1351,7 +1351,7 @@ void nm_client_discharge(uint32_t number, uint32_t row, uint64_t bytes)
         return;
     }
     enter(); /* an earlier lease: the latest entry of that number, if it is still remembered */
-    for (uint32_t back = 1; back <= LEASES && back <= client.lease_next && number != 0; back++) {
+    for (uint32_t back = 1; back <= LEASES && back <= client.lease_next - client.lease_first; back++) {
         const struct nm_lease *old = &leases[(client.lease_next - back) % LEASES];
         if (old->number == number) {
             nm_ledger_release(&old->ledger, row, old->slot, old->generation, bytes);

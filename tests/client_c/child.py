@@ -6,11 +6,13 @@ on stdout. What the client says to the user goes to stderr, as always.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 
@@ -98,10 +100,8 @@ def descriptors() -> dict[str, list[object]]:
     """number: [what it is, close-on-exec?]"""
     found: dict[str, list[object]] = {}
     for name in os.listdir("/proc/self/fd"):
-        try:
+        with contextlib.suppress(OSError):
             found[name] = [os.readlink(f"/proc/self/fd/{name}"), not os.get_inheritable(int(name))]
-        except OSError:
-            pass
     return found
 
 
@@ -121,15 +121,13 @@ def fill_descriptors(left: int) -> int:
     except OSError:
         pass
     for number in range(limit - 1, limit - 1 - left, -1):
-        try:
+        with contextlib.suppress(OSError):
             os.close(number)
-        except OSError:
-            pass
     return opened
 
 
 def free_descriptors() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
 
 
@@ -188,6 +186,50 @@ def raw_clone_state() -> list[str]:
     return found
 
 
+def fork_and_exit() -> int:
+    """A child that leaves by exit(3), as programs do, with every destructor."""
+    pid = os.fork()
+    if pid == 0:
+        ctypes.CDLL(None).exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def fork_while_polling(count: int) -> list[object]:
+    """What forked children find while two threads of the parent's are in and out of the client."""
+    stop = threading.Event()
+
+    def wait() -> None:
+        text = ctypes.create_string_buffer(2048)
+        while not stop.is_set():
+            library.nodemgr_poll(1, text, len(text))
+
+    workers = [threading.Thread(target=wait) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    found = [in_child(["state"])[0] for _ in range(count)]
+    stop.set()
+    for worker in workers:
+        worker.join()
+    return found
+
+
+def run_program(how: str, program: list[str], commands: list[list[object]]) -> list[object]:
+    """Another program of ours, given commands; started by posix_spawn (vfork) or through a fork."""
+    subprocess._USE_VFORK = how == "vfork"  # type: ignore[attr-defined]
+    text = "".join(json.dumps(command) + "\n" for command in commands)
+    result = subprocess.run(program, input=text, stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(answer) for answer in result.stdout.splitlines()]
+
+
+def signal_masks() -> list[int]:
+    """The blocked signals of each thread, the first one first."""
+    masks = []
+    for thread in sorted(os.listdir("/proc/self/task"), key=int):
+        with open(f"/proc/self/task/{thread}/status") as status:
+            masks += [int(text.split()[1], 16) for text in status if text.startswith("SigBlk")]
+    return masks
+
+
 def interrupt_after(seconds: float) -> None:
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1)).start()
 
@@ -230,6 +272,7 @@ COMMANDS = {
     "publish": lambda name, value: library.nodemgr_publish_env(name.encode(), value.encode() if value is not None else None),
     "descriptors": descriptors, "threads": threads, "fill": fill_descriptors, "free": free_descriptors, "close_ours": close_ours,
     "occupy": occupy, "fork": in_child, "raw_clone": raw_clone_state, "interrupted_poll": interrupted_poll,
+    "fork_and_exit": fork_and_exit, "fork_while_polling": fork_while_polling, "run_program": run_program, "signal_masks": signal_masks,
     "close_fds": close_fds, "open_lowest": open_lowest, "poll_in_threads": poll_in_threads, "exec": execute,
 }  # fmt: skip
 

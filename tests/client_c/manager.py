@@ -54,7 +54,9 @@ class Books:
         return books
 
 
-def grant_fields(request: wire.Message, *, gpus: int = 1, slot: int | None = 0, generation: int = 0, **changes: wire.Value) -> dict[str, wire.Value]:
+def grant_fields(
+    request: wire.Message, *, gpus: int = 1, slot: int | None = 0, generation: int = 0, **changes: wire.Value
+) -> dict[str, wire.Value]:
     """A GRANT's fields that answer `request`."""
     fields: dict[str, wire.Value | None] = {
         "rid": request.number("rid") or 0,

@@ -78,17 +78,30 @@ def test_the_users_limit_holds_without_a_manager_too(env: Env, spawn: Spawn) -> 
     assert line.startswith("waited 1 s for the manager at")
 
 
-@pytest.mark.parametrize(("address", "fault"), [
-    ("", "names no address"), ("tcp:localhost", "neither unix: nor udp:"), ("udp:localhost:12", "no numeric HOST:PORT"),
-    ("udp:127.0.0.1:0", "no numeric HOST:PORT"), ("udp:127.0.0.1:99999", "no numeric HOST:PORT"), ("udp:127.0.0.1:9", "the key file"),
-    ("unix:" + "x" * 900, "too long"),
-])  # fmt: skip
-def test_a_client_conf_that_cannot_be_meant(env: Env, spawn: Spawn, address: str, fault: str) -> None:
-    env.write(address=address, no_manager="error")
-    child = spawn()
-    assert child.ask("managed") == 1
-    child.ask("begin")
-    assert fault in child.ask("until", "NO_MANAGER")[1]
+BAD_ADDRESSES = {
+    "": "names no address",
+    "tcp:localhost": "neither unix: nor udp:",
+    "udp:localhost:12": "no numeric HOST:PORT",
+    "udp:127.0.0.1:0": "no numeric HOST:PORT",
+    "udp:127.0.0.1:99999": "no numeric HOST:PORT",
+    "udp:[::1:9": "no numeric HOST:PORT",
+    "udp:127.0.0.1:9": "the key file",
+    "unix:" + "x" * 900: "too long",
+}
+
+
+def test_a_client_conf_that_cannot_be_meant(env: Env, spawn: Spawn) -> None:
+    children = []
+    for number, (address, fault) in enumerate(BAD_ADDRESSES.items()):
+        own = Env(env.directory / str(number))
+        own.directory.mkdir()
+        own.write(address=address, no_manager="error")
+        child = spawn(NODEMGR_ENV_DIR=str(own.directory))
+        assert child.ask("managed") == 1
+        child.ask("begin")
+        children.append((child, fault))
+    for child, fault in children:
+        assert fault in child.ask("until", "NO_MANAGER")[1]
 
 
 def test_a_long_path_to_the_socket(env: Env, spawn: Spawn) -> None:
@@ -206,7 +219,8 @@ def test_another_place_in_the_books_takes_the_bytes_along(manager: Manager, spaw
 # -- garbage --
 
 GARBAGE = [
-    b"", b"\0", b"\n", b"NODEMGR/1 ", b"NODEMGR/2 GRANT\n", b"NODEMGR/1 NOPE\n", b"NODEMGR/1 GRANT\n", b"NODEMGR/1 ACQUIRE\nrid=1\ntask=ab\n",
+    b"\0", b"\n", b"NODEMGR/1 ", b"NODEMGR/2 GRANT\n", b"NODEMGR/1 NOPE\n", b"NODEMGR/1 GRANT\n",
+    b"NODEMGR/1 ACQUIRE\nrid=1\ntask=ab\n",
     b"NODEMGR/1 NOTE\ntext=%zz\n", b"NODEMGR/1 NOTE\ntext=a", b"NODEMGR/1 WAIT\nrid=99999999999999999999\nposition=1\nreason=x\n",
     b"x" * 1201, b"NODEMGR/1 NOTE\ntext=" + b"y" * 5000 + b"\n", bytes(range(256)) * 4,
 ]  # fmt: skip
@@ -216,13 +230,11 @@ def test_garbage_from_the_manager_is_dropped(manager: Manager, spawn: Spawn) -> 
     child = spawn()
     client, request = asked(child, manager)
     for packet in GARBAGE:
-        if packet:
-            client.send_raw(packet)
+        client.send_raw(packet)
     client.grant(request, Books())
     assert child.answer() == ["HELD", ""]
     for packet in GARBAGE:
-        if packet:
-            client.send_raw(packet, (0, 0, 0, 0))
+        client.send_raw(packet, (0, 0, 0, 0))
     client.send("FENCE", lease="t1", reason="the end")
     child.ask("become", "LOST")
     assert {target for target, _ in child.ask("descriptors").values()}.isdisjoint({os.readlink("/proc/self/fd/0")})

@@ -1,0 +1,268 @@
+"""What the shim sees of the client: the lease, charging it, a stalled and a fenced one, the wait in C. Under the sanitizers too."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge.ledger import SlotState
+from tests.client_c.compiled import CLIENT_SOURCES, ENVIRONMENT, SANITIZERS, compile_c
+from tests.client_c.conftest import FORGET
+from tests.client_c.manager import GPUS, Books, Connection, Env, Manager, UdpManager, grant_fields
+
+OK, OVER, FENCED, STALLED = range(4)
+HELD, DENIED, LOST = 2, 3, 4
+
+
+@pytest.fixture(scope="module", params=list(SANITIZERS))
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sources = [*CLIENT_SOURCES, Path(__file__).with_name("guest.c")]
+    return compile_c(tmp_path_factory.mktemp("guest") / "guest", sources, sanitizer=request.param)
+
+
+class Guest:
+    def __init__(self, program: Path, env: Env, stderr: int = subprocess.PIPE, **variables: str) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(FORGET)}
+        self.process = subprocess.Popen(
+            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, bufsize=1,
+            env={**clean, **ENVIRONMENT, "NODEMGR_ENV_DIR": str(env.directory), **variables},
+        )  # fmt: skip
+
+    def start(self, *order: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(" ".join(map(str, order)) + "\n")
+
+    def answer(self) -> list[str]:
+        assert self.process.stdout is not None
+        text = self.process.stdout.readline()
+        assert text, self.process.stderr and self.process.stderr.read()
+        return text.split()
+
+    def ask(self, *order: object) -> list[str]:
+        self.start(*order)
+        return self.answer()
+
+    def charge(self, row: int, size: int) -> tuple[int, int]:
+        result, number = map(int, self.ask("charge", row, size))
+        return result, number
+
+    def line(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.readline().rstrip("\n")
+
+    def finish(self) -> tuple[int, str]:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        said = self.process.stderr.read() if self.process.stderr is not None else ""
+        return self.process.wait(timeout=30), said
+
+
+Start = Callable[..., Guest]
+
+
+@pytest.fixture
+def start(program: Path, env: Env) -> Iterator[Start]:
+    guests: list[Guest] = []
+
+    def one(**arguments: object) -> Guest:
+        guests.append(Guest(program, env, **arguments))  # type: ignore[arg-type]
+        return guests[-1]
+
+    yield one
+    for guest in guests:
+        guest.process.kill()
+        guest.process.wait()
+        for stream in (guest.process.stdin, guest.process.stdout, guest.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def acquired(guest: Guest, manager: Manager, books: Books, **changes: object) -> Connection:
+    guest.start("acquire")
+    client = manager.accept()
+    client.grant(client.expect("ACQUIRE"), books, **changes)  # type: ignore[arg-type]
+    assert guest.answer() == [str(HELD)]
+    return client
+
+
+def test_charges_are_in_the_managers_books(manager: Manager, start: Start) -> None:
+    guest, books = start(), Books(10 << 30)
+    client = acquired(guest, manager, books, gpus=2)
+    assert guest.ask("lease") == ["0", "0", "2", GPUS[0], "0"]
+    assert guest.charge(0, 6 << 30) == (OK, 1)
+    assert guest.charge(0, 6 << 30) == (OVER, 1)
+    assert guest.charge(1, 6 << 30) == (OK, 1)
+    assert (books.ledger.used(0), books.ledger.slot_used(1, 0)) == (6 << 30, 6 << 30)
+    guest.ask("discharge", 1, 0, 2 << 30)
+    assert books.ledger.used(0) == 4 << 30
+    guest.ask("discharge", 7, 0, 4 << 30)
+    assert books.ledger.used(0) == 4 << 30, "a number that was never given out frees nothing"
+    guest.ask("discharge", 1, 0, 100 << 30)
+    assert books.ledger.used(0) == 0, "never below zero"
+    books.ledger.set_limit(0, 1 << 30)
+    assert guest.charge(0, 2 << 30) == (OVER, 1), "a changed limit holds from the next allocation on"
+    assert guest.ask("threads", 2000) == ["done"]
+    assert books.ledger.used(0) == 0
+    client.expect("BEAT")
+    assert guest.finish() == (0, "")
+
+
+def test_a_forked_child_charges_and_frees_nothing_of_its_parents(manager: Manager, start: Start) -> None:
+    guest, books = start(), Books()
+    client = acquired(guest, manager, books)
+    guest.charge(0, 1 << 30)
+    assert guest.ask("fork") == ["0"]
+    assert books.ledger.used(0) == 1 << 30
+    client.expect("BEAT")
+
+
+def test_without_a_lease_nothing_is_charged(manager: Manager, start: Start) -> None:
+    guest = start()
+    assert guest.ask("lease") == ["none"]
+    assert guest.charge(0, 1) == (FENCED, 0)
+
+
+def test_a_stalled_process_beats_and_goes_on(manager: Manager, start: Start) -> None:
+    guest, books = start(), Books()
+    client = acquired(guest, manager, books, beat_ms=60_000)
+    books.ledger.set_slot(0, 0, SlotState.STALLED)
+    guest.start("charge", 0, 4096)
+    beat = client.read()
+    assert beat is not None
+    assert beat.verb == "BEAT"
+    books.ledger.set_slot(0, 0, SlotState.LIVE)
+    client.send("GRANT", **{**grant_fields(beat, slot=0), "rid": 0})
+    assert guest.answer() == [str(OK), "1"]
+    assert books.ledger.used(0) == 4096
+
+
+def test_a_stalled_process_that_lost_its_lease_is_refused(manager: Manager, start: Start) -> None:
+    guest, books = start(), Books()
+    client = acquired(guest, manager, books, beat_ms=60_000)
+    assert guest.charge(0, 4096) == (OK, 1)
+    books.ledger.set_slot(0, 0, SlotState.STALLED)
+    guest.start("charge", 0, 4096)
+    client.expect("BEAT")
+    books.ledger.set_slot(0, 0, SlotState.FENCED)
+    client.send("FENCE", lease="t1", reason="t1 was taken back")
+    assert guest.answer()[0] == str(FENCED)
+    assert guest.line() == "nodemgr: t1 was taken back"
+    assert guest.ask("state") == [str(LOST)]
+    assert guest.charge(0, 1)[0] == FENCED
+    guest.ask("discharge", 1, 0, 4096)
+    assert books.ledger.used(0) == 0, "what is freed later still leaves the books"
+
+
+def test_a_stalled_process_without_an_answer_is_refused_in_time(manager: Manager, start: Start) -> None:
+    guest, books = start(), Books()
+    client = acquired(guest, manager, books)
+    books.ledger.set_slot(0, 0, SlotState.STALLED)
+    assert guest.charge(0, 4096) == (STALLED, 1)
+    client.expect("BEAT")
+
+
+def test_an_earlier_leases_memory_is_freed_there(manager: Manager, start: Start) -> None:
+    guest, books = start(), Books()
+    client = acquired(guest, manager, books)
+    assert guest.charge(0, 3 << 30) == (OK, 1)
+    guest.start("release")
+    client.send("ACK", rid=client.expect("RELEASE").number("rid"))
+    guest.answer()
+    books.ledger.set_slot(5, 0, SlotState.LIVE)
+    client = acquired(guest, manager, books, slot=5, lease="t2")
+    assert guest.charge(0, 2 << 30) == (OK, 2)
+    guest.ask("discharge", 1, 0, 1 << 30)
+    assert [books.ledger.slot_used(0, slot) for slot in (0, 5)] == [2 << 30, 2 << 30]
+    client.expect("BEAT")
+
+
+def test_fixed_caps_over_udp(env: Env, start: Start) -> None:
+    udp = UdpManager(env)
+    guest = start()
+    for lease in ("t1", "t2"):
+        guest.start("acquire")
+        request = udp.greet() if lease == "t1" else udp.expect("ACQUIRE")
+        fields = {key: value for key, value in grant_fields(request, slot=None, gpus=2, lease=lease).items() if key != "rid"}
+        udp.answer(request, "GRANT", **{**fields, "limits": (1 << 30, 2 << 30)})
+        assert guest.answer() == [str(HELD)]
+        number = 1 if lease == "t1" else 2
+        assert guest.charge(0, 1 << 30) == (OK, number)
+        assert guest.charge(0, 1) == (OVER, number)
+        assert guest.charge(1, 2 << 30) == (OK, number)
+        guest.ask("discharge", number, 1, 1 << 30)
+        assert guest.charge(1, 1 << 30) == (OK, number)
+        udp.answer(udp.expect("BEAT"), "FENCE", lease=lease, reason=f"{lease} is over")
+        assert guest.line() == f"nodemgr: {lease} is over"
+        assert guest.charge(1, 1) == (FENCED, 0)
+    udp.close()
+
+
+# -- the wait in C --
+
+
+def test_the_line_on_a_pipe_comes_at_each_change(manager: Manager, start: Start) -> None:
+    guest = start()
+    guest.start("acquire")
+    client = manager.accept()
+    request = client.expect("ACQUIRE")
+    for text in ("2nd in the queue", "1st in the queue"):
+        client.send("WAIT", rid=request.number("rid"), position=1, reason=text)
+        client.send("WAIT", rid=request.number("rid"), position=1, reason=text)
+        assert guest.line() == f"nodemgr: {text}"
+    client.send("DENY", rid=request.number("rid"), code="wait_timeout", reason="waited 5 s")
+    assert guest.answer() == [str(DENIED)]
+    assert guest.finish() == (0, "nodemgr: waited 5 s\n")
+
+
+def test_the_line_on_a_terminal_is_written_over(manager: Manager, start: Start) -> None:
+    master, slave = pty.openpty()
+    guest = start(stderr=slave)
+    guest.start("acquire")
+    client = manager.accept()
+    request = client.expect("ACQUIRE")
+    client.send("WAIT", rid=request.number("rid"), position=2, reason="x" * 300)
+    written = b""
+    while b"s)" not in written and len(written) < 60:
+        written += os.read(master, 4096)
+    client.grant(request, Books())
+    assert guest.answer() == [str(HELD)]
+    while not written.endswith(b"\r\x1b[K"):
+        written += os.read(master, 4096)
+    assert written.startswith(b"\r\x1b[Knodemgr: xxx")
+    assert b"\n" not in written
+    assert max(len(part) for part in written.split(b"\r\x1b[K")) < 80
+    os.close(slave)
+    os.close(master)
+
+
+def test_a_signal_does_not_end_the_wait(manager: Manager, start: Start) -> None:
+    """The program's own handler ran, and that was all it asked for."""
+    guest = start()
+    guest.ask("handle")
+    guest.start("acquire")
+    client = manager.accept()
+    request = client.expect("ACQUIRE")
+    client.send("WAIT", rid=request.number("rid"), position=1, reason="wait")
+    guest.line()
+    guest.process.send_signal(signal.SIGINT)
+    client.expect("BEAT")
+    client.grant(request, Books())
+    assert guest.answer() == [str(HELD)]
+
+
+def test_without_a_handler_ctrl_c_ends_the_program_as_ever(manager: Manager, start: Start) -> None:
+    guest = start()
+    guest.start("acquire")
+    client = manager.accept()
+    request = client.expect("ACQUIRE")
+    client.send("WAIT", rid=request.number("rid"), position=1, reason="wait")
+    guest.line()
+    guest.process.send_signal(signal.SIGINT)
+    assert guest.process.wait(timeout=20) == -signal.SIGINT
+    client.closes()

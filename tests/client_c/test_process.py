@@ -1,0 +1,173 @@
+"""Processes and the client: forks, clones, exec, threads, signals. And the object itself: what it needs of a system."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+
+from tests.client_c.conftest import LIBRARY, Spawn
+from tests.client_c.manager import GPUS, Books, Manager
+from tests.client_c.test_unix import asked, held
+
+
+def test_a_forked_child_joins_over_a_connection_of_its_own(manager: Manager, spawn: Spawn) -> None:
+    child, books = spawn(), Books()
+    client = held(child, manager, books)
+    task = child.ask("lease")["task"]
+    child.start("fork", ["state"], ["lease"], ["begin"], ["until", "HELD"], ["lease"], ["threads"])
+    theirs = manager.accept()
+    request = theirs.expect("ACQUIRE")
+    assert request.text("task") == task
+    assert "gpus" not in request.fields
+    theirs.grant(request, books, slot=0)
+    state, lease, begun, held_state, joined, threads = child.answer()
+    assert (state, lease, begun, held_state) == (["NONE", ""], None, "WAITING", ["HELD", ""])
+    assert joined["visible"] == GPUS[0]
+    assert threads == 2
+    client.expect("BEAT")
+    assert child.ask("state") == ["HELD", ""]
+
+
+def test_a_child_that_never_asks_disturbs_nothing(manager: Manager, spawn: Spawn) -> None:
+    """Neither its end (by exit, with destructors) nor its descriptors are the parent's."""
+    child = spawn()
+    client = held(child, manager, Books())
+    assert child.ask("fork", ["state"], ["threads"]) == [["NONE", ""], 1]
+    assert child.ask("fork_and_exit") == 0
+    for _ in range(3):
+        client.expect("BEAT")
+    assert child.finish() == 0
+    assert client.closes()[-1] == "RELEASE"
+
+
+def test_a_child_of_the_bare_system_call_holds_nothing(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    client = held(child, manager, Books())
+    assert child.ask("raw_clone") == ["NONE", -1]
+    client.expect("BEAT")
+    assert child.ask("state") == ["HELD", ""]
+
+
+def test_forks_while_other_threads_wait(manager: Manager, spawn: Spawn) -> None:
+    """No lock of the parent's is left held in a child."""
+    child = spawn()
+    child.ask("begin")
+    client = manager.accept()
+    child.start("fork_while_polling", 50)
+    request = client.expect("ACQUIRE")
+    client.send("WAIT", rid=request.number("rid"), position=1, reason="wait")
+    assert child.answer() == [["NONE", ""]] * 50
+    child.start("until", "HELD")
+    client.grant(request, Books())
+    assert child.answer() == ["HELD", ""]
+
+
+@pytest.mark.parametrize("how", ["spawn", "vfork"])
+def test_a_child_program_inherits_the_task_and_its_share(manager: Manager, spawn: Spawn, how: str) -> None:
+    child, books = spawn(), Books()
+    client = held(child, manager, books, gpus=2)
+    script = Path(__file__).with_name("child.py")
+    child.start("run_program", how, [sys.executable, str(script), str(LIBRARY)], [["begin"], ["until", "HELD"], ["lease"]])
+    theirs = manager.accept()
+    request = theirs.expect("ACQUIRE")
+    assert request.text("task") == child_task(client)
+    assert "gpus" not in request.fields
+    theirs.grant(request, books, gpus=2)
+    assert child.answer()[2]["visible"] == ",".join(GPUS[:2])
+
+
+def child_task(client) -> str | None:
+    return client.expect("BEAT").text("task")
+
+
+def test_exec_asks_again_under_the_same_token(manager: Manager, spawn: Spawn) -> None:
+    child, books = spawn(), Books()
+    client = held(child, manager, books)
+    task = child_task(client)
+    child.start("exec", sys.executable, str(Path(__file__).with_name("child.py")), str(LIBRARY))
+    assert set(client.closes()) <= {"BEAT"}
+    again, request = asked(child, manager)
+    assert request.text("task") == task
+    again.grant(request, books)
+    assert child.answer() == ["HELD", ""]
+
+
+def test_our_thread_takes_no_signal_and_there_is_none_before_the_grant(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    child.ask("begin")
+    assert child.ask("threads") == 1
+    client = manager.accept()
+    child.start("until", "HELD")
+    client.grant(client.expect("ACQUIRE"), Books())
+    child.answer()
+    assert child.ask("threads") == 2
+    masks = child.ask("signal_masks")
+    assert len(masks) == 2
+    every_signal = (1 << 64) - 1 & ~(1 << 8) & ~(1 << 18) & ~(0b11 << 31)
+    assert [mask & every_signal == every_signal for mask in masks] == [False, True]
+
+
+def test_publishing_the_environment(manager: Manager, spawn: Spawn) -> None:
+    child = spawn(THEIRS="1")
+    child.ask("publish", "OURS", "a=b")
+    child.ask("publish", "OURS", "c")
+    child.ask("publish", "THEIRS", None)
+    child.ask("setenv", "LATER", "2")
+    assert [child.ask("getenv", name) for name in ("OURS", "THEIRS", "LATER", "NODEMGR_ENV_DIR")] == [
+        "c", None, "2", str(manager.env.directory),
+    ]  # fmt: skip
+
+
+# -- the object --
+
+
+@pytest.fixture(scope="module")
+def elf() -> ELFFile:
+    return ELFFile(LIBRARY.open("rb"))
+
+
+OLDEST_GLIBC = {"x86_64": (2, 17), "aarch64": (2, 17)}
+
+
+def test_no_symbol_of_a_newer_glibc(elf: ELFFile) -> None:
+    needed = elf.get_section_by_name(".gnu.version_r")
+    assert isinstance(needed, GNUVerNeedSection)
+    versions = {version.name for _, auxiliaries in needed.iter_versions() for version in auxiliaries}
+    numbers = {tuple(map(int, version.removeprefix("GLIBC_").split("."))) for version in versions}
+    assert max(numbers)[:2] <= OLDEST_GLIBC[platform.machine()], sorted(versions)
+
+
+def test_it_needs_libc_alone(elf: ELFFile) -> None:
+    dynamic = elf.get_section_by_name(".dynamic")
+    assert isinstance(dynamic, DynamicSection)
+    needed = {tag.needed for tag in dynamic.iter_tags("DT_NEEDED")}
+    assert needed == {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
+
+
+def test_what_it_exports_and_what_it_leaves_open(elf: ELFFile) -> None:
+    symbols = list(elf.get_section_by_name(".dynsym").iter_symbols())
+    undefined = {symbol.name for symbol in symbols if symbol["st_shndx"] == "SHN_UNDEF"}
+    exported = {symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF"}
+    assert not {name for name in undefined if name.startswith(("Py", "_Py", "cu", "nvml", "nm_"))}
+    assert {name for name in exported if not name.startswith(("cu", "nvml"))} == {
+        "dlsym", "dlvsym", "nodemgr_abi", "nodemgr_preloaded", "nodemgr_managed", "nodemgr_setting", "nodemgr_begin", "nodemgr_poll",
+        "nodemgr_cancel", "nodemgr_release", "nodemgr_state", "nodemgr_lease", "nodemgr_ask", "nodemgr_set_waiter",
+        "nodemgr_publish_env",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("variables", [{}, {"LD_BIND_NOW": "1"}])
+@pytest.mark.parametrize("program", ["/bin/true", "/bin/ls", "/bin/sh"])
+def test_it_loads_into_anything(program: str, variables: dict[str, str]) -> None:
+    environment = {**os.environ, "LD_PRELOAD": str(LIBRARY), **variables}
+    arguments = ["-c", "true"] if program == "/bin/sh" else []
+    result = subprocess.run([program, *arguments], env=environment, capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")

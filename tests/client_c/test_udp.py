@@ -1,0 +1,222 @@
+"""The client over UDP: everything is repeated until it is answered, and nothing unsigned, foreign or old is believed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nodemgr.edge import wire
+from tests.client_c.conftest import Child, Spawn
+from tests.client_c.manager import GPUS, UdpManager, grant_fields
+
+
+def fields_of(request: wire.Message, **changes: wire.Value) -> dict[str, wire.Value]:
+    return {key: value for key, value in grant_fields(request, slot=None, **changes).items() if key != "rid"}
+
+
+def asked(child: Child, udp: UdpManager) -> wire.Message:
+    assert child.ask("begin") == "WAITING"
+    child.start("until", "HELD")
+    request = udp.greet()
+    assert request.verb == "ACQUIRE"
+    return request
+
+
+def held(child: Child, udp: UdpManager, **changes: wire.Value) -> wire.Message:
+    request = asked(child, udp)
+    udp.answer(request, "GRANT", **fields_of(request, **changes))
+    assert child.answer() == ["HELD", ""]
+    return request
+
+
+def test_granted_beating_and_released(udp: UdpManager, spawn: Spawn) -> None:
+    child = spawn()
+    request = held(child, udp, gpus=2)
+    assert request.text("env") == "alice"
+    assert request.number("epoch") == 7
+    lease = child.ask("lease")
+    assert (lease["gpus"], lease["limits"], lease["enforced"]) == (",".join(GPUS[:2]), f"{10 << 30},{10 << 30}", "0")
+    for _ in range(3):
+        beat = udp.expect("BEAT")
+        udp.answer(beat, "ACK")
+    child.start("release")
+    udp.answer(udp.expect("RELEASE"), "ACK")
+    assert child.answer() == "NONE"
+
+
+def test_goodbye_at_exit(udp: UdpManager, spawn: Spawn) -> None:
+    child = spawn()
+    held(child, udp)
+    assert child.finish() == 0
+    udp.expect("RELEASE")
+
+
+def test_what_is_not_answered_is_said_again(udp: UdpManager, spawn: Spawn) -> None:
+    child = spawn()
+    child.ask("begin")
+    child.start("until", "HELD")
+    first, second = udp.expect("HELLO"), udp.expect("HELLO")
+    assert first.number("rid") == second.number("rid")
+    assert (first.number("counter") or 0) < (second.number("counter") or 0)
+    udp.answer(second, "EPOCH", epoch=7)
+    first, second, third = (udp.expect("ACQUIRE") for _ in range(3))
+    assert first.number("rid") == second.number("rid") == third.number("rid")
+    assert len({message.number("counter") for message in (first, second, third)}) == 3
+    udp.answer(third, "GRANT", **fields_of(third))
+    assert child.answer() == ["HELD", ""]
+
+
+def test_a_waiter_asks_for_its_place_at_each_beat(udp: UdpManager, spawn: Spawn) -> None:
+    """So a lost grant is told again."""
+    child = spawn()
+    request = asked(child, udp)
+    for position in (3, 2, 1):
+        udp.answer(request, "WAIT", position=position, reason=f"place {position}")
+        again = udp.expect("ACQUIRE")
+        assert again.number("rid") == request.number("rid")
+        request = again
+    udp.answer(request, "GRANT", **fields_of(request))
+    assert child.answer() == ["HELD", ""]
+
+
+def corruptions(packet: bytes, key: bytes) -> list[bytes]:
+    body = wire.verify(packet, key)
+    return [
+        body,
+        packet[:-1],
+        packet[:40] + bytes([packet[40] ^ 1]) + packet[41:],
+        packet[:-3] + (b"00\n" if packet[-3:-1] != b"00" else b"11\n"),
+        wire.sign(body, bytes(32)),
+        packet + b"x",
+        b"mac=" + b"0" * 64 + b"\n",
+    ]
+
+
+def test_unsigned_and_altered_packets_are_nothing(udp: UdpManager, spawn: Spawn) -> None:
+    child = spawn()
+    request = asked(child, udp)
+    good = udp.packet(request, "GRANT", **fields_of(request))
+    for bad in corruptions(good, udp.key):
+        udp.send_raw(bad)
+    assert udp.expect("ACQUIRE").number("rid") == request.number("rid"), "it still asks"
+    udp.send_raw(good)
+    assert child.answer() == ["HELD", ""]
+
+
+def test_answers_to_another_client_or_to_no_packet_of_ours_are_nothing(udp: UdpManager, spawn: Spawn) -> None:
+    child = spawn()
+    request = asked(child, udp)
+    counter = request.number("counter") or 0
+    for changes in ({"client": "0123456789abcdef"}, {"counter": counter + 1000}, {"counter": 0}):
+        udp.answer(request, "DENY", code="over_quota", reason="not for you", **changes)
+    request = udp.expect("ACQUIRE")
+    udp.answer(request, "GRANT", **fields_of(request))
+    assert child.answer() == ["HELD", ""]
+
+
+def test_an_old_answer_played_again_is_nothing(udp: UdpManager, spawn: Spawn) -> None:
+    """A fence of the last lease, recorded and sent once more, does not take this one."""
+    child = spawn()
+    held(child, udp)
+    beat = udp.expect("BEAT")
+    recorded = udp.answer(beat, "FENCE", lease="t1", reason="gone")
+    assert child.ask("become", "LOST")[0] == "LOST"
+    child.ask("begin")
+    child.start("until", "HELD")
+    request = udp.expect("ACQUIRE")
+    udp.answer(request, "GRANT", **fields_of(request))
+    assert child.answer() == ["HELD", ""]
+    udp.send_raw(recorded)
+    beat = udp.expect("BEAT")
+    udp.answer(beat, "NOTE", text="all is well")
+    assert [child.line(), child.line()] == ["nodemgr: gone", "nodemgr: all is well"]
+    assert child.ask("state") == ["HELD", ""]
+
+
+def test_doubled_and_reordered_answers_change_nothing(udp: UdpManager, spawn: Spawn) -> None:
+    child = spawn()
+    request = asked(child, udp)
+    wait = udp.packet(request, "WAIT", position=1, reason="wait")
+    request = udp.expect("ACQUIRE")
+    grant = udp.packet(request, "GRANT", **fields_of(request))
+    for packet in (grant, grant, wait, grant, wait):
+        udp.send_raw(packet)
+    assert child.answer() == ["HELD", ""]
+    udp.answer(udp.expect("BEAT"), "ACK")
+    assert child.ask("state") == ["HELD", ""]
+    assert child.rest() == []
+
+
+def test_a_restarted_manager_is_told_by_its_epoch(udp: UdpManager, spawn: Spawn) -> None:
+    child = spawn()
+    held(child, udp)
+    udp.answer(udp.expect("BEAT"), "EPOCH", epoch=8)
+    rejoin = udp.expect("REJOIN")
+    assert (rejoin.number("epoch"), rejoin.text("lease")) == (8, "t1")
+    assert rejoin.number("slot") is None
+    udp.answer(rejoin, "GRANT", **fields_of(rejoin, limits=(5 << 30,)))
+    assert udp.expect("BEAT").number("epoch") == 8
+    assert child.ask("lease")["limits"] == str(5 << 30)
+
+
+def test_a_restart_while_it_waits(udp: UdpManager, spawn: Spawn) -> None:
+    child = spawn()
+    request = asked(child, udp)
+    udp.answer(request, "EPOCH", epoch=8)
+    again = udp.expect("ACQUIRE")
+    while again.number("epoch") != 8:
+        again = udp.expect("ACQUIRE")
+    assert again.number("rid") == request.number("rid")
+    udp.answer(again, "GRANT", **fields_of(again))
+    assert child.answer() == ["HELD", ""]
+
+
+def test_silence_by_policy(udp: UdpManager, spawn: Spawn) -> None:
+    udp_env = spawn.env
+    udp_env.write(no_manager="error", timeout_ms="300")
+    child = spawn()
+    child.ask("begin")
+    state, line = child.ask("until", "NO_MANAGER")
+    assert state == "NO_MANAGER"
+    assert "(silence)" in line
+
+
+def test_a_question_with_lost_and_doubled_pages(udp: UdpManager, spawn: Spawn) -> None:
+    """A page that does not come makes it ask anew; pages of an earlier question are not mixed in."""
+    child, answer = spawn(), json.dumps({"tasks": list(range(400))})
+    pages = [answer[at : at + 400] for at in range(0, len(answer), 400)]
+    child.start("ask", "status")
+    question = udp.greet()
+    assert question.verb == "ASK"
+    stale = [udp.packet(question, "PART", index=index, count=len(pages), data="x" * 10) for index in range(len(pages))]
+    udp.send_raw(stale[0])
+    again = udp.expect("ASK")
+    assert again.number("rid") != question.number("rid")
+    parts = [udp.packet(again, "PART", index=index, count=len(pages), data=page) for index, page in enumerate(pages)]
+    for packet in (stale[1], parts[0], parts[0], stale[2], *parts[1:]):
+        udp.send_raw(packet)
+    assert child.answer()[1] == answer
+
+
+def test_a_forked_child_is_another_client(udp: UdpManager, spawn: Spawn) -> None:
+    child = spawn()
+    request = held(child, udp)
+    child.start("fork", ["state"], ["begin"], ["until", "HELD"])
+    theirs = udp.expect("HELLO")
+    assert theirs.text("client") != request.text("client")
+    udp.answer(theirs, "EPOCH", epoch=7)
+    second = udp.expect("ACQUIRE")
+    assert second.text("client") == theirs.text("client")
+    assert second.text("task") == request.text("task")
+    udp.answer(second, "GRANT", **fields_of(second))
+    assert child.answer() == [["NONE", ""], "WAITING", ["HELD", ""]]
+
+
+@pytest.mark.parametrize("key", ["", "0" * 63, "0" * 62 + "zz", "0" * 10])
+def test_a_bad_key_file_is_told(udp: UdpManager, spawn: Spawn, key: str) -> None:
+    (spawn.env.directory / "key").write_text(key)
+    spawn.env.write(no_manager="error")
+    child = spawn()
+    child.ask("begin")
+    assert "the key file" in child.ask("until", "NO_MANAGER")[1]
