@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from nodemgr.core import answers, books, effects, members, reasons, records
 from nodemgr.core.allocator import Choice
-from nodemgr.core.model import MS, Asker, DenyCode, Grant, Process, Request, Task, TaskState, Transport, Uuid
+from nodemgr.core.model import MS, Asker, DenyCode, Grant, Process, ProcessKey, Request, Task, TaskState, Transport, Uuid
 from nodemgr.core.state import Draft
 
 RECLAIMED = "reclaimed: silent for too long"
@@ -88,6 +88,8 @@ def _refuse(draft: Draft, task: Task, asker: Asker, code: DenyCode) -> None:
         "request.denied",
         {"env": task.env, "task": task.task_id, "code": code.value, "reason": reason, "pid": asker.pid, "user": asker.user},
     )
+    if asker.process not in draft.processes:
+        draft.disconnect(asker.process)
 
 
 def _publish_granted(draft: Draft, task: Task, request: Request, now_ns: int) -> None:
@@ -137,8 +139,6 @@ def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
             )
             draft.put_grant(left)
     draft.drop_task(task)
-    if next(iter(draft.tasks), None) is None and next(iter(draft.udp_askers), None) is None:
-        draft.timers.drop("silence")
     records.close_record(draft, task, why, wall_ns)
     draft.rescan = True
     draft.publish(
@@ -167,22 +167,26 @@ def fence(draft: Draft, task: Task, reason: str, now_ns: int, wall_ns: int, by: 
 
 def stall(draft: Draft, task: Task, now_ns: int) -> None:
     """All its processes are silent, and some of them alive: its GPUs are offered to others, its memory stays charged."""
-    kill_ns = now_ns + draft.config.stalled_grace_ms * MS if draft.config.stalled == "kill" else None
-    draft.put_task(replace(task, state=TaskState.STALLED, stalled_since_ns=now_ns, kill_ns=kill_ns))
+    draft.put_task(replace(task, state=TaskState.STALLED, stalled_since_ns=now_ns))
+    grace_ms = draft.config.stalled_grace_ms if draft.config.stalled == "kill" else None
+    if grace_ms is not None:
+        draft.schedule(("kill", task.task_id), now_ns + grace_ms * MS)
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         draft.put_grant(replace(grant, stalled_tasks=grant.stalled_tasks + 1))
     _set_slots(draft, task, "stalled")
     draft.at_latest("figures", now_ns)
     draft.rescan = True
-    draft.publish("task.stalled", {"env": task.env, "task": task.task_id, **answers.named_gpus(draft, task.gpus), "kill_in_ns": None if kill_ns is None else kill_ns - now_ns})
+    gpus = answers.named_gpus(draft, task.gpus)
+    draft.publish("task.stalled", {"env": task.env, "task": task.task_id, **gpus, "grace_ms": grace_ms})
 
 
-def resume(draft: Draft, task: Task, now_ns: int) -> Task | None:
-    """A stalled task beats again: the same lease, if nobody else got what it needs; None if somebody did."""
+def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | None:
+    """A stalled task beats again: the same lease, if nobody else got what it needs; None if somebody did. All are told but
+    `heard`, whose answer is the caller's."""
     if not _has_room(draft, task):
         return None
-    resumed = replace(task, state=TaskState.RUNNING, stalled_since_ns=None, kill_ns=None)
+    resumed = replace(task, state=TaskState.RUNNING, stalled_since_ns=None)
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         full_bytes = grant.memory_bytes if books.is_used(draft, task.env, uuid) else _regrown(draft, grant)
@@ -199,15 +203,14 @@ def resume(draft: Draft, task: Task, now_ns: int) -> Task | None:
             "stalled_ns": now_ns - (task.stalled_since_ns or now_ns),
         },
     )
-    for key in task.processes:
-        process = draft.processes[key]
+    for process in (draft.processes[key] for key in task.processes if key != heard):
         answers.grant(draft, process, resumed, process.rid)
     return resumed
 
 
-def wake(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> Task | None:
-    """A stalled task is heard again: resumed, or else fenced, and None."""
-    resumed = resume(draft, task, now_ns)
+def wake(draft: Draft, task: Task, heard: ProcessKey, now_ns: int, wall_ns: int) -> Task | None:
+    """One of a stalled task is heard again: the task is resumed, or else fenced, and None."""
+    resumed = resume(draft, task, heard, now_ns)
     if resumed is None:
         fence(draft, task, reasons.not_resumed(draft, task), now_ns, wall_ns)
     return resumed

@@ -98,7 +98,7 @@ def match(draft: Draft, now_ns: int, wall_ns: int) -> None:
             why = _serve_or_say_why(draft, scan, request, now_ns, wall_ns)
             if why is not None:
                 position += 1
-                _tell(draft, request, position, reasons.line(queue, position, ahead, why))
+                _tell(draft, request, position, reasons.line(queue, position, ahead, why), now_ns)
         ahead += position
 
 
@@ -159,12 +159,14 @@ def _want_figures(draft: Draft, request: Request, wanted: bool, now_ns: int) -> 
     draft.at_latest("figures", now_ns + draft.config.beat_ms * MS if told else now_ns)
 
 
-def _tell(draft: Draft, request: Request, position: int, line: str) -> None:
-    """Tells those who wait, where it changed for them."""
+def _tell(draft: Draft, request: Request, position: int, line: str, now_ns: int) -> None:
+    """Tells those who wait, where it changed for them. (Who would not wait is refused within this step.)"""
     if draft.reasons.get(request.request_id) == line:
         return
     draft.reasons.put(request.request_id, line)
     draft.places.put(request.request_id, position)
+    if (draft.agenda.get(("wait", request.request_id)) or now_ns + 1) <= now_ns:
+        return
     for asker in request.askers:
         answers.wait(draft, asker.process, asker.rid, position, line)
 

@@ -26,7 +26,7 @@ GENERATIONS = 1 << 16
 """Generations of a ledger's slot wrap here (csrc/ledger.h)."""
 
 
-class DenyCode(str, enum.Enum):
+class DenyCode(enum.StrEnum):
     """Why a request is refused: the one table of reasons (DESIGN.md, life of a request, 5)."""
 
     NO_GPU = "no_gpu"
@@ -43,12 +43,12 @@ class DenyCode(str, enum.Enum):
     TOO_MANY_PROCESSES = "too_many_processes"
 
 
-class Transport(str, enum.Enum):
+class Transport(enum.StrEnum):
     UNIX = "unix"
     UDP = "udp"
 
 
-class TaskState(str, enum.Enum):
+class TaskState(enum.StrEnum):
     RUNNING = "running"
     STALLED = "stalled"
 
@@ -144,8 +144,6 @@ class Task:
     world: int = 1
     """Processes that were announced: without a named memory, each one over UDP may take this part of a grant."""
     stalled_since_ns: int | None = None
-    kill_ns: int | None = None
-    """When a stalled task is ended by policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +205,8 @@ class Request:
     sequence: int
     since_ns: int
     since_wall_ns: int
-    deadline_ns: int | None
+    wait_ms: int | None
+    """How long it waits at most, from its start or a restart of the manager on; None: without limit."""
     askers: tuple[Asker, ...]
     world: int = 1
 

@@ -20,18 +20,21 @@ def held(draft: Draft, caller: Caller) -> tuple[Process, Task] | None:
 
 
 def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
+    """After a lost connection or a restart of the manager: the same lease, or the word that it is lost."""
     found = held(draft, event.caller)
-    if found is None or (found[0].task_id, found[0].slot) != (event.task_id, event.slot):
-        return _not_a_member(draft, event.caller, event.task_id, event.rid)
+    if found is None or not _is_his(found[0], event):
+        _not_a_member(draft, event.caller, event.task_id, event.rid)
+        return
     process, task = found
-    if process.slot is not None and process.generation != event.generation:
-        return _not_a_member(draft, event.caller, event.task_id, event.rid)
     draft.connect(process.key, event.caller.connection)
-    if task.state is TaskState.STALLED:
-        leases.wake(draft, task, now_ns, event.wall_ns)
-    else:
+    if task.state is TaskState.RUNNING or leases.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
         answers.grant(draft, process, task, event.rid)
-    return None
+
+
+def _is_his(process: Process, event: Rejoin) -> bool:
+    """Does he speak of the lease that he has? (Over UDP there is no slot, and so no generation.)"""
+    same_generation = process.slot is None or process.generation == event.generation
+    return (process.task_id, process.slot) == (event.task_id, event.slot) and same_generation
 
 
 def _not_a_member(draft: Draft, caller: Caller, task_id: str, rid: str | None) -> None:
@@ -42,14 +45,15 @@ def beat(draft: Draft, event: Beat, now_ns: int) -> None:
     found = held(draft, event.caller)
     if found is None:
         process = draft.processes.get(event.caller.process)
-        return _not_a_member(draft, event.caller, "" if process is None else process.task_id, event.rid)
+        _not_a_member(draft, event.caller, "" if process is None else process.task_id, event.rid)
+        return
     process, task = found
     draft.connect(process.key, event.caller.connection)
     if task.state is TaskState.STALLED:
-        leases.wake(draft, task, now_ns, event.wall_ns)
+        if leases.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
+            answers.grant(draft, process, task, process.rid if event.rid is None else event.rid)
     elif event.rid is not None:
         draft.emit(effects.SendAck(event.caller.connection, event.rid))
-    return None
 
 
 def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:

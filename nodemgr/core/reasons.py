@@ -98,7 +98,8 @@ def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Reques
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
         if gpu.uuid not in passed:
             before = spared.get(gpu.uuid)
-            held.setdefault(_holder(draft, gpu) if before is None else ("", f"kept for {before.env}/{before.request_id}"), []).append(gpu.index)
+            text = _holder(draft, gpu) if before is None else ("", f"kept for {before.env}/{before.request_id}")
+            held.setdefault(text, []).append(gpu.index)
     lines = [f"{start}{numbered(indices)} {end}".strip() for (start, end), indices in held.items()]
     more = len(lines) - SHOWN_HOLDERS
     return lines if more <= 0 else [*lines[:SHOWN_HOLDERS], f"and {more} more"]

@@ -19,20 +19,21 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     draft.figures = {(caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()}
     env = draft.envs.get(caller.env)
     if env is None:
-        return _deny(draft, event, DenyCode.UNKNOWN_ENV, f"environment {caller.env} has no quota on this node")
+        _deny(draft, event, DenyCode.UNKNOWN_ENV, f"environment {caller.env} has no quota on this node")
+        return
     draft.connect(caller.process, caller.connection)
     task = _task_of(draft, event, now_ns)
     if task is not None:
-        return _join_task(draft, event, task, now_ns)
+        _join_task(draft, event, task, now_ns)
+        return
     request_id = _request_of(draft, event)
-    refused = _refused(draft, event, env.quota)
-    if refused is not None and request_id is None:
-        return _deny(draft, event, *refused)
-    if request_id is None:
-        _ask(draft, event, env.quota, now_ns)
+    refusal = _refused(draft, event, env.quota)
+    if request_id is not None:
+        _ask_again(draft, event, draft.requests[request_id], refusal, now_ns)
+    elif refusal is not None:
+        _deny(draft, event, *refusal)
     else:
-        _ask_again(draft, event, draft.requests[request_id], refused, now_ns)
-    return None
+        _ask(draft, event, env.quota, now_ns)
 
 
 def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
@@ -59,7 +60,7 @@ def _task_of(draft: Draft, event: Acquire, now_ns: int) -> Task | None:
         task = next((held for key in keys if key is not None and (held := _held(draft, key)) is not None), None)
     if task is None or task.state is TaskState.RUNNING:
         return task
-    return leases.wake(draft, task, now_ns, event.wall_ns)
+    return leases.wake(draft, task, caller.process, now_ns, event.wall_ns)
 
 
 def _held(draft: Draft, key: ProcessKey) -> Task | None:
@@ -74,7 +75,8 @@ def _join_task(draft: Draft, event: Acquire, task: Task, now_ns: int) -> None:
         if process.rid != event.rid:
             process = replace(process, rid=event.rid)
             draft.put_process(process)
-        return answers.grant(draft, process, task, event.rid)
+        answers.grant(draft, process, task, event.rid)
+        return
     waiting.leave(draft, caller.process, "it joined a task that has a lease", now_ns)
     task = leases.join(draft, task, (_asker(event),))
     if caller.process in task.processes:
@@ -83,7 +85,6 @@ def _join_task(draft: Draft, event: Acquire, task: Task, now_ns: int) -> None:
             "task.joined",
             {"env": task.env, "task": task.task_id, "pid": caller.pid, "user": caller.user, "processes": len(task.processes)},
         )
-    return None
 
 
 def _asker(event: Acquire) -> Asker:
@@ -148,25 +149,22 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, now_ns: int) -> None:
         sequence=number,
         since_ns=now_ns,
         since_wall_ns=event.wall_ns,
-        deadline_ns=_deadline(event, now_ns),
+        wait_ms=event.wait_ms,
         askers=(_asker(event),),
         world=max(1, event.world),
     )
     if not len(draft.state.queue):
         verdict = matching.judge(draft, request, {})
         if isinstance(verdict.answer, allocator.Choice):
-            return leases.begin(draft, request, verdict.answer, now_ns, event.wall_ns)
+            leases.begin(draft, request, verdict.answer, now_ns, event.wall_ns)
+            return
     draft.put_request(request)
-    return _match_now(draft, event, now_ns)
+    if event.wait_ms is not None:
+        draft.schedule(("wait", request.request_id), now_ns + event.wait_ms * MS)
+    _match_now(draft, event, now_ns)
 
 
-def _deadline(event: Acquire, now_ns: int) -> int | None:
-    return None if event.wait_ms is None else now_ns + event.wait_ms * MS
-
-
-def _ask_again(
-    draft: Draft, event: Acquire, request: Request, refused: tuple[DenyCode, str] | None, now_ns: int
-) -> None:
+def _ask_again(draft: Draft, event: Acquire, request: Request, refusal: tuple[DenyCode, str] | None, now_ns: int) -> None:
     """A waiter sends its request again, or comes back to its place, or another process of the task begins to wait."""
     process = event.caller.process
     before = next((asker for asker in request.askers if asker.process == process), None)
@@ -178,25 +176,36 @@ def _ask_again(
         if draft.request_of.get(process) is not None:
             position, reason = draft.places.get(request.request_id) or 0, draft.reasons.get(request.request_id) or ""
             answers.wait(draft, process, event.rid, position, reason)
-    elif refused is not None:
-        _deny(draft, event, *refused)
+    elif refusal is not None:
+        _deny(draft, event, *refusal)
     else:
         draft.reasons.drop(request.request_id)  # so that the new asker is told, too
-        draft.put_request(_joined(draft, event, request, now_ns))
+        joined = _joined(draft, event, request)
+        draft.put_request(joined)
+        _put_off(draft, event, joined, now_ns)
         _match_now(draft, event, now_ns)
 
 
-def _joined(draft: Draft, event: Acquire, request: Request, now_ns: int) -> Request:
+def _joined(draft: Draft, event: Acquire, request: Request) -> Request:
     """The request with one asker more: as much as any of them asks, as long as any of them waits."""
-    deadlines = (request.deadline_ns, _deadline(event, now_ns))
     return replace(
         request,
         askers=(*request.askers, _asker(event)),
         gpus=max(request.gpus, _asked_gpus(draft, event, draft.envs[request.env].quota)),
         memory_bytes=max(request.memory_bytes or 0, event.memory_bytes or 0) or None,
         world=max(request.world, event.world),
-        deadline_ns=None if None in deadlines else max(filter(None, deadlines)),
+        wait_ms=None if request.wait_ms is None or event.wait_ms is None else max(request.wait_ms, event.wait_ms),
     )
+
+
+def _put_off(draft: Draft, event: Acquire, request: Request, now_ns: int) -> None:
+    """The request's deadline, with one asker more: none, or the later one."""
+    deadline = ("wait", request.request_id)
+    before_ns = draft.agenda.get(deadline)
+    if request.wait_ms is None:
+        draft.schedule(deadline, None)
+    elif before_ns is not None and event.wait_ms is not None:
+        draft.schedule(deadline, max(before_ns, now_ns + event.wait_ms * MS))
 
 
 def _match_now(draft: Draft, event: Acquire, now_ns: int) -> None:
@@ -205,10 +214,10 @@ def _match_now(draft: Draft, event: Acquire, now_ns: int) -> None:
     matching.match(draft, now_ns, event.wall_ns)
     request_id = draft.request_of.get(process)
     if request_id is None:
-        return None
+        return
+    request, why = draft.requests[request_id], draft.reasons[request_id]
     if event.wait_ms == 0:
-        reason = reasons.would_not_wait(draft.reasons[request_id])
-        waiting.remove(draft, draft.requests[request_id], process)
-        return _deny(draft, event, DenyCode.WAIT_TIMEOUT, reason)
-    request = draft.requests[request_id]
-    waiting.entered(draft, request, request.askers[-1], now_ns)
+        waiting.remove(draft, request, process)
+        _deny(draft, event, DenyCode.WAIT_TIMEOUT, reasons.would_not_wait(why))
+    else:
+        waiting.entered(draft, request, request.askers[-1], now_ns)

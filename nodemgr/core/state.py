@@ -292,7 +292,7 @@ class Draft:
             self.stalled.put(task.task_id, True)
         elif before is not None and before.state is TaskState.STALLED:
             self.stalled.drop(task.task_id)
-        self.schedule(("kill", task.task_id), task.kill_ns)
+            self.schedule(("kill", task.task_id), None)
 
     def drop_task(self, task: Task) -> None:
         self.tasks.drop(task.task_id)
@@ -376,7 +376,6 @@ class Draft:
         before = self.requests.get(request.request_id)
         self.requests.put(request.request_id, request)
         self.request_of_token.put((request.env, request.token), request.request_id)
-        self.schedule(("wait", request.request_id), request.deadline_ns)
         for asker in () if before is None else before.askers:
             if asker not in request.askers:
                 self._forget_asker(request.env, asker)
@@ -501,6 +500,7 @@ class Draft:
         every += self.effects
         every += self._unwatches()
         every += map(effects.CloseLedger, closed)
+        self._stop_timers()
         wake_ns = self._next_wake()
         if ticked or wake_ns != self.timers.get("wake"):
             every.append(effects.WakeAt(wake_ns))
@@ -550,6 +550,12 @@ class Draft:
             if before and not after:
                 yield effects.Unwatch(process)
 
+    def _stop_timers(self) -> None:
+        """A timer stops with the last row that needs it."""
+        for timer, rows in (("silence", (self.tasks, self.udp_askers)), ("figures", (self.unsettled, self.wants_figures))):
+            if timer in self.timers and not any(True for table in rows for _ in table):
+                self.timers.drop(timer)
+
     def _next_wake(self) -> int | None:
         times = [due_ns for due_ns in self.agenda.changes.values() if due_ns is not None]
         times += [self.timers[name] for name in ("silence", "figures") if name in self.timers]
@@ -591,14 +597,15 @@ def _add(sums: Overlay[K, int], key: K, more: int) -> None:
 
 
 def _restore_task(draft: Draft, _key: str, task: Task, now_ns: int) -> None:
-    grace_ns = draft.config.stalled_grace_ms * MS
-    kill_ns = now_ns + grace_ns if task.state is TaskState.STALLED and draft.config.stalled == "kill" else None
-    draft.put_task(replace(task, kill_ns=kill_ns))
+    draft.put_task(task)
+    if task.state is TaskState.STALLED and draft.config.stalled == "kill":
+        draft.schedule(("kill", task.task_id), now_ns + draft.config.stalled_grace_ms * MS)
 
 
 def _restore_request(draft: Draft, _key: str, request: Request, now_ns: int) -> None:
-    deadline_ns = None if request.deadline_ns is None else now_ns + request.deadline_ns - request.since_ns
-    draft.put_request(replace(request, deadline_ns=deadline_ns))
+    draft.put_request(request)
+    if request.wait_ms is not None:
+        draft.schedule(("wait", request.request_id), now_ns + request.wait_ms * MS)
 
 
 def _restore_record(draft: Draft, key: str, record: Record, _now_ns: int) -> None:

@@ -5,8 +5,6 @@ Knows: beats and figures that a Tick brings, and the deadlines of the agenda. Mu
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nodemgr.core import answers, books, effects, leases, members, waiting
 from nodemgr.core.events import Tick
 from nodemgr.core.model import MS, ProcessKey, Task, TaskState
@@ -17,9 +15,9 @@ def tick(draft: Draft, event: Tick, now_ns: int) -> None:
     draft.figures = event.used_bytes
     for what, key in draft.due(now_ns):
         _DUE[what](draft, key, now_ns)
-    _hear(draft, event, now_ns)
     _shrink(draft)
     _ask_for_figures(draft, now_ns)
+    _hear(draft, event, now_ns)  # last: what stalls now asks for figures at once
     draft.rescan = draft.rescan or any(True for _ in draft.wants_figures)
 
 
@@ -36,7 +34,7 @@ def _stayed_away(draft: Draft, process: ProcessKey, now_ns: int) -> None:
 def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int) -> None:
     task = draft.tasks.get(task_id)
     if task is not None:
-        draft.put_task(replace(task, kill_ns=None))
+        draft.schedule(("kill", task_id), None)
         for process in (draft.processes[key] for key in task.processes):
             if process.pid is not None:
                 draft.emit(effects.Kill(process.key, process.pid))

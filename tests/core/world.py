@@ -1,0 +1,247 @@
+"""A node of one core, no edges: tests tell it what happens, in words, and read what it would have done.
+
+Time stands still until a test moves it. Every step is checked: the promises, the books, and that the store's rows alone
+give the same state again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from nodemgr.core import encoding, events, invariants
+from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, WakeAt
+from nodemgr.core.manager import State, step
+from nodemgr.core.model import Config, Gpu, Grant, Quota, Task, Transport
+
+GIB = 1 << 30
+MS = 1_000_000
+S = 1_000 * MS
+WALL = 1_700_000_000 * S
+E = TypeVar("E")
+
+
+def gpu(index: int, gib: int = 80, *, healthy: bool = True) -> Gpu:
+    return Gpu(f"GPU-{index}", index, "simulated", gib * GIB, healthy)
+
+
+class Node:
+    """The state, the store as rows of JSON, and the time."""
+
+    def __init__(self, gpus: int = 4, gib: int = 80, **config: Any) -> None:
+        self.config = Config(**config)
+        self.state = State.empty(self.config)
+        self.now_ns = 1_000 * S
+        self.store: dict[tuple[str, str], Any] = {}
+        self.effects: list[Effect] = []
+        """Of the last event, with what followed from it."""
+        self.wake_ns: int | None = None
+        self.beats: dict[str, int] = {}
+        """When each process was last heard."""
+        self.used: dict[tuple[str, str], int] = {}
+        """Memory in use by env and GPU index, for the next Tick."""
+        self.gpus_are([gpu(index, gib) for index in range(gpus)])
+
+    # -- the edge's part --
+
+    def happens(self, event: events.Event) -> list[Effect]:
+        """Steps the event and what follows from it; returns all effects."""
+        self.effects = []
+        following: events.Event | None = event
+        while following is not None:
+            transition = step(self.state, following, self.now_ns)
+            assert invariants.check_change(transition) == []
+            self.state.apply(transition)
+            self.effects += transition.effects
+            for effect in transition.effects:
+                if isinstance(effect, Save):
+                    self._save(effect)
+                elif isinstance(effect, WakeAt):
+                    self.wake_ns = effect.deadline_ns
+            assert invariants.check(self.state) == []
+            following = transition.then
+        assert self.restored().keys() == self.rows().keys()
+        assert self.restored() == self.rows()
+        return self.effects
+
+    def _save(self, save: Save) -> None:
+        if save.value is None:
+            assert self.store.pop((save.kind, save.key), None) is not None, f"{save} deletes nothing"
+        else:
+            self.store[save.kind, save.key] = encoding.encode(save.kind, save.value)
+
+    def rows(self) -> dict[tuple[str, str], object]:
+        return {(kind, key): value for kind, key, value in self.state.rows()}
+
+    def restored(self) -> dict[tuple[str, str], object]:
+        """What the store's rows say, as values."""
+        decoded = {(kind, key): encoding.decode(kind, data) for (kind, key), data in self.store.items()}
+        return {row: value for row, value in decoded.items() if row[0] != "record" or value.ended_wall_ns is None}
+
+    def restart(self, *, gone: Iterable[int] = ()) -> None:
+        """kill -9 of the manager, and a new one that finds the store; `gone` died meanwhile."""
+        rows = [(kind, key, encoding.decode(kind, data)) for (kind, key), data in self.store.items()]
+        self.state = State.restore(self.config, rows, self.now_ns)
+        assert invariants.check(self.state) == []
+        self.beats = {key: self.now_ns for key, _ in self.state.watched()}
+        self.gpus_are(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index))
+        for pid in gone:
+            self.dies(pid)
+        self.happens(events.Match(WALL))
+
+    # -- what happens --
+
+    def gpus_are(self, gpus: Iterable[Gpu]) -> list[Effect]:
+        return self.happens(events.GpusChanged(tuple(gpus), WALL))
+
+    def loses(self, index: int) -> list[Effect]:
+        return self.gpus_are([known for known in self.state.gpus.values() if known.index != index])
+
+    def quota(self, env: str, gpus: int, gib: int | None = None, **more: Any) -> list[Effect]:
+        """`gib`: the env's memory quota over all its GPUs."""
+        quota = Quota(gpus, None if gib is None else gib * GIB, **more)
+        return self.happens(events.SetQuota(env, quota, "root", WALL))
+
+    def caller(self, env: str, pid: int, *, udp: bool = False, ancestors: tuple[int, ...] = ()) -> events.Caller:
+        return events.Caller(
+            connection=pid,
+            env=env,
+            process=key(pid, udp=udp),
+            transport=Transport.UDP if udp else Transport.UNIX,
+            pid=None if udp else pid,
+            user="ann",
+            ancestors=ancestors,
+        )
+
+    def asks(
+        self,
+        env: str,
+        pid: int,
+        gpus: int | None = None,
+        *,
+        gib: int | None = None,
+        token: str = "",
+        world: int = 1,
+        wait_ms: int | None = None,
+        udp: bool = False,
+        ancestors: tuple[int, ...] = (),
+        rid: str = "",
+        used_gib: Mapping[int, int] | None = None,
+    ) -> list[Effect]:
+        """A process asks for GPUs; each has a token of its own unless one is named."""
+        caller = self.caller(env, pid, udp=udp, ancestors=ancestors)
+        self.beats[caller.process] = self.now_ns
+        used = {f"GPU-{index}": size * GIB for index, size in (used_gib or {}).items()}
+        memory_bytes = None if gib is None else gib * GIB
+        return self.happens(
+            events.Acquire(
+                caller, rid or f"a{pid}", token or f"token{pid}", gpus, memory_bytes, world, wait_ms, "python train.py", WALL, used
+            )
+        )
+
+    def cancels(self, env: str, pid: int, *, rid: str = "") -> list[Effect]:
+        return self.happens(events.Cancel(self.caller(env, pid), rid or f"a{pid}", WALL))
+
+    def releases(self, env: str, pid: int, *, udp: bool = False) -> list[Effect]:
+        return self.happens(events.Release(self.caller(env, pid, udp=udp), f"l{pid}", WALL))
+
+    def rejoins(self, env: str, pid: int, task: str, slot: int | None, generation: int) -> list[Effect]:
+        return self.happens(events.Rejoin(self.caller(env, pid), f"j{pid}", f"token{pid}", task, slot, generation, WALL))
+
+    def dies(self, pid: int, residue_gib: Mapping[int, int] | None = None) -> list[Effect]:
+        residue = {f"GPU-{index}": size * GIB for index, size in (residue_gib or {}).items()}
+        return self.happens(events.ProcessGone(key(pid), WALL, residue))
+
+    def disconnects(self, pid: int) -> list[Effect]:
+        return self.happens(events.Disconnected(pid))
+
+    def driver_shows(self, pid: int, index: int, gib: int) -> list[Effect]:
+        """Of a lost process's memory."""
+        return self.happens(events.ResidueChanged(key(pid), f"GPU-{index}", gib * GIB, WALL))
+
+    def beats_again(self, env: str, pid: int) -> list[Effect]:
+        self.beats[key(pid)] = self.now_ns
+        return self.happens(events.Beat(self.caller(env, pid), None, WALL))
+
+    def passes(self, ms: int, *, silent: Iterable[int] = ()) -> list[Effect]:
+        """Time passes, with a Tick whenever one is due, and everybody beating but the silent."""
+        end_ns = self.now_ns + ms * MS
+        mute = {key(pid) for pid in silent} | {key(pid, udp=True) for pid in silent}
+        every: list[Effect] = []
+        while self.wake_ns is not None and self.wake_ns <= end_ns:
+            assert len(every) < 10_000, "the manager does not sleep"
+            self.now_ns = max(self.now_ns, self.wake_ns)
+            self._beat_all_but(mute)
+            every += self.ticks()
+        self.now_ns = end_ns
+        self._beat_all_but(mute)
+        self.effects = every
+        return every
+
+    def _beat_all_but(self, mute: set[str]) -> None:
+        for process, _ in self.state.watched():
+            if process not in mute:
+                self.beats[process] = self.now_ns
+
+    def ticks(self) -> list[Effect]:
+        used = {(grant.env, grant.uuid): self.used.get((grant.env, grant.uuid), 0) for grant in self.state.watched_grants()}
+        return self.happens(events.Tick(WALL, dict(self.beats), used))
+
+    def uses(self, env: str, index: int, gib: int) -> None:
+        """What the env's ledger and the driver will say at the next Tick."""
+        self.used[env, f"GPU-{index}"] = gib * GIB
+
+    def admin_releases(self, task: str, *, env: str | None = None) -> list[Effect]:
+        return self.happens(events.ReleaseTask(task, "root", WALL, env))
+
+    def removes(self, env: str) -> list[Effect]:
+        return self.happens(events.RemoveQuota(env, "root", WALL))
+
+    # -- what there is to see --
+
+    def of(self, kind: type[E]) -> list[E]:
+        """The last event's effects of one kind."""
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def granted(self, pid: int) -> SendGrant | None:
+        return next((effect for effect in self.of(SendGrant) if effect.connection == pid), None)
+
+    def told(self, pid: int) -> SendWait | None:
+        return next((effect for effect in self.of(SendWait) if effect.connection == pid), None)
+
+    def denied(self, pid: int) -> SendDeny | None:
+        return next((effect for effect in self.of(SendDeny) if effect.connection == pid), None)
+
+    def fenced(self, pid: int) -> SendFence | None:
+        return next((effect for effect in self.of(SendFence) if effect.connection == pid), None)
+
+    def published(self, name: str) -> list[dict[str, Any]]:
+        return [dict(effect.fields) for effect in self.of(Publish) if effect.name == name]
+
+    def task(self, pid: int, *, udp: bool = False) -> Task | None:
+        """The task that the process is a member of."""
+        process = self.state.processes.get(key(pid, udp=udp))
+        return None if process is None or process.fenced else self.state.tasks[process.task_id]
+
+    def gpus_of(self, pid: int, *, udp: bool = False) -> list[int] | None:
+        task = self.task(pid, udp=udp)
+        return None if task is None else [self.state.gpus[uuid].index for uuid in task.gpus]
+
+    def grant(self, env: str, index: int) -> Grant | None:
+        return self.state.grants.get((env, f"GPU-{index}"))
+
+    def grant_gib(self, env: str, index: int) -> tuple[float, float] | None:
+        """What a grant takes, and what of it the ledger gives."""
+        grant = self.grant(env, index)
+        return None if grant is None else (grant.memory_bytes / GIB, grant.limit_bytes / GIB)
+
+    def waiting(self) -> list[int]:
+        """The PIDs of the first asker of each waiting request, in the order of service."""
+        return [int(request.askers[0].process.split(":")[1]) for request, _, _ in self.state.waiting()]
+
+    def remaining_gib(self, index: int) -> float:
+        return self.state.remaining_bytes(f"GPU-{index}") / GIB
+
+
+def key(pid: int, *, udp: bool = False) -> str:
+    return f"udp:{pid}" if udp else f"unix:{pid}:1"
