@@ -6,7 +6,7 @@
  * Names: a constant has the public name with NM_ in front; a type is nm_cu_... or nm_nvml_...  So that this file
  * and the vendor's headers can stand in one translation unit: tests/sim/test_abi.py compares the two there,
  * constant by constant and offset by offset, wherever such a header is found.
- * All structures are those that a 12.x or 13.x client passes (the _v2 entry points); older, 32-bit ones are absent.
+ * All structures are those that a 12.x or 13.x client passes (the _v2 entry points), except where a name says _v1.
  */
 #ifndef NM_ABI_H
 #define NM_ABI_H
@@ -177,6 +177,8 @@ enum { NM_CU_RESULTS(NM_AS_ENUMERATOR) };
     X(CU_GRAPH_NODE_TYPE_HOST, 3) \
     X(CU_GRAPH_NODE_TYPE_GRAPH, 4) \
     X(CU_GRAPH_NODE_TYPE_EMPTY, 5) \
+    X(CU_GRAPH_NODE_TYPE_WAIT_EVENT, 6) \
+    X(CU_GRAPH_NODE_TYPE_EVENT_RECORD, 7) \
     X(CU_GRAPH_NODE_TYPE_MEM_ALLOC, 10) \
     X(CU_GRAPH_NODE_TYPE_MEM_FREE, 11) \
     X(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, 1) \
@@ -346,6 +348,37 @@ typedef struct {
     unsigned flags;
 } nm_cu_array3d_descriptor;
 
+/* The first CUDA's descriptors, with 32-bit extents. */
+typedef struct {
+    unsigned width;
+    unsigned height;
+    int format;
+    unsigned num_channels;
+} nm_cu_array_descriptor_v1;
+
+typedef struct {
+    unsigned width;
+    unsigned height;
+    unsigned depth;
+    int format;
+    unsigned num_channels;
+    unsigned flags;
+} nm_cu_array3d_descriptor_v1;
+
+typedef struct {
+    size_t size;
+    size_t alignment;
+    unsigned reserved[4];
+} nm_cu_array_memory_requirements;
+
+typedef struct {
+    unsigned tile_width, tile_height, tile_depth; /* elements */
+    unsigned miptail_first_level;
+    unsigned long long miptail_size;
+    unsigned flags;
+    unsigned reserved[4];
+} nm_cu_array_sparse_properties;
+
 /* cuMemMapArrayAsync: one (un)mapping of a sparse array's tile or mip tail. */
 typedef struct {
     int resource_type;
@@ -481,6 +514,13 @@ typedef struct {
     int result;                  /* output: 0 is success */
 } nm_cu_graph_instantiate_params;
 
+/* cuGraphExecUpdate_v2: 0 is success. */
+typedef struct {
+    int result;
+    nm_cu_graph_node error_node;
+    nm_cu_graph_node error_from_node;
+} nm_cu_graph_exec_update_info;
+
 /* cuLaunchKernelEx, as far as a simulator needs it. */
 typedef struct {
     unsigned grid_x, grid_y, grid_z;
@@ -490,6 +530,13 @@ typedef struct {
     void *attrs;
     unsigned num_attrs;
 } nm_cu_launch_config;
+
+/* CUdevResource as far as all versions of it agree; the caller's is longer. */
+typedef struct {
+    int type;
+    unsigned char padding[92];
+    unsigned sm_count;
+} nm_cu_dev_resource_head;
 
 /* cuDeviceGetProperties (deprecated, still called). */
 typedef struct {

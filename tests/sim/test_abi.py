@@ -72,6 +72,22 @@ DRIVER_LAYOUTS: tuple[Layout, ...] = (
         ),
     ),
     (
+        "nm_cu_array_memory_requirements",
+        "CUDA_ARRAY_MEMORY_REQUIREMENTS",
+        (("size", "size"), ("alignment", "alignment")),
+    ),
+    (
+        "nm_cu_array_sparse_properties",
+        "CUDA_ARRAY_SPARSE_PROPERTIES",
+        (
+            ("tile_width", "tileExtent.width"),
+            ("tile_depth", "tileExtent.depth"),
+            ("miptail_first_level", "miptailFirstLevel"),
+            ("miptail_size", "miptailSize"),
+            ("flags", "flags"),
+        ),
+    ),
+    (
         "nm_cu_array_map_info",
         "CUarrayMapInfo",
         (
@@ -165,6 +181,11 @@ DRIVER_LAYOUTS: tuple[Layout, ...] = (
             ("error_node", "hErrNode_out"),
             ("result", "result_out"),
         ),
+    ),
+    (
+        "nm_cu_graph_exec_update_info",
+        "CUgraphExecUpdateResultInfo",
+        (("result", "result"), ("error_node", "errorNode"), ("error_from_node", "errorFromNode")),
     ),
     (
         "nm_cu_launch_config",

@@ -1,0 +1,114 @@
+"""Builds the simulator: the driver, NVML, and the library through which nodemgr/simulator.py works on a node.
+
+Knows: which sources make which library, and the compiler's flags.
+Must not know: where the project wants them (its build passes the directory).
+
+`python -m csrc.sim.build DIRECTORY` does the same by hand. Needs a C compiler, and no header but libc's.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+CFLAGS = [
+    *("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"),
+]
+# References of a library to its own entry points stay inside it, whoever else exports the same names (a preloaded shim
+# does); and it is never unloaded, because a closed descriptor would drop its process's lock on the node.
+LDFLAGS = ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,--build-id=none"]
+LIBRARIES = ["-lpthread", "-ldl"]
+
+COMMON = ["node.c", "visible.c"]
+DRIVER = [
+    *("driver.c", "devices.c", "contexts.c", "objects.c", "blocks.c", "memory.c", "pools.c", "vmm.c", "arrays.c"),
+    *("tickets.c", "graphs.c", "streams.c", "modules.c", "copies.c", "lookup.c"),
+]
+SOURCES = {
+    "libcuda.so.1": [*COMMON, *DRIVER],
+    "libnvidia-ml.so.1": [*COMMON, "nvml.c"],
+    "libnodesim.so": [*COMMON, "control.c"],
+}
+
+CUDA_ERROR_NOT_SUPPORTED = 801
+NVML_ERROR_NOT_SUPPORTED = 3
+
+# Defined everywhere; the linker prefers the function of one of the sources above where there is one.
+STUB = '__attribute__((weak, visibility("default"))) int {name}(void) {{ return {result}; }}\n'
+
+
+def read_table(name: str) -> list[list[str]]:
+    """The rows of a list beside this file, split at blanks, without comments."""
+    lines = (HERE / name).read_text().splitlines()
+    return [line.split() for line in lines if line and not line.startswith("#")]
+
+
+def driver_stubs() -> str:
+    """C source: every driver entry point as a stub, and the table that cuGetProcAddress searches."""
+    rows = read_table("driver_names.txt")
+    stubs = [STUB.format(name=symbol, result=CUDA_ERROR_NOT_SUPPORTED) for symbol, *_ in rows]
+    order = sorted(rows, key=lambda row: (row[1].encode(), int(row[2]), row[3]))
+    table = [
+        f'    {{"{base}", {version}, {"false" if stream == "-" else "true"}, (void *){symbol}}},\n'
+        for symbol, base, version, stream in order
+    ]
+    return "".join([
+        '#include "lookup.h"\n',
+        *stubs,
+        "const nm_name nm_names[] = {\n",
+        *table,
+        "};\nconst size_t nm_name_count = sizeof nm_names / sizeof *nm_names;\n",
+    ])
+
+
+def nvml_stubs() -> str:
+    """C source: every NVML entry point as a stub."""
+    return "".join(STUB.format(name=name, result=NVML_ERROR_NOT_SUPPORTED) for (name,) in read_table("nvml_names.txt"))
+
+
+GENERATED = {"libcuda.so.1": driver_stubs, "libnvidia-ml.so.1": nvml_stubs}
+
+
+def _run(command: list[str]) -> None:
+    finished = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if finished.returncode != 0:
+        raise SystemExit(f"{shlex.join(command)}\n{finished.stdout}failed with {finished.returncode}")
+
+
+def _compile(cc: list[str], source: Path, objects: Path) -> Path:
+    output = objects / f"{source.stem}.o"
+    if not output.exists():
+        _run([*cc, *CFLAGS, f"-I{HERE}", "-c", str(source), "-o", str(output)])
+    return output
+
+
+def build(output_directory: Path, cc: str = "cc") -> list[Path]:
+    """Builds the three libraries into `output_directory` and returns their paths; SystemExit with the compiler's words
+    where it fails. A library that running processes have mapped is replaced, never written to."""
+    output_directory.mkdir(parents=True, exist_ok=True)
+    compiler = shlex.split(cc)
+    outputs = []
+    with tempfile.TemporaryDirectory() as temporary:
+        objects = Path(temporary)
+        for library, names in SOURCES.items():
+            sources = [HERE / name for name in names]
+            if library in GENERATED:
+                sources.append(objects / f"stubs_{library.partition('.')[0]}.c")
+                sources[-1].write_text(GENERATED[library]())
+            files = [str(_compile(compiler, source, objects)) for source in sources]
+            fresh = output_directory / f".{library}.{os.getpid()}"
+            _run([*compiler, *files, *LDFLAGS, f"-Wl,-soname,{library}", *LIBRARIES, "-o", str(fresh)])
+            outputs.append(fresh.replace(output_directory / library))
+    return outputs
+
+
+if __name__ == "__main__":
+    for path in build(Path(sys.argv[1])):
+        print(path)

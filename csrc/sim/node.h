@@ -1,0 +1,154 @@
+/* node.h: the simulated node, one file that every process maps: devices, faults, and the books of who holds what.
+ *
+ * Knows: the file's layout, slots and their liveness, how a byte is charged and given back.
+ * Must not know: CUDA or NVML. The driver, NVML and the control library are three readers of this one.
+ *
+ * Nothing shared is ever held. A process owns a *slot* by a POSIX record lock on one byte of the file: the kernel
+ * drops it at any death, and tells any asker the holder's pid as seen in the asker's pid namespace. Each sum is one
+ * word with the identity of the last operation in it, and whoever wants to change the sum first finishes the book-
+ * keeping of that operation (see `tally` below): a process killed or stopped between any two instructions loses no
+ * byte and blocks nobody.
+ */
+#ifndef NM_SIM_NODE_H
+#define NM_SIM_NODE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a library shows to the world: all else stays inside it. */
+#define NM_SIM_API __attribute__((visibility("default")))
+
+enum {
+    NM_SIM_DEVICES = 16,
+    NM_SIM_SLOTS = 1024, /* processes that use CUDA at one time */
+    NM_SIM_GROUPS = 64,  /* named sets of processes with a peak of their own */
+    NM_SIM_NAME_BYTES = 64,
+};
+#define NM_SIM_MEMORY_LIMIT_BYTES (UINT64_C(1) << 40) /* exclusive: a tally has 40 bits for bytes */
+
+/* What memory was taken for. The implicit kinds are those that no call names: a group's peak leaves them out. */
+#define NM_SIM_KINDS(X) \
+    X(linear, false) \
+    X(managed, false) \
+    X(pool, false) \
+    X(vmm, false) \
+    X(array, false) \
+    X(graph, false) \
+    X(context, true) \
+    X(module, true)
+#define NM_SIM_KIND_ENUMERATOR(name, implicit) NM_SIM_KIND_##name,
+typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_kind;
+
+/* What can be set on a device of a running node, live, by anybody who may write the file. */
+#define NM_SIM_FAULTS(X) \
+    X(lost)                /* 0 or 1: fallen off the bus */ \
+    X(losses)              /* how often it fell: a context made before the last fall stays broken */ \
+    X(fail_next)           /* so many of the next explicit allocations are refused */ \
+    X(latency_us)          /* each explicit allocation takes so much longer */ \
+    X(utilization_percent) /* what NVML shows */ \
+    X(memory_utilization_percent) \
+    X(temperature_celsius) \
+    X(power_milliwatts)
+#define NM_SIM_FAULT_FIELD(name) _Atomic uint32_t name;
+#define NM_SIM_FAULT_ENUMERATOR(name) NM_SIM_FAULT_##name,
+typedef enum { NM_SIM_FAULTS(NM_SIM_FAULT_ENUMERATOR) NM_SIM_FAULT_COUNT } nm_sim_fault;
+
+/* A sum over slots, and the highest it ever was. word = bytes:40 | slot:10 | sequence:14 of the last operation. */
+typedef struct {
+    _Atomic uint64_t word;
+    _Atomic uint64_t peak_bytes;
+} nm_sim_tally;
+
+/* One slot's part in a tally. announced = delta:50 (signed) | sequence:14; applied = bytes:50 | sequence:14. */
+typedef struct {
+    _Atomic uint64_t announced;
+    _Atomic uint64_t applied;
+} nm_sim_share;
+
+typedef struct {
+    unsigned char uuid[16];
+    uint32_t pci_bus;
+    union {
+        struct {
+            NM_SIM_FAULTS(NM_SIM_FAULT_FIELD)
+        };
+        _Atomic uint32_t fault[NM_SIM_FAULT_COUNT];
+    };
+    nm_sim_tally memory;
+    nm_sim_tally group[NM_SIM_GROUPS];
+    nm_sim_share memory_share[NM_SIM_SLOTS];
+    nm_sim_share group_share[NM_SIM_SLOTS];
+    _Atomic uint64_t kind_bytes[NM_SIM_KIND_COUNT][NM_SIM_SLOTS]; /* for readers; capacity rests on `memory` alone */
+    _Atomic uint32_t contexts[NM_SIM_SLOTS];
+} nm_sim_device;
+
+typedef struct {
+    char magic[8];
+    uint32_t layout; /* sizeof this structure: a file of another build is refused */
+    uint32_t device_count;
+    uint64_t memory_bytes;   /* what NVML calls total */
+    uint64_t reserved_bytes; /* of those, what no client can have */
+    uint64_t context_bytes;  /* what a context costs before anything is allocated in it */
+    uint64_t module_bytes;   /* what a loaded module costs */
+    char name[NM_SIM_NAME_BYTES];
+    _Atomic uint32_t slots_high; /* no slot at or above this was ever taken */
+    _Atomic uint64_t group_key[NM_SIM_GROUPS];
+    _Atomic uint32_t slot_taken[NM_SIM_SLOTS]; /* 0: clean; else: maybe alive, maybe to be reaped */
+    _Atomic uint32_t slot_group[NM_SIM_SLOTS]; /* index + 1 of the owner's group, 0 for none */
+    _Atomic uint64_t slot_life[NM_SIM_SLOTS];  /* how often the slot was taken: tells a reused one */
+    nm_sim_device device[NM_SIM_DEVICES];
+} nm_sim_state;
+
+extern const char nm_sim_magic[8];
+
+/* Which byte of the file is locked for what. Far above its content: locks and content do not meet. */
+enum {
+    NM_SIM_LOCK_ADMIN = 1 << 28,  /* whoever replaces the file (open file description lock) */
+    NM_SIM_LOCK_KEEPER,           /* read-locked by each open control handle (likewise) */
+    NM_SIM_LOCK_SLOT = 1 << 29,   /* + slot: its owner (POSIX), for a moment its reaper (open file description) */
+};
+
+/* A mapped node. `slot` is -1 until nm_sim_node_join. */
+typedef struct {
+    nm_sim_state *state;
+    int descriptor;
+    int slot;
+} nm_sim_node;
+
+/* Puts the state file's path into `out`: the variable NODEMGR_SIM_STATE if set, else node.state in the directory that
+ * the library this code was linked into was loaded from. False where it does not fit. */
+bool nm_sim_node_find(char *out, size_t size);
+
+/* Maps the file. 0, or an errno: ENOENT, EACCES, EINVAL for a file that is no node of this build.
+ * `private_descriptor` asks for a high descriptor; only the driver may ask, and before nm_sim_node_join: moving a
+ * descriptor closes one on this file, and any such close drops the process's POSIX locks on it. */
+int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descriptor);
+
+/* Unmaps; and closes the descriptor, unless this process owns a slot of the file (by another library's descriptor):
+ * closing would drop it. */
+void nm_sim_node_close(nm_sim_node *node);
+
+/* Takes a free slot for this process, until it dies or execs. 0, or EAGAIN when all are taken. */
+int nm_sim_node_join(nm_sim_node *node, const char *group);
+
+/* Charges bytes to this process. False, with nothing changed, where the device has no room. Callers serialise calls
+ * per process (a slot's operations are numbered). `capacity` leaves out reserved_bytes. */
+bool nm_sim_node_charge(nm_sim_node *node, int device, nm_sim_kind kind, uint64_t bytes);
+void nm_sim_node_give_back(nm_sim_node *node, int device, nm_sim_kind kind, uint64_t bytes);
+
+/* Clears the slots of the dead. Callers serialise calls per process. */
+void nm_sim_node_reap(nm_sim_node *node);
+
+/* The pid of a slot's owner as seen from here; 0: dead or free; -1: alive, but in no pid namespace that we see. */
+int nm_sim_node_owner(const nm_sim_node *node, int slot);
+
+static inline uint64_t nm_sim_capacity(const nm_sim_state *state) { return state->memory_bytes - state->reserved_bytes; }
+static inline uint64_t nm_sim_tally_bytes(nm_sim_tally *tally) { return atomic_load(&tally->word) >> 24; }
+static inline uint64_t nm_sim_share_bytes(nm_sim_share *share) { return atomic_load(&share->applied) >> 14; }
+
+/* The key of a group's name (FNV-1a, never 0). */
+uint64_t nm_sim_group_key(const char *name);
+
+#endif

@@ -1,0 +1,313 @@
+"""A node without hardware: creates it, breaks it, and reads its books. Used by `nodemgr serve --simulate` and by tests.
+
+Knows: the directory of a simulated node (the two libraries that clients load, and the state file that all processes
+share), and the control library, through ctypes.
+Must not know: the manager, the shim, what a client does.
+
+Clients run on the node with its directory first in LD_LIBRARY_PATH; a process may name the group that it counts in
+with NODEMGR_SIM_GROUP. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+CLIENT_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+CONTROL_LIBRARY = "libnodesim.so"
+STATE_FILE = "node.state"
+
+MEBIBYTE = 1 << 20
+DEFAULT_NAME = "Simulated GPU"
+MAX_DEVICES = 16
+MEMORY_LIMIT_BYTES = 1 << 40
+
+_MOST_PROCESSES = 1024
+
+
+class SimulatorError(Exception):
+    """One line: what happened, and what to do about it."""
+
+
+class NodeInUse(SimulatorError):
+    """A node cannot be replaced: clients live on it, or somebody has a handle to it."""
+
+
+@dataclass(frozen=True)
+class ProcessBooks:
+    """What one living process holds on one device. `pid` is as seen from here; -1 where it is not visible from here."""
+
+    pid: int
+    used_bytes: int
+    contexts: int
+    kind_bytes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class DeviceBooks:
+    """One device: what its living processes hold, and the most they ever held at one time since the last reset."""
+
+    index: int
+    uuid: str
+    total_bytes: int
+    reserved_bytes: int
+    used_bytes: int
+    peak_bytes: int
+    lost: bool
+    processes: tuple[ProcessBooks, ...]
+
+    def of(self, pid: int) -> ProcessBooks | None:
+        """The process's part, None where it holds nothing."""
+        return next((process for process in self.processes if process.pid == pid), None)
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        ("count", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+        ("memory_bytes", ctypes.c_uint64),
+        ("reserved_bytes", ctypes.c_uint64),
+        ("context_bytes", ctypes.c_uint64),
+        ("module_bytes", ctypes.c_uint64),
+        ("name", ctypes.c_char * 64),
+        ("uuids", (ctypes.c_ubyte * 16) * MAX_DEVICES),
+    )
+
+
+class _Device(ctypes.Structure):
+    _fields_ = (
+        ("uuid", ctypes.c_char * 48),
+        ("pci_bus", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+        ("used_bytes", ctypes.c_uint64),
+        ("peak_bytes", ctypes.c_uint64),
+        ("faults", ctypes.c_uint32 * 16),
+    )
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_int32),
+        ("contexts", ctypes.c_uint32),
+        ("used_bytes", ctypes.c_uint64),
+        ("kind_bytes", ctypes.c_uint64 * 16),
+    )
+
+
+def library_directory() -> Path:
+    """Where the built libraries are."""
+    return Path(__file__).resolve().parent / "_sim"
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    path = library_directory() / CONTROL_LIBRARY
+    if not path.exists():
+        raise SimulatorError(f"the simulator is not built: no {path}; install the project, or run `python -m csrc.build`")
+    library = ctypes.CDLL(str(path))
+    for function in ("nm_sim_kind_name", "nm_sim_fault_name"):
+        getattr(library, function).restype = ctypes.c_char_p
+    library.nm_sim_close.restype = None
+    return library
+
+
+def _names(function: str) -> tuple[str, ...]:
+    """The control library's list of names, which stands in C alone."""
+    answers = (getattr(_library(), function)(number) for number in range(16))
+    return tuple(name.decode() for name in answers if name is not None)
+
+
+def _check(error: int, what: str) -> None:
+    if error == errno.EBUSY:
+        raise NodeInUse(f"{what}: the node there is in use; end its clients and its manager first, or open it instead")
+    if error == errno.ENOENT:
+        raise SimulatorError(f"{what}: there is no simulated node")
+    if error != 0:
+        raise SimulatorError(f"{what}: {os.strerror(error)}")
+
+
+def _uuid(directory: Path, index: int) -> bytes:
+    """Stable for a place: a node that is created anew there has the devices it had."""
+    return hashlib.sha256(f"{directory.resolve()}/{index}".encode()).digest()[:16]
+
+
+def _install_libraries(directory: Path) -> None:
+    for name in CLIENT_LIBRARIES:
+        fresh = directory / f".{name}.{os.getpid()}"
+        shutil.copy(library_directory() / name, fresh)
+        fresh.replace(directory / name)  # running clients keep the file that they have mapped
+
+
+class Node:
+    """A handle to a node; the node lives on without it. Also a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        """Use `create` or `open`."""
+        self.directory = directory
+        self._handle: ctypes.c_void_p | None = None
+        self._kinds = _names("nm_sim_kind_name")
+        self._faults = _names("nm_sim_fault_name")
+
+    @classmethod
+    def open(cls, directory: Path) -> Node:
+        """The node that is in `directory`. SimulatorError where there is none, or one of another build."""
+        node = cls(directory)
+        handle = ctypes.c_void_p()
+        path = os.fsencode(directory / STATE_FILE)
+        _check(_library().nm_sim_open(path, ctypes.byref(handle)), f"open {directory}")
+        node._handle = handle
+        return node
+
+    def close(self) -> None:
+        if self._handle is not None:
+            _library().nm_sim_close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def environment(self, group: str | None = None) -> dict[str, str]:
+        """What a client's environment needs beside its own; `group` is the set of processes that it counts in."""
+        before = os.environ.get("LD_LIBRARY_PATH")
+        path = f"{self.directory.resolve()}:{before}" if before else str(self.directory.resolve())
+        return {"LD_LIBRARY_PATH": path} | ({"NODEMGR_SIM_GROUP": group} if group else {})
+
+    # ---- reading -----------------------------------------------------------------------------------------
+
+    def _shape(self) -> _Shape:
+        shape = _Shape()
+        self._call("nm_sim_shape_of", ctypes.byref(shape))
+        return shape
+
+    @property
+    def count(self) -> int:
+        return int(self._shape().count)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of each device, as NVML says it."""
+        return int(self._shape().memory_bytes)
+
+    def books(self) -> tuple[DeviceBooks, ...]:
+        """Every device, with the living processes that hold something of it."""
+        shape = self._shape()
+        return tuple(self._device_books(shape, index) for index in range(shape.count))
+
+    def group(self, index: int, name: str) -> tuple[int, int]:
+        """(now, peak) of what the processes of a group have explicitly allocated, contexts and modules left out."""
+        used, peak = ctypes.c_uint64(), ctypes.c_uint64()
+        self._call("nm_sim_read_group", index, name.encode(), ctypes.byref(used), ctypes.byref(peak))
+        return used.value, peak.value
+
+    def _device_books(self, shape: _Shape, index: int) -> DeviceBooks:
+        device = _Device()
+        self._call("nm_sim_read_device", index, ctypes.byref(device))
+        return DeviceBooks(
+            index=index,
+            uuid=device.uuid.decode(),
+            total_bytes=int(shape.memory_bytes),
+            reserved_bytes=int(shape.reserved_bytes),
+            used_bytes=device.used_bytes,
+            peak_bytes=device.peak_bytes,
+            lost=bool(device.faults[self._faults.index("lost")]),
+            processes=tuple(self._process_books(process) for process in self._processes(index)),
+        )
+
+    def _processes(self, index: int) -> list[_Process]:
+        rows = (_Process * _MOST_PROCESSES)()
+        count = ctypes.c_uint32()
+        self._call("nm_sim_read_processes", index, ctypes.byref(rows), _MOST_PROCESSES, ctypes.byref(count))
+        return rows[: count.value]
+
+    def _process_books(self, row: _Process) -> ProcessBooks:
+        kinds = {kind: int(row.kind_bytes[number]) for number, kind in enumerate(self._kinds) if row.kind_bytes[number]}
+        return ProcessBooks(pid=row.pid, used_bytes=row.used_bytes, contexts=row.contexts, kind_bytes=kinds)
+
+    def reset_peaks(self) -> None:
+        """From now on, peaks are those since now."""
+        self._call("nm_sim_reset_peaks")
+
+    # ---- breaking ----------------------------------------------------------------------------------------
+
+    def lose(self, index: int) -> None:
+        """The device falls off the bus. What has a context there has lost it for good, whether it comes back or not."""
+        self._call("nm_sim_lose", index)
+
+    def restore(self, index: int) -> None:
+        """The device is back, for new contexts."""
+        self._set(index, "lost", 0)
+
+    def fail_next(self, index: int, count: int) -> None:
+        """The next `count` allocations on the device, of whatever process, are refused; 0 ends that."""
+        self._set(index, "fail_next", count)
+
+    def set_latency(self, index: int, latency_us: int) -> None:
+        """Every allocation on the device takes so much longer."""
+        self._set(index, "latency_us", latency_us)
+
+    def set_utilisation(self, index: int, gpu_percent: int, memory_percent: int = 0) -> None:
+        """What NVML shows of the device."""
+        self._set(index, "utilization_percent", gpu_percent)
+        self._set(index, "memory_utilization_percent", memory_percent)
+
+    def _set(self, index: int, fault: str, value: int) -> None:
+        if not 0 <= value < 1 << 32:
+            raise ValueError(f"{fault}: {value} is not in 0 .. 2^32 - 1")
+        self._call("nm_sim_set_fault", index, self._faults.index(fault), value)
+
+    def _call(self, function: str, *arguments: object) -> None:
+        if self._handle is None:
+            raise SimulatorError(f"{self.directory}: the handle is closed")
+        _check(getattr(_library(), function)(self._handle, *arguments), f"{function} on {self.directory}")
+
+
+def create(
+    directory: Path,
+    count: int,
+    memory_bytes: int,
+    name: str = DEFAULT_NAME,
+    *,
+    reserved_bytes: int = 0,
+    context_bytes: int = 64 * MEBIBYTE,
+    module_bytes: int = 2 * MEBIBYTE,
+) -> Node:
+    """A new node in `directory` (made if need be), in place of one that nobody uses any more.
+
+    `count` equal devices of `memory_bytes`, of which `reserved_bytes` can be had by nobody. A context costs
+    `context_bytes` of its device, a module `module_bytes`. SimulatorError where a node there is still in use.
+    """
+    if not 1 <= count <= MAX_DEVICES:
+        raise SimulatorError(f"a simulated node has 1 to {MAX_DEVICES} devices, not {count}")
+    if not 0 < memory_bytes < MEMORY_LIMIT_BYTES:
+        raise SimulatorError(f"a simulated device has less than 1 TiB and more than nothing, not {memory_bytes} bytes")
+    directory.mkdir(parents=True, exist_ok=True)
+    shape = _Shape(count, 0, memory_bytes, reserved_bytes, context_bytes, module_bytes, name.encode()[:63])
+    for index in range(count):
+        shape.uuids[index] = (ctypes.c_ubyte * 16)(*_uuid(directory, index))
+    path = os.fsencode(directory / STATE_FILE)
+    _check(_library().nm_sim_create(path, ctypes.byref(shape)), f"create {count} devices in {directory}")
+    _install_libraries(directory)
+    return Node.open(directory)
+
+
+def open_or_create(directory: Path, count: int, memory_bytes: int, name: str = DEFAULT_NAME) -> Node:
+    """The node in `directory` if it has clients, else a new one: what a restarted manager wants. SimulatorError where
+    clients live on a node of another shape."""
+    with contextlib.suppress(NodeInUse):
+        return create(directory, count, memory_bytes, name)
+    node = Node.open(directory)
+    if (node.count, node.memory_bytes) != (count, memory_bytes):
+        present = f"{node.count} devices of {node.memory_bytes} bytes"
+        node.close()
+        raise SimulatorError(f"{directory}: clients still use a node of {present}; end them, or simulate that one")
+    return node
