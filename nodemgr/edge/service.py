@@ -221,11 +221,13 @@ class Service:
         self._closing.close()
 
     def _ready_line(self) -> str:
-        gpus, settings = self.daemon.state.gpus, self.settings
-        kind = "simulated GPUs" if settings.simulate else "GPUs"
-        tasks = f", {len(self.daemon.state.tasks)} running tasks found again" if self.daemon.state.tasks else ""
-        udp = f", clients also on UDP {self._udp_address()}" if self.daemon.udp is not None else ""
-        return f"ready on {settings.run_dir}: {len(gpus)} {kind}, {len(self.daemon.state.envs)} environments{tasks}{udp}"
+        state, settings = self.daemon.state, self.settings
+        said = [_count(len(state.gpus), "simulated GPU" if settings.simulate else "GPU"), _count(len(state.envs), "environment")]
+        if state.tasks:
+            said.append(_count(len(state.tasks), "running task") + " found again")
+        if self.daemon.udp is not None:
+            said.append(f"clients also on UDP {self._udp_address()}")
+        return f"ready on {settings.run_dir}: {', '.join(said)}"
 
     def _pat_watchdog(self) -> None:
         period_s = systemd.watchdog_period_s()
@@ -239,6 +241,10 @@ def serve(settings: Settings) -> None:
     service = Service(settings)
     service.open()
     service.run()
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _read_rows(journal: Journal) -> list[tuple[str, str, Any]]:

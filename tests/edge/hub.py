@@ -1,0 +1,63 @@
+"""A hub that only writes down what the transports tell it, in a loop that the test turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from nodemgr.core.model import ConnectionId, ProcessKey
+from nodemgr.edge.processes import Identity
+from nodemgr.edge.sessions import Session
+from nodemgr.edge.wire import Message
+
+
+class StubHub:
+    def __init__(self) -> None:
+        self.last_beat_ns: dict[ProcessKey, int] = {}
+        self.counters: Counter[str] = Counter()
+        self.messages: list[tuple[Session, Message, list[int]]] = []
+        self.sessions: list[Session] = []
+        self.ended: list[Session] = []
+        self.allowed: Callable[[str, Identity], bool] = lambda env, identity: True
+        self.on_message: Callable[[Session, Message], None] = lambda session, message: None
+
+    def next_connection(self) -> ConnectionId:
+        return len(self.sessions) + 1
+
+    def opened(self, session: Session) -> None:
+        self.sessions.append(session)
+
+    def received(self, session: Session, message: Message, fds: list[int]) -> None:
+        self.messages.append((session, message, fds))
+        self.on_message(session, message)
+
+    def closed(self, session: Session) -> None:
+        self.ended.append(session)
+
+    def may_enter(self, env: str, identity: Identity) -> bool:
+        return self.allowed(env, identity)
+
+    def verbs(self) -> list[str]:
+        return [message.verb for _, message, _ in self.messages]
+
+
+def turn(loop: asyncio.AbstractEventLoop, until: Callable[[], object], patience_s: float = 10.0) -> None:
+    """Runs the loop until something holds; fails where it never does."""
+
+    async def wait() -> None:
+        async with asyncio.timeout(patience_s):
+            while not until():
+                await asyncio.sleep(0.001)
+
+    loop.run_until_complete(wait())
+
+
+def settle(loop: asyncio.AbstractEventLoop, rounds: int = 5) -> None:
+    """Runs what is ready now, and what that makes ready."""
+
+    async def some_rounds() -> None:
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+
+    loop.run_until_complete(some_rounds())

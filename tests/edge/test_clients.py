@@ -1,0 +1,328 @@
+"""Clients on UNIX sockets: who speaks is what the kernel says, and no packet stops the server."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import random
+import resource
+import select
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge import clients as module
+from nodemgr.edge.clients import ClientServer
+from nodemgr.edge.clock import RealClock
+from nodemgr.edge.processes import ProcessTable
+from nodemgr.edge.wire import Direction, decode, encode
+from tests.edge.hub import StubHub, settle, turn
+
+BEAT = encode("BEAT", task="ab12")
+
+
+class World:
+    def __init__(self, directory: Path, max_per_env: int = 100) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.hub = StubHub()
+        self.path = directory / "socket"
+        self.processes = ProcessTable(self.loop, lambda key: None)
+        self.server = ClientServer(self.loop, self.hub, self.processes, RealClock(), max_per_env)
+        self.server.open("alice", self.path)
+        self._sockets: list[socket.socket] = []
+
+    def connect(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.settimeout(10)
+        sock.connect(str(self.path))
+        self._sockets.append(sock)
+        return sock
+
+    def connected(self) -> socket.socket:
+        """One that the server has accepted."""
+        before = len(self.hub.sessions)
+        sock = self.connect()
+        turn(self.loop, lambda: len(self.hub.sessions) > before)
+        return sock
+
+    def send_all(self, sock: socket.socket, packets: list[bytes]) -> None:
+        """The kernel queues ten packets of a connection: the server takes turns."""
+        for packet in packets:
+            while not select.select([], [sock], [], 0)[1]:
+                settle(self.loop)
+            sock.send(packet)
+
+    def until(self, condition: object) -> None:
+        turn(self.loop, condition)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+        self.server.close_all()
+        self.processes.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def world(directory: Path) -> Iterator[World]:
+    world = World(directory)
+    yield world
+    world.close()
+
+
+def open_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_message_comes_with_what_the_kernel_says_of_its_sender(world: World) -> None:
+    world.connected().send(encode("ACQUIRE", rid=7, task="ab12", gpus=2))
+    world.until(lambda: world.hub.messages)
+    session, message, fds = world.hub.messages[0]
+    assert (message.verb, message.fields, fds) == ("ACQUIRE", {"rid": 7, "task": "ab12", "gpus": 2}, [])
+    caller = session.caller()
+    assert (caller.env, caller.pid, caller.ancestors[0]) == ("alice", os.getpid(), os.getppid())
+
+
+def test_the_socket_is_open_to_all_users(world: World) -> None:
+    assert world.path.stat().st_mode & 0o777 == 0o666
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"", b"\0", b"garbage", b"NODEMGR/1 ", b"NODEMGR/1 BEAT", b"NODEMGR/1 STEAL\ntask=ab\n", b"NODEMGR/2 BEAT\ntask=ab\n",
+        b"NODEMGR/1 BEAT\ntask=ab\ntask=ab\n", b"NODEMGR/1 BEAT\ntask=AB\n", b"NODEMGR/1 BEAT\n", b"NODEMGR/1 GRANT\nrid=1\n",
+        b"NODEMGR/1 ACQUIRE\nrid=-1\ntask=ab\n", b"NODEMGR/1 ACQUIRE\nrid=99999999999999999999\ntask=ab\n",
+        b"NODEMGR/1 BEAT\ntask=" + b"a" * 1_300 + b"\n", bytes(range(256)) * 4, b"NODEMGR/1 BEAT\ntask=ab\n" + b"x" * 60_000,
+    ],
+    ids=lambda packet: repr(packet[:24]),
+)  # fmt: skip
+def test_a_packet_that_breaks_the_table_is_counted_and_dropped(world: World, packet: bytes) -> None:
+    sock = world.connected()
+    sock.send(packet)
+    world.until(lambda: world.hub.counters["packets_malformed"] == 1)
+    sock.send(BEAT)
+    world.until(lambda: world.hub.messages)
+    assert world.hub.verbs() == ["BEAT"]
+    assert world.hub.ended == []
+
+
+def test_one_who_sends_nothing_but_garbage_is_disconnected(world: World) -> None:
+    sock = world.connected()
+    world.send_all(sock, [b"garbage"] * module.MAX_MALFORMED)
+    world.until(lambda: world.hub.ended)
+    assert sock.recv(10) == b""
+
+
+def test_the_end_of_a_connection_is_told_once(world: World) -> None:
+    sock = world.connected()
+    fds = open_fds()
+    sock.close()
+    world.until(lambda: world.hub.ended)
+    settle(world.loop)
+    assert len(world.hub.ended) == 1
+    assert open_fds() == fds - 2 - 1, "our end, its end, its pidfd"
+
+
+def test_beats_of_the_usual_form_are_noted_without_a_word(world: World) -> None:
+    sock = world.connected()
+    sock.send(BEAT)
+    world.until(lambda: world.hub.messages)
+    session = world.hub.messages[0][0]
+    session.beats_fast(True)
+    sock.send(BEAT)
+    world.until(lambda: session.key in world.hub.last_beat_ns)
+    assert len(world.hub.messages) == 1
+    session.beats_fast(False)
+    sock.send(BEAT)
+    world.until(lambda: len(world.hub.messages) == 2)
+
+
+def test_a_child_on_its_parents_connection_is_told_to_open_its_own(world: World) -> None:
+    sock = world.connected()
+    sock.send(BEAT)
+    world.until(lambda: world.hub.messages)
+    session = world.hub.messages[0][0]
+    session.beats_fast(True)
+    child = os.fork()
+    if child == 0:
+        sock.send(BEAT)
+        sock.send(encode("ACQUIRE", rid=9, task="ab12"))
+        os._exit(0)
+    os.waitpid(child, 0)
+    world.until(lambda: world.hub.counters["packets_foreign"] == 2)
+    assert len(world.hub.messages) == 1
+    assert session.key not in world.hub.last_beat_ns, "a child's beat says nothing of its parent"
+    answer = decode(sock.recv(1_200), Direction.DOWN)
+    assert (answer.verb, answer.fields["code"]) == ("DENY", "bad_request")
+    assert "opens its own" in str(answer.fields["reason"])
+
+
+def test_descriptors_that_come_along_are_handed_over_or_closed(world: World) -> None:
+    sock = world.connected()
+    pipe = os.pipe()
+    before = open_fds()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", pipe))]
+    sock.sendmsg([b"garbage"], rights)
+    world.until(lambda: world.hub.counters["packets_malformed"] == 1)
+    assert open_fds() == before
+    sock.sendmsg([encode("REJOIN", rid=1, task="ab12", lease="t1")], rights)
+    world.until(lambda: world.hub.messages)
+    fds = world.hub.messages[0][2]
+    assert len(fds) == 2
+    assert all(not os.get_inheritable(fd) for fd in fds)
+    for fd in (*fds, *pipe):
+        os.close(fd)
+
+
+def test_more_descriptors_than_a_packet_may_bring_are_refused(world: World) -> None:
+    sock = world.connected()
+    before = open_fds()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 50))]
+    sock.sendmsg([encode("REJOIN", rid=1, task="ab12", lease="t1")], rights)
+    world.until(lambda: world.hub.counters["packets_malformed"] == 1)
+    assert world.hub.messages == []
+    assert open_fds() == before
+
+
+def test_answers_carry_descriptors(world: World) -> None:
+    sock = world.connected()
+    session = world.hub.sessions[0]
+    with tempfile.TemporaryFile() as file:
+        session.answer("ACK", fds=(file.fileno(),), rid=3)
+        packet, fds, _, _ = socket.recv_fds(sock, 1_200, 4)
+        assert decode(packet, Direction.DOWN).fields == {"rid": 3}
+        assert os.fstat(fds[0]).st_ino == os.fstat(file.fileno()).st_ino
+        os.close(fds[0])
+
+
+def test_one_who_does_not_read_holds_up_nobody_and_misses_nothing(world: World) -> None:
+    sock, other = world.connected(), world.connected()
+    session, count = world.hub.sessions[0], 3_000
+    with tempfile.TemporaryFile() as file:
+        number = os.fstat(file.fileno()).st_ino
+        for rid in range(count):
+            session.answer("ACK", fds=(file.fileno(),) if rid == count - 1 else (), rid=rid)
+    with tempfile.TemporaryFile():  # takes the number that the queued answer named
+        other.send(BEAT)
+        world.until(lambda: world.hub.messages)
+        for rid in range(count):
+            if rid % 50 == 0:
+                settle(world.loop)
+            packet, fds, _, _ = socket.recv_fds(sock, 1_200, 4)
+            assert decode(packet, Direction.DOWN).fields["rid"] == rid
+        assert os.fstat(fds[0]).st_ino == number, "its own descriptor, not whoever has the number now"
+        os.close(fds[0])
+
+
+def test_one_who_never_reads_is_disconnected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_OUTBOX_BYTES", 20_000)
+    world.connected()
+    for rid in range(5_000):
+        world.hub.sessions[0].answer("ACK", rid=rid)
+    world.until(lambda: world.hub.ended)
+    assert world.hub.counters["connections_deaf"] >= 1
+
+
+def test_an_env_has_so_many_connections_and_the_next_waits_for_one_to_end(directory: Path) -> None:
+    world = World(directory, max_per_env=3)
+    first = [world.connected() for _ in range(3)]
+    world.connect()
+    settle(world.loop, 20)
+    assert len(world.hub.sessions) == 3
+    first[0].close()
+    world.until(lambda: len(world.hub.sessions) == 4)
+    world.close()
+
+
+def test_who_may_not_enter_is_heard_but_cannot_fill_the_env(world: World) -> None:
+    world.hub.allowed = lambda env, identity: False
+    for _ in range(module.MAX_FORBIDDEN + 5):
+        world.connect()
+    world.until(lambda: world.hub.counters["connections_refused"] == 5)
+    assert len(world.hub.sessions) == module.MAX_FORBIDDEN
+    assert not world.hub.sessions[0].may_enter()
+    world.hub.allowed = lambda env, identity: True
+    assert world.hub.sessions[0].may_enter(), "a quota that names the user now lets him in"
+
+
+def test_an_env_that_floods_is_slowed_and_the_others_are_not(world: World, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET_PER_SECOND", 30)
+    world.server.open("bob", directory / "bob")
+    flood = world.connected()
+    world.send_all(flood, [encode("RELEASE", rid=rid, task="ab12") for rid in range(30)])
+    world.until(lambda: world.hub.counters["connections_throttled"])
+    heard = len(world.hub.messages)
+    assert heard < 30
+    world.path = directory / "bob"
+    world.connected().send(BEAT)
+    world.until(lambda: "BEAT" in world.hub.verbs())
+    world.until(lambda: len(world.hub.messages) > heard + 1)  # the flood goes on in the next second
+
+
+def test_when_descriptors_run_out_the_connected_live_and_the_new_wait(directory: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_fds() + module.RESERVE_DESCRIPTORS + 24, hard))
+    try:
+        world = World(directory)
+        old = world.connected()
+        waiting = []
+        while not world.hub.counters["descriptors_exhausted"]:
+            waiting.append(world.connect())
+            settle(world.loop)
+        accepted = len(world.hub.sessions)
+        late = world.connect()
+        settle(world.loop, 20)
+        assert len(world.hub.sessions) == accepted
+        with tempfile.TemporaryFile():
+            pass  # the reserve is for the store and the ledgers
+        old.send(BEAT)
+        world.until(lambda: world.hub.messages)
+        for sock in waiting:
+            sock.close()
+        world.until(lambda: len(world.hub.ended) >= len(waiting) - 1)
+        late.send(BEAT)
+        world.until(lambda: len(world.hub.messages) == 2)
+        world.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_closed_env_takes_nobody_in_and_lets_the_connected_hear_the_end(world: World) -> None:
+    sock = world.connected()
+    world.server.close("alice")
+    assert not world.path.exists()
+    with pytest.raises(OSError, match="No such file"):
+        world.connect()
+    world.hub.sessions[0].answer("FENCE", lease="t1", reason="gone")
+    assert decode(sock.recv(1_200), Direction.DOWN).verb == "FENCE"
+    sock.close()
+    world.until(lambda: world.hub.ended)
+
+
+def test_a_socket_that_a_dead_manager_left_is_replaced(directory: Path) -> None:
+    leftover = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    leftover.bind(str(directory / "socket"))
+    leftover.close()
+    world = World(directory)
+    world.connected()
+    world.close()
+
+
+def test_random_bytes_are_counted_and_dropped(world: World) -> None:
+    sock = world.connected()
+    chance = random.Random(20_261_121)
+    packets = [chance.randbytes(chance.randrange(1, 1_200)) for _ in range(module.MAX_MALFORMED - 1)]
+    world.send_all(sock, [*packets, BEAT])
+    world.until(lambda: world.hub.messages)
+    assert world.hub.counters["packets_malformed"] == len(packets)

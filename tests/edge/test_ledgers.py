@@ -1,0 +1,195 @@
+"""Ledgers: made once per env, found again through the processes that hold them, never taken from a stranger."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from nodemgr.edge.ledger import Ledger, SlotState
+from nodemgr.edge.ledgers import KEPT_LIMITS, LedgerFiles, Ledgers, Row, Slot, file_id
+
+GIB = 2**30
+HOLDER = """
+import mmap, os, socket, sys
+_, fds, _, _ = socket.recv_fds(socket.socket(fileno=int(sys.argv[1])), 10, 2)
+rights = (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE)
+maps = [mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, right) for fd, right in zip(fds, rights)]
+if sys.argv[2] == "mapped": [os.close(fd) for fd in fds]
+print("ready", flush=True); sys.stdin.readline()
+"""
+
+
+class Remembered(dict[str, LedgerFiles]):
+    """What the store would hold."""
+
+    def put(self, env: str, files: LedgerFiles | None) -> None:
+        if files is None:
+            self.pop(env, None)
+        else:
+            self[env] = LedgerFiles.from_json(files.to_json())
+
+
+class World:
+    """A manager's ledgers, and client processes that hold them."""
+
+    def __init__(self) -> None:
+        self.remembered = Remembered()
+        self.ledgers = Ledgers(self.remembered.put)
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def holder(self, ledger: Ledger, how: str = "open") -> int:
+        """A process that has the ledger open, or only mapped."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        child = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(theirs.fileno()), how],
+            pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        theirs.close()
+        socket.send_fds(ours, [b"x"], ledger.fds)
+        ours.close()
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        self._children.append(child)
+        return child.pid
+
+    def restart(self) -> None:
+        self.ledgers.forget_all()
+        self.ledgers = Ledgers(self.remembered.put)
+
+    def close(self) -> None:
+        for child in self._children:
+            child.communicate(b"\n")
+        self.ledgers.forget_all()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.close()
+
+
+def opened(world: World, env: str = "alice") -> Ledger:
+    world.ledgers.open(env)
+    ledger = world.ledgers.get(env)
+    assert ledger is not None
+    return ledger
+
+
+def test_a_ledger_is_remembered_before_anybody_has_it(world: World) -> None:
+    ledger = opened(world)
+    assert world.remembered["alice"].usage == file_id(ledger.fds[1])
+    world.ledgers.open("alice")
+    assert world.ledgers.get("alice") is ledger
+    world.ledgers.close("alice")
+    assert world.remembered == {}
+    assert "alice" not in world.ledgers
+
+
+def test_a_ledger_that_cannot_be_remembered_is_not_used() -> None:
+    def forgetful(env: str, files: LedgerFiles | None) -> None:
+        raise OSError("no store")
+
+    ledgers = Ledgers(forgetful)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="no store"):
+        ledgers.open("alice")
+    assert "alice" not in ledgers
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("how", ["open", "mapped"])
+def test_after_a_restart_a_living_process_shows_it(world: World, how: str) -> None:
+    if how == "mapped" and os.geteuid() != 0:
+        pytest.skip("only root may open what another process maps")
+    ledger = opened(world)
+    ledger.set_row(1, "GPU-1", 80 * GIB)
+    ledger.set_slot(3, 0, SlotState.LIVE)
+    pid = world.holder(ledger, how)
+    world.restart()
+    before = len(os.listdir("/proc/self/fd"))
+    assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [4_194_304, os.getpid(), pid])
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    found = world.ledgers.get("alice")
+    assert found is not None
+    assert found.slot_generation(3) == 0
+    assert len(world.remembered["alice"].limits) == 2, "the old limits file is one that clients may still show"
+
+
+def test_many_restarts_find_it_through_a_client_that_never_came_back(world: World) -> None:
+    pid = world.holder(opened(world))
+    for _ in range(KEPT_LIMITS - 1):
+        world.restart()
+        assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
+    assert len(world.remembered["alice"].limits) == KEPT_LIMITS
+
+
+def test_without_a_process_that_shows_it_it_is_not_found(world: World) -> None:
+    opened(world)
+    world.restart()
+    assert not world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [os.getpid(), 4_194_304])
+
+
+def test_a_strangers_ledger_is_not_taken(world: World) -> None:
+    """A client made one itself, with the right seals, and offers it: only the remembered inode counts."""
+    opened(world)
+    files = world.remembered["alice"]
+    world.restart()
+    forged = Ledger.create()
+    before = len(os.listdir("/proc/self/fd"))
+    assert not world.ledgers.adopt("alice", files, [os.dup(fd) for fd in forged.fds])
+    assert not world.ledgers.adopt("alice", files, [os.open("/dev/null", os.O_RDONLY)])
+    assert not world.ledgers.adopt("alice", files, [])
+    assert len(os.listdir("/proc/self/fd")) == before, "what is not taken is closed"
+    assert not world.ledgers.adopt_from_processes("alice", files, [world.holder(forged)])
+    forged.close()
+
+
+def test_what_a_client_brings_is_taken_if_it_is_the_one(world: World) -> None:
+    fds = [os.dup(fd) for fd in opened(world).fds]
+    files = world.remembered["alice"]
+    world.restart()
+    assert world.ledgers.adopt("alice", files, [os.open("/dev/null", os.O_RDONLY), *reversed(fds)])
+    assert world.ledgers.get("alice") is not None
+
+
+def test_the_cores_books_are_said_again_on_an_adopted_ledger(world: World) -> None:
+    pid = world.holder(opened(world))
+    world.restart()
+    world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
+    world.ledgers.rebuild("alice", [Row(2, "GPU-2", 80 * GIB, 5 * GIB)], [Slot(4, 17, SlotState.STALLED)])
+    ledger = world.ledgers.get("alice")
+    assert ledger is not None
+    assert (ledger.limit(2), ledger.slot_generation(4)) == (5 * GIB, 17)
+
+
+def test_orders_for_an_env_without_a_ledger_wait_for_the_rebuild(world: World) -> None:
+    world.ledgers.set_limit("alice", Row(0, "GPU-0", GIB, GIB))
+    world.ledgers.set_slot("alice", Slot(0, 1, SlotState.LIVE))
+    world.ledgers.clear_slot("alice", 0, 1)
+    world.ledgers.set_correction("alice", 0, 1)
+    assert world.ledgers.used("alice", 0) == 0
+    assert world.ledgers.slot_used("alice", 0, 0) == 0
+    assert "alice" not in world.ledgers
+
+
+def test_figures_with_the_drivers_correction(world: World) -> None:
+    ledger = opened(world)
+    world.ledgers.set_limit("alice", Row(0, "GPU-0", 8 * GIB, 4 * GIB))
+    world.ledgers.set_slot("alice", Slot(0, 5, SlotState.LIVE))
+    world.ledgers.set_correction("alice", 0, 300)
+    assert (world.ledgers.used("alice", 0), world.ledgers.slot_used("alice", 0, 0)) == (300, 0)
+    assert ledger.slot_generation(0) == 5
+    world.ledgers.clear_slot("alice", 0, 5)
+    assert ledger.slot_generation(0) == 6
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"usage": 5, "limits": []}'])
+def test_a_damaged_memory_of_files_is_an_error_not_a_guess(text: str) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        LedgerFiles.from_json(text)

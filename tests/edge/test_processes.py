@@ -1,0 +1,152 @@
+"""Processes: what the kernel says, and word of a death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from nodemgr.edge import processes
+from nodemgr.edge.processes import PeerGone, ProcessTable, identify, identify_peer
+from tests.edge.hub import settle, turn
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def key_of(pid: int) -> str:
+    ticks = processes.start_ticks(pid)
+    assert ticks is not None
+    return processes.process_key(pid, ticks)
+
+
+def test_a_peer_is_named_by_pid_and_start(sleeper: subprocess.Popen[bytes]) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    identity = identify_peer(ours)
+    assert (identity.pid, identity.uid) == (os.getpid(), os.geteuid())
+    assert os.getegid() in identity.gids
+    assert identity.key == key_of(os.getpid())
+    assert not os.get_inheritable(identity.pidfd)
+    for fd in (identity.pidfd, ours.detach(), theirs.detach()):
+        os.close(fd)
+
+
+def test_a_peer_that_died_is_no_peer() -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind("")  # an abstract name of the kernel's choice
+    listener.listen(1)
+    program = "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(b'\\0' + sys.argv[1].encode())"
+    subprocess.run([sys.executable, "-c", program, listener.getsockname()[1:].decode()], check=True)
+    accepted, _ = listener.accept()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(PeerGone, match="ended before it could be identified"):
+        identify_peer(accepted)
+    assert len(os.listdir("/proc/self/fd")) == before
+    accepted.close()
+    listener.close()
+
+
+def test_a_stored_key_is_the_same_process_or_none(sleeper: subprocess.Popen[bytes]) -> None:
+    found = identify(key_of(sleeper.pid))
+    assert found is not None
+    os.close(found.pidfd)
+    assert identify(f"unix:{sleeper.pid}:1") is None, "another process of that PID"
+    assert identify("unix:4194304:1") is None
+
+
+def test_ancestors_reach_init(sleeper: subprocess.Popen[bytes]) -> None:
+    found = processes.ancestors(sleeper.pid)
+    assert found[0] == os.getpid()
+    assert processes.ancestors(4_194_304) == ()
+
+
+def test_a_command_fits_a_terminal() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()", "\x1b[31mred\n" + "x" * 900], stdin=subprocess.PIPE)
+    command = processes.command_line(process.pid)
+    process.communicate(b"\n")
+    assert command.isprintable()
+    assert len(command) <= processes.MAX_COMMAND_CHARS
+    assert processes.command_line(4_194_304) == ""
+
+
+def test_a_name_in_the_command_cannot_confuse_the_start(tmp_path: str) -> None:
+    """A process may call itself anything, `) R 1 1` too."""
+    program = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b') R 1 2 3 (', 0, 0, 0); print(flush=True); input()"
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    before = processes.start_ticks(process.pid)
+    process.stdout.readline()
+    assert processes.start_ticks(process.pid) == before
+    assert processes.ancestors(process.pid)[0] == os.getpid()
+    process.communicate(b"\n")
+
+
+def test_users_and_groups_by_name_or_number() -> None:
+    assert processes.user_id("root") == 0
+    assert processes.user_id("4711") == 4711
+    assert processes.user_id("no such user") is None
+    assert processes.group_id("root") == 0
+    assert processes.user_name(0) == "root"
+    assert processes.user_name(2**31 - 7) == str(2**31 - 7)
+
+
+def test_a_death_is_told_once(loop: asyncio.AbstractEventLoop, sleeper: subprocess.Popen[bytes]) -> None:
+    told: list[str] = []
+    table = ProcessTable(loop, told.append)
+    key = key_of(sleeper.pid)
+    assert table.watch(key)
+    assert table.watch(key)
+    sleeper.kill()
+    turn(loop, lambda: told)
+    settle(loop)
+    assert told == [key]
+    assert len(table) == 0
+    assert not table.watch(key), "it is gone"
+    table.close()
+
+
+def test_a_pidfd_lives_as_long_as_somebody_needs_it(loop: asyncio.AbstractEventLoop, sleeper: subprocess.Popen[bytes]) -> None:
+    table = ProcessTable(loop, lambda key: None)
+    key = key_of(sleeper.pid)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        identity = identify(key)
+        assert identity is not None
+        table.hold(identity)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    table.watch(key)
+    table.drop(key)
+    table.drop(key)
+    assert table.is_watched(key)
+    table.unwatch(key)
+    assert len(os.listdir("/proc/self/fd")) == before
+    table.close()
+
+
+def test_an_order_to_kill_reaches_exactly_that_process(loop: asyncio.AbstractEventLoop, sleeper: subprocess.Popen[bytes]) -> None:
+    told: list[str] = []
+    table = ProcessTable(loop, told.append)
+    key = key_of(sleeper.pid)
+    table.watch(key)
+    assert table.kill(key)
+    turn(loop, lambda: told)
+    assert not table.kill(key)
+    assert not table.kill("unix:1:1"), "one that it does not watch"
+    table.close()

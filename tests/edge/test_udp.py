@@ -1,0 +1,232 @@
+"""Clients over UDP: nothing counts that is not signed, fresh and new."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from nodemgr.edge import udp as module
+from nodemgr.edge.clock import SimulatedClock
+from nodemgr.edge.udp import UdpServer
+from nodemgr.edge.wire import Direction, Message, decode, encode, sign, verify
+from tests.edge.hub import StubHub, settle, turn
+
+KEYS = {"alice": b"a" * 32, "bob": b"b" * 32}
+
+
+class World:
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.hub = StubHub()
+        self.clock = SimulatedClock()
+        self.server = UdpServer(self.loop, self.hub, self.clock, UdpServer.bind("127.0.0.1", 0))
+        for env, key in KEYS.items():
+            self.server.open(env, key)
+        self.sock = self.socket()
+
+    def socket(self) -> socket.socket:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind(("127.0.0.1", 0))
+        sock.settimeout(0.01)
+        return sock
+
+    def send(self, packet: bytes, sock: socket.socket | None = None) -> None:
+        (sock or self.sock).sendto(packet, self.server.address)
+        settle(self.loop, 3)
+
+    def packet(self, verb: str, env: str = "alice", client: str = "c1", key: bytes | None = None, **fields: object) -> bytes:
+        return sign(encode(verb, env=env, client=client, **fields), key or KEYS[env])  # type: ignore[arg-type]
+
+    def answer(self, env: str = "alice") -> Message | None:
+        for _ in range(20):
+            settle(self.loop)
+            try:
+                packet = self.sock.recv(2_000)
+            except TimeoutError:
+                continue
+            return decode(verify(packet, KEYS[env]), Direction.DOWN)
+        return None
+
+    def epoch(self, env: str = "alice") -> int:
+        self.send(self.packet("HELLO", env=env, rid=1, counter=0))
+        message = self.answer(env)
+        assert message is not None
+        assert message.verb == "EPOCH"
+        return int(str(message.fields["epoch"]))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.sock.close()
+    world.server.close_all()
+    world.loop.close()
+
+
+def test_a_signed_packet_of_this_epoch_is_heard(world: World) -> None:
+    world.send(world.packet("ACQUIRE", rid=5, task="ab", epoch=world.epoch(), counter=1))
+    session, message, _ = world.hub.messages[0]
+    assert (session.env, session.key, session.pid) == ("alice", "udp:alice:c1", None)
+    session.answer("WAIT", rid=5, position=1, reason="full")
+    answer = world.answer()
+    assert answer is not None
+    assert answer.fields == {"rid": 5, "position": 1, "reason": "full", "client": "c1", "counter": 1}
+
+
+def test_hello_tells_the_epoch_and_makes_no_client(world: World) -> None:
+    assert world.epoch() != world.epoch("bob")
+    assert world.hub.sessions == []
+
+
+def test_a_packet_of_another_epoch_is_answered_with_this_one(world: World) -> None:
+    world.send(world.packet("ACQUIRE", rid=5, task="ab", epoch=12345, counter=1))
+    answer = world.answer()
+    assert answer is not None
+    assert (answer.verb, answer.fields["rid"], answer.fields["counter"]) == ("EPOCH", 5, 1)
+    assert world.hub.messages == []
+
+
+def test_a_forged_packet_gets_no_answer(world: World) -> None:
+    epoch = world.epoch()
+    good = world.packet("ACQUIRE", rid=5, task="ab", epoch=epoch, counter=1)
+    for packet in (
+        world.packet("ACQUIRE", rid=5, task="ab", epoch=epoch, counter=1, key=b"x" * 32),
+        world.packet("ACQUIRE", rid=5, task="ab", epoch=epoch, counter=1, key=KEYS["bob"]),
+        good.replace(b"rid=5", b"rid=6"),
+        good.replace(b"env=alice", b"env=bob"),
+        good.replace(b"env=alice", b"env=nobody"),
+        encode("ACQUIRE", env="alice", client="c1", rid=5, task="ab", epoch=epoch, counter=1),
+        good[:-2] + b"0\n" if good[-2:-1] != b"0" else good[:-2] + b"1\n",
+    ):
+        world.send(packet)
+    assert world.answer() is None
+    assert world.hub.messages == []
+    assert world.hub.counters["packets_forged"] == 7
+
+
+@pytest.mark.parametrize("packet", [b"", b"garbage", b"NODEMGR/1 BEAT\n", b"\xff" * 1_200, b"x" * 5_000])
+def test_garbage_is_counted(world: World, packet: bytes) -> None:
+    world.send(packet)
+    assert world.hub.counters["packets_malformed"] == 1
+    assert world.answer() is None
+
+
+def test_a_signed_packet_without_client_or_counter_is_malformed(world: World) -> None:
+    world.send(sign(encode("HELLO", env="alice", rid=1), KEYS["alice"]))
+    assert world.hub.counters["packets_malformed"] == 1
+
+
+def test_a_replayed_packet_does_nothing(world: World) -> None:
+    packet = world.packet("RELEASE", rid=5, task="ab", epoch=world.epoch(), counter=7)
+    world.send(packet)
+    world.send(packet)
+    older = world.packet("RELEASE", rid=6, task="ab", epoch=world.server._epochs["alice"], counter=6)
+    world.send(older)
+    assert world.hub.verbs() == ["RELEASE"]
+    assert world.hub.counters["packets_replayed"] == 2
+
+
+def test_a_replay_from_another_address_does_not_lead_answers_astray(world: World) -> None:
+    packet = world.packet("BEAT", rid=5, task="ab", epoch=world.epoch(), counter=7)
+    world.send(packet)
+    thief = world.socket()
+    world.send(packet, thief)
+    world.hub.sessions[0].answer("NOTE", text="for the client alone")
+    assert world.answer() is not None
+    with pytest.raises(TimeoutError):
+        thief.recv(2_000)
+    thief.close()
+
+
+def test_a_client_that_moves_is_answered_where_it_is_now(world: World) -> None:
+    epoch = world.epoch()
+    old = world.socket()
+    world.send(world.packet("BEAT", rid=5, task="ab", epoch=epoch, counter=1), old)
+    world.send(world.packet("BEAT", rid=6, task="ab", epoch=epoch, counter=2))
+    assert len(world.hub.sessions) == 1
+    world.hub.sessions[0].answer("ACK", rid=6)
+    assert world.answer() is not None
+    old.close()
+
+
+def test_a_client_that_asks_again_gets_the_same_answer_and_does_nothing_twice(world: World) -> None:
+    epoch = world.epoch()
+    world.send(world.packet("RELEASE", rid=5, task="ab", epoch=epoch, counter=1))
+    world.hub.sessions[0].answer("ACK", rid=5)
+    assert world.answer() is not None
+    world.send(world.packet("RELEASE", rid=5, task="ab", epoch=epoch, counter=2))
+    again = world.answer()
+    assert again is not None
+    assert (again.verb, again.fields["rid"], again.fields["counter"]) == ("ACK", 5, 2)
+    assert world.hub.verbs() == ["RELEASE"]
+
+
+def test_remembered_answers_are_few_and_end_with_the_lease(world: World) -> None:
+    epoch = world.epoch()
+    world.send(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1))
+    client = world.server._clients["alice"]["c1"]
+    for rid in range(50):
+        client.answer("ACK", rid=rid)
+    assert len(client.answers) == module.REMEMBERED_ANSWERS
+    client.answer("FENCE", lease="t1", reason="over")
+    assert len(client.answers) == 0
+
+
+def test_one_address_that_sends_rubbish_is_not_read_for_a_while(world: World) -> None:
+    epoch = world.epoch()
+    for _ in range(module.MAX_INVALID_PER_SECOND + 10):
+        world.send(b"rubbish")
+    assert world.hub.counters["packets_malformed"] == module.MAX_INVALID_PER_SECOND
+    assert world.hub.counters["packets_throttled"] == 10
+    other = world.socket()
+    world.send(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1), other)
+    assert world.hub.verbs() == ["BEAT"], "others are heard"
+    world.clock.advance(1_000_000_000)
+    world.send(world.packet("BEAT", rid=2, task="ab", epoch=epoch, counter=2))
+    assert world.hub.verbs() == ["BEAT", "BEAT"]
+    other.close()
+
+
+def test_a_full_table_makes_room_for_the_living_and_a_new_epoch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CLIENTS_PER_ENV", 3)
+    epoch = world.epoch()
+    for number in range(3):
+        world.send(world.packet("BEAT", client=f"c{number}", rid=1, task="ab", epoch=epoch, counter=1))
+    world.hub.last_beat_ns["udp:alice:c0"] = 1  # it holds a lease
+    newcomer = world.packet("BEAT", client="ca", rid=1, task="ab", epoch=epoch, counter=1)
+    world.send(newcomer)
+    assert world.hub.counters["connections_over_limit"] == 1
+    world.clock.advance(module.IDLE_NS + 1)
+    world.send(world.packet("BEAT", client="ca", rid=1, task="ab", epoch=epoch, counter=2))
+    assert [session.key for session in world.hub.ended] == ["udp:alice:c1", "udp:alice:c2"]
+    replay = world.packet("RELEASE", client="c1", rid=9, task="ab", epoch=epoch, counter=9)
+    world.send(replay)
+    assert "RELEASE" not in world.hub.verbs(), "of an epoch that is over"
+    assert world.epoch() != epoch
+
+
+def test_an_env_that_is_gone_is_not_heard(world: World) -> None:
+    epoch = world.epoch()
+    world.send(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1))
+    world.server.close("alice")
+    assert len(world.hub.ended) == 1
+    world.send(world.packet("BEAT", rid=2, task="ab", epoch=epoch, counter=2))
+    assert world.hub.verbs() == ["BEAT"]
+    world.hub.sessions[0].answer("NOTE", text="nobody can read it")
+    assert world.answer() is None
+
+
+def test_an_answer_to_a_port_that_closed_harms_nobody(world: World) -> None:
+    epoch = world.epoch()
+    gone = world.socket()
+    world.send(world.packet("BEAT", client="c9", rid=1, task="ab", epoch=epoch, counter=1), gone)
+    gone.close()
+    for _ in range(3):
+        world.hub.sessions[0].answer("NOTE", text="hello")
+        settle(world.loop)
+    world.send(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1))
+    turn(world.loop, lambda: len(world.hub.messages) == 2)
