@@ -1,0 +1,84 @@
+"""Writes tests/wire/golden anew from the table below: `python -m tests.wire.make_golden`.
+
+The bytes are written out here by hand, not encoded, so that neither codec is its own judge. A change of the wire shows as a change
+of these files. GOLDEN: name -> (direction, packet, verb, fields as Python has them).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nodemgr.edge.wire import Value
+
+DIRECTORY = Path(__file__).with_name("golden")
+TASK = "0123456789abcdef" * 2
+A, B = (f"GPU-{letter * 8}-1111-2222-3333-444444444444" for letter in "ab")
+SIXTEEN = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(16))
+
+GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
+    "acquire": (
+        "UP",
+        b"NODEMGR/1 ACQUIRE\nrid=4503599627370495\ntask=%b\ngpus=2\nmemory=8589934592\nworld=2\nwait_ms=90000\n"
+        b"command=python train.py --rate=100%%25 %%0a \xc3\xa4\n" % TASK.encode(),
+        "ACQUIRE",
+        {"rid": 4503599627370495, "task": TASK, "gpus": 2, "memory": 8589934592, "world": 2, "wait_ms": 90000,
+         "command": "python train.py --rate=100% \n \u00e4"},
+    ),
+    "acquire_bare": ("UP", b"NODEMGR/1 ACQUIRE\nrid=0\ntask=a\n", "ACQUIRE", {"rid": 0, "task": "a"}),
+    "acquire_udp": (
+        "UP",
+        b"NODEMGR/1 ACQUIRE\nrid=1\ntask=a\nenv=alice\nepoch=18446744073709551615\nclient=00ff\ncounter=12\n",
+        "ACQUIRE",
+        {"rid": 1, "task": "a", "env": "alice", "epoch": 18446744073709551615, "client": "00ff", "counter": 12},
+    ),
+    "cancel": ("UP", b"NODEMGR/1 CANCEL\nrid=7\n", "CANCEL", {"rid": 7}),
+    "rejoin": (
+        "UP", b"NODEMGR/1 REJOIN\nrid=8\ntask=a\nlease=t17\nslot=1023\ngeneration=65535\n", "REJOIN",
+        {"rid": 8, "task": "a", "lease": "t17", "slot": 1023, "generation": 65535},
+    ),
+    "beat": ("UP", b"NODEMGR/1 BEAT\ntask=%b\n" % TASK.encode(), "BEAT", {"task": TASK}),
+    "release": ("UP", b"NODEMGR/1 RELEASE\nrid=9\ntask=a\n", "RELEASE", {"rid": 9, "task": "a"}),
+    "ask": ("UP", b"NODEMGR/1 ASK\nrid=10\nwhat=release\nargument=t17\n", "ASK", {"rid": 10, "what": "release", "argument": "t17"}),
+    "hello": ("UP", b"NODEMGR/1 HELLO\nrid=11\nenv=alice\n", "HELLO", {"rid": 11, "env": "alice"}),
+    "later_version": ("UP", b"NODEMGR/1 BEAT\nmood=%41ll well\ntask=a\nlater=\n", "BEAT", {"task": "a"}),
+    "grant": (
+        "DOWN",
+        f"NODEMGR/1 GRANT\nrid=1\ntask=a\nlease=t17\ngpus={A},{B}\nvisible=0,3\nslot=4\ngeneration=2\nrows=0,3\n"
+        f"limits=10737418240,85899345920\nbeat_ms=1000\n".encode(),
+        "GRANT",
+        {"rid": 1, "task": "a", "lease": "t17", "gpus": (A, B), "visible": ("0", "3"), "slot": 4, "generation": 2, "rows": (0, 3),
+         "limits": (10737418240, 85899345920), "beat_ms": 1000},
+    ),
+    "grant_sixteen": (
+        "DOWN",
+        (f"NODEMGR/1 GRANT\nrid=1\ntask={TASK}\nlease=t17\ngpus={','.join(SIXTEEN)}\nslot=4\ngeneration=2\n"
+         f"rows={','.join(map(str, range(16)))}\nlimits={','.join(['85899345920'] * 16)}\nbeat_ms=1000\n").encode(),
+        "GRANT",
+        {"rid": 1, "task": TASK, "lease": "t17", "gpus": SIXTEEN, "visible": SIXTEEN, "slot": 4, "generation": 2,
+         "rows": tuple(range(16)), "limits": (85899345920,) * 16, "beat_ms": 1000},
+    ),
+    "wait": (
+        "DOWN", b"NODEMGR/1 WAIT\nrid=1\nposition=3\nreason=3rd in the queue; bob holds GPU 0%1b\n", "WAIT",
+        {"rid": 1, "position": 3, "reason": "3rd in the queue; bob holds GPU 0\x1b"},
+    ),
+    "deny": ("DOWN", b"NODEMGR/1 DENY\nrid=1\ncode=no_gpu\nreason=\n", "DENY", {"rid": 1, "code": "no_gpu", "reason": ""}),
+    "fence": ("DOWN", b"NODEMGR/1 FENCE\nlease=t17\nreason=gone\n", "FENCE", {"lease": "t17", "reason": "gone"}),
+    "note": ("DOWN", b"NODEMGR/1 NOTE\ntext=a=b,c\n", "NOTE", {"text": "a=b,c"}),
+    "ack": ("DOWN", b"NODEMGR/1 ACK\nrid=2\n", "ACK", {"rid": 2}),
+    "part": (
+        "DOWN", b"NODEMGR/1 PART\nrid=10\nindex=0\ncount=2\ndata={\"tasks\": [\n".replace(b"[\n", b"[%0a\n"), "PART",
+        {"rid": 10, "index": 0, "count": 2, "data": '{"tasks": [\n'},
+    ),
+    "epoch": ("DOWN", b"NODEMGR/1 EPOCH\nrid=11\nepoch=3\nclient=00ff\ncounter=1\n", "EPOCH",
+              {"rid": 11, "epoch": 3, "client": "00ff", "counter": 1}),
+}  # fmt: skip
+
+
+def main() -> None:
+    DIRECTORY.mkdir(exist_ok=True)
+    for name, (_, packet, _, _) in GOLDEN.items():
+        (DIRECTORY / f"{name}.packet").write_bytes(packet)
+
+
+if __name__ == "__main__":
+    main()
