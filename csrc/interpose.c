@@ -82,7 +82,9 @@ bool nm_is_managed(void)
 
 int nodemgr_preloaded(void)
 {
-    return nm_linker()->dlsym(RTLD_DEFAULT, "dlsym") == (void *)nm_our_dlsym;
+    /* Asked in the program's scope: our own begins with ourselves (-Bsymbolic), whichever way we were loaded. */
+    void *program = nm_linker()->dlopen(NULL, RTLD_LAZY);
+    return program != NULL && nm_linker()->dlsym(program, "dlsym") == (void *)nm_our_dlsym;
 }
 
 /* -- the driver -- */
