@@ -10,7 +10,6 @@
 #include "driver.h"
 
 enum {
-    STACK_DEPTH = 32,
     SM_COUNT = 132,
     THREADS_PER_SM = 2048,
     GREEN_SHARE = 4,
@@ -27,40 +26,20 @@ static const uint64_t default_limits[NM_LIMITS] = {
 
 /* ---- the thread's stack ---------------------------------------------------------------------------------- */
 
-typedef struct {
-    nm_context *context;
-    uint32_t serial; /* a context that was destroyed, and whose place another took, is recognised by it */
-} frame;
-
-static _Thread_local struct {
-    uint32_t epoch;
-    int depth;
-    frame frames[STACK_DEPTH];
-} stack;
+_Thread_local nm_thread nm_this_thread;
 
 /* Of this cuInit: what a forked child inherited is void. */
 static int stack_depth(void) {
-    if (stack.epoch != nm_the_driver.epoch) {
-        stack.epoch = nm_the_driver.epoch;
-        stack.depth = 0;
+    if (nm_this_thread.epoch != nm_the_driver.epoch) {
+        nm_this_thread.epoch = nm_the_driver.epoch;
+        nm_this_thread.depth = 0;
     }
-    return stack.depth;
-}
-
-static bool is_alive(const nm_context *context, uint32_t serial) {
-    return context->object.type == NM_CONTEXT && context->object.serial == serial && context->active;
-}
-
-nm_context *nm_current(void) {
-    int depth = stack_depth();
-    if (depth == 0) return NULL;
-    const frame *top = &stack.frames[depth - 1];
-    return is_alive(top->context, top->serial) ? top->context : NULL;
+    return nm_this_thread.depth;
 }
 
 static nm_cu_result push(nm_context *context) {
-    if (stack_depth() == STACK_DEPTH) return NM_CUDA_ERROR_OUT_OF_MEMORY;
-    stack.frames[stack.depth++] = (frame){context, context->object.serial};
+    if (stack_depth() == NM_STACK_DEPTH) return NM_CUDA_ERROR_OUT_OF_MEMORY;
+    nm_this_thread.frames[nm_this_thread.depth++] = (nm_frame){context, context->object.serial};
     return NM_CUDA_SUCCESS;
 }
 
@@ -149,7 +128,7 @@ NM_CU cuCtxDestroy_v2(nm_cu_context handle) {
     nm_context *context = usable(handle);
     nm_cu_result result = context && !context->primary && !context->parent ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_CONTEXT;
     if (result == NM_CUDA_SUCCESS) {
-        if (nm_current() == context) stack.depth--;
+        if (nm_current() == context) nm_this_thread.depth--;
         deactivate(context);
         nm_object_free(context);
     }
@@ -265,8 +244,8 @@ NM_CU cuCtxPushCurrent(nm_cu_context handle) { return cuCtxPushCurrent_v2(handle
 NM_CU cuCtxPopCurrent_v2(nm_cu_context *out) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (stack_depth() == 0) return NM_CUDA_ERROR_INVALID_CONTEXT;
-    stack.depth--;
-    if (out) *out = stack.frames[stack.depth].context;
+    nm_this_thread.depth--;
+    if (out) *out = nm_this_thread.frames[nm_this_thread.depth].context;
     return NM_CUDA_SUCCESS;
 }
 NM_CU cuCtxPopCurrent(nm_cu_context *out) { return cuCtxPopCurrent_v2(out); }
@@ -275,7 +254,7 @@ NM_CU cuCtxSetCurrent(nm_cu_context handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     nm_context *context = usable(handle);
     if (handle && !context) return NM_CUDA_ERROR_INVALID_CONTEXT;
-    if (stack_depth() > 0) stack.depth--;
+    if (stack_depth() > 0) nm_this_thread.depth--;
     return context ? push(context) : NM_CUDA_SUCCESS;
 }
 

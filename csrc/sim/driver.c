@@ -101,7 +101,7 @@ NM_CU cuInit(unsigned flags) {
     return result;
 }
 
-/* ---- the current context --------------------------------------------------------------------------------- */
+/* ---- ordinals ----------------------------------------------------------------------------------------------- */
 
 int nm_device_index(nm_cu_device ordinal) {
     return ordinal >= 0 && ordinal < nm_the_driver.device_count ? nm_the_driver.visible[ordinal] : -1;
@@ -112,18 +112,6 @@ int nm_ordinal(int device) {
         if (nm_the_driver.visible[ordinal] == device) return ordinal;
     }
     return -1;
-}
-
-nm_cu_result nm_context_state(const nm_context *context) {
-    uint32_t losses = atomic_load_explicit(&nm_device(context->device)->losses, memory_order_relaxed);
-    return losses == context->losses ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_DEVICE_UNAVAILABLE;
-}
-
-nm_cu_result nm_use_current(nm_context **context) {
-    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    *context = nm_current();
-    if (!*context) return NM_CUDA_ERROR_INVALID_CONTEXT;
-    return nm_context_state(*context);
 }
 
 /* ---- charging -------------------------------------------------------------------------------------------- */

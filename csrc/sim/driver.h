@@ -250,12 +250,41 @@ extern _Atomic int *nm_ready;
 static inline bool nm_is_ready(void) { return atomic_load_explicit(nm_ready, memory_order_acquire) != 0; }
 static inline nm_sim_device *nm_device(int index) { return &nm_the_driver.node.state->device[index]; }
 
+/* A thread's stack of contexts. Small, and with offsets that the loader fixes: it is read at every call. */
+enum { NM_STACK_DEPTH = 16 };
+typedef struct {
+    nm_context *context;
+    uint32_t serial; /* a context that was destroyed, and whose place another took, is recognised by it */
+} nm_frame;
+typedef struct {
+    uint32_t epoch; /* the cuInit that it is of */
+    int depth;
+    nm_frame frames[NM_STACK_DEPTH];
+} nm_thread;
+extern _Thread_local nm_thread nm_this_thread __attribute__((tls_model("initial-exec")));
+
 /* The current context of this thread, NULL where there is none. */
-nm_context *nm_current(void);
-/* CUDA_SUCCESS and the usable current context, or why not. */
-nm_cu_result nm_use_current(nm_context **context);
+static inline nm_context *nm_current(void) {
+    if (nm_this_thread.depth == 0 || nm_this_thread.epoch != nm_the_driver.epoch) return NULL;
+    const nm_frame *top = &nm_this_thread.frames[nm_this_thread.depth - 1];
+    const nm_context *context = top->context;
+    bool alive = context->object.type == NM_CONTEXT && context->object.serial == top->serial && context->active;
+    return alive ? top->context : NULL;
+}
+
 /* CUDA_SUCCESS while the context's device is there and always was. */
-nm_cu_result nm_context_state(const nm_context *context);
+static inline nm_cu_result nm_context_state(const nm_context *context) {
+    uint32_t losses = atomic_load_explicit(&nm_device(context->device)->losses, memory_order_relaxed);
+    return losses == context->losses ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
+/* CUDA_SUCCESS and the usable current context, or why not. */
+static inline nm_cu_result nm_use_current(nm_context **context) {
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    *context = nm_current();
+    return *context ? nm_context_state(*context) : NM_CUDA_ERROR_INVALID_CONTEXT;
+}
+
 /* The context that a green context is used through; NULL for none such. */
 nm_context *nm_green_view(const void *handle);
 /* An ordinal's device in the node, -1 where there is none such. */
