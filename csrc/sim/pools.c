@@ -32,6 +32,7 @@ static nm_cu_result grow(nm_pool *pool, uint64_t bytes) {
 }
 
 static void shrink(nm_pool *pool, uint64_t keep_bytes) {
+    if (keep_bytes >= pool->reserved_bytes) return; /* a threshold may be all ones: it is not rounded up */
     uint64_t floor = nm_round_up(pool->used_bytes, NM_GRANULE_BYTES), kept = nm_round_up(keep_bytes, NM_GRANULE_BYTES);
     if (kept < floor) kept = floor;
     if (pool->reserved_bytes <= kept) return;
