@@ -1,6 +1,7 @@
 /* charge.c: see charge.h. */
 #include "charge.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -107,14 +108,19 @@ static void tell_lost(void)
 
 /* -- charging -- */
 
-/* Whether this process ever held a lease: from then on no allocation is nobody's affair. */
+static _Atomic bool held; /* a lease, by this process: from then on no allocation is nobody's affair */
+
+void nm_charge_forget(void)
+{
+    atomic_store(&held, false);
+}
+
 static const struct nm_lease *present_lease(bool *lost)
 {
-    static _Atomic uint32_t held_by; /* pid: a forked child starts afresh */
     const struct nm_lease *lease = nm_client_lease();
-    if (lease != NULL && atomic_load_explicit(&held_by, memory_order_relaxed) == 0)
-        atomic_store_explicit(&held_by, nm_pid(), memory_order_relaxed);
-    *lost = lease == NULL && atomic_load_explicit(&held_by, memory_order_relaxed) == nm_pid();
+    if (lease != NULL && !atomic_load_explicit(&held, memory_order_relaxed))
+        atomic_store_explicit(&held, true, memory_order_relaxed);
+    *lost = lease == NULL && atomic_load_explicit(&held, memory_order_relaxed);
     return lease;
 }
 

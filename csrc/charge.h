@@ -38,6 +38,9 @@ int nm_charge_refusal(const struct nm_charge *charge);
 void nm_charge_keep(const struct nm_charge *charge, enum nm_block_kind kind, uint64_t key, uint64_t owner);
 void nm_charge_give_back_block(const struct nm_block *block);
 
+/* In a forked child, before it has threads: it holds nothing yet. */
+void nm_charge_forget(void);
+
 /* What a program may be told about a device. False: the driver's own figures hold. */
 struct nm_figures {
     uint64_t total_bytes; /* the quota */

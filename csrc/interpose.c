@@ -55,17 +55,38 @@ static const struct {
 
 void *_Atomic nm_originals[NM_SYMBOL_COUNT];
 
+/* Without strlen and memcmp, as linker.c: dlsym may be asked before a sanitizer's own can be called. */
+static uint32_t length_of(const char *text)
+{
+    uint32_t length = 0;
+    while (text[length] != '\0') {
+        length++;
+        __asm__("" : "+r"(length)); /* not to be recognised as a strlen */
+    }
+    return length;
+}
+
+/* From the end: names differ there. */
 static bool is_text(const char *text, uint32_t length, const char *candidate, uint32_t candidate_length)
 {
-    return length == candidate_length && memcmp(text, candidate, length) == 0;
+    if (length != candidate_length)
+        return false;
+    while (length > 0 && text[length - 1] == candidate[length - 1])
+        length--;
+    return length == 0;
+}
+
+static bool may_be_hooked(const char *name)
+{
+    return (name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l');
 }
 
 /* Exact names only: a prefix would catch curl_easy_init. The rows are few enough to look at the length of each. */
 static const struct row *find_name(const char *name)
 {
-    if (name == NULL || (strncmp(name, "cu", 2) != 0 && strncmp(name, "nvml", 4) != 0))
+    if (name == NULL || !may_be_hooked(name))
         return NULL;
-    uint32_t length = (uint32_t)strlen(name);
+    uint32_t length = length_of(name);
     for (const struct row *row = rows; row < rows + NM_HOOK_COUNT; row++)
         if (is_text(name, length, row->name, row->name_length))
             return row;
@@ -140,12 +161,19 @@ static bool is_original(const struct row *row, void *found)
 
 /* -- dlsym and dlvsym -- */
 
+/* As if we were not there: another's definition, or NULL with its dlerror. Not a tail call: RTLD_NEXT is to mean after us. */
+static void *next_after_us(const char *name)
+{
+    void *volatile found = nm_linker()->dlsym(RTLD_NEXT, name);
+    return found;
+}
+
 /* Somebody looks from where our own export comes first. The driver decides whether there is such a symbol. */
 static void *answer_for_export(const struct row *row)
 {
     void *original = nm_original((enum nm_symbol)(row - rows));
     if (original == NULL)
-        return nm_linker()->dlsym(RTLD_NEXT, row->name); /* as if we were not there: another's definition, or NULL with its dlerror */
+        return next_after_us(row->name);
     return nm_is_managed() ? row->hook : original;
 }
 
@@ -215,7 +243,7 @@ static const struct row *row_for(const char *base, int version, uint64_t flags)
 {
     const struct row *best = NULL;
     enum nm_stream wanted = (flags & PER_THREAD_FLAG) != 0 ? NM_STREAM_PER_THREAD : NM_STREAM_ANY;
-    uint32_t length = (uint32_t)strlen(base);
+    uint32_t length = length_of(base);
     for (const struct row *row = rows; row < rows + NM_HOOK_COUNT; row++) {
         if (!is_text(base, length, row->base, row->base_length) || row->library != NM_LIBRARY_CUDA)
             continue;

@@ -1,6 +1,7 @@
 /* linker.c: see linker.h.
  *
- * It includes no prim.h: that binds the name dlsym to libc's version, and here it is ours.
+ * It includes no prim.h: that binds the name dlsym to libc's version, and here it is ours. And it calls no function of
+ * libc, not even strcmp: a sanitizer's runtime looks up the real strcmp through our dlsym before its own can be called.
  */
 #include "linker.h"
 
@@ -10,7 +11,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 /* What a loaded object says about its symbols. */
 struct symbols {
@@ -27,17 +27,11 @@ static const void *at(uintptr_t base, ElfW(Addr) value)
     return (const void *)(value < base ? base + value : value);
 }
 
-static bool read_symbols(const struct dl_phdr_info *info, struct symbols *out)
+static bool read_symbols(const struct link_map *object, struct symbols *out)
 {
-    const ElfW(Dyn) *entry = NULL;
-    for (int i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            entry = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    if (!entry)
-        return false;
-    *out = (struct symbols){.base = info->dlpi_addr};
+    *out = (struct symbols){.base = object->l_addr};
     ElfW(Xword) soname = 0;
-    for (; entry->d_tag != DT_NULL; entry++) {
+    for (const ElfW(Dyn) *entry = object->l_ld; entry != NULL && entry->d_tag != DT_NULL; entry++) {
         switch (entry->d_tag) {
         case DT_SYMTAB: out->table = at(out->base, entry->d_un.d_ptr); break;
         case DT_STRTAB: out->strings = at(out->base, entry->d_un.d_ptr); break;
@@ -47,6 +41,13 @@ static bool read_symbols(const struct dl_phdr_info *info, struct symbols *out)
     }
     out->soname = soname && out->strings ? out->strings + soname : "";
     return out->table && out->strings && out->gnu_hash;
+}
+
+bool nm_same_text(const char *a, const char *b)
+{
+    while (*a != '\0' && *a == *b)
+        a++, b++;
+    return *a == *b;
 }
 
 static uint32_t gnu_hash_of(const char *name)
@@ -71,33 +72,38 @@ static void *find(const struct symbols *symbols, const char *name)
     for (;; index++) {
         const ElfW(Sym) *symbol = &symbols->table[index];
         uint32_t link = chains[index - first];
-        if ((link | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF && strcmp(symbols->strings + symbol->st_name, name) == 0)
+        if ((link | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF && nm_same_text(symbols->strings + symbol->st_name, name))
             return (void *)(symbols->base + symbol->st_value);
         if (link & 1)
             return NULL;
     }
 }
 
-/* Any thread may find them, several at once: they find the same. */
-static int visit(struct dl_phdr_info *info, size_t size, void *data)
+static bool find_all(const struct symbols *symbols, struct nm_linker *linker)
 {
-    (void)size;
-    struct nm_linker *linker = data;
-    struct symbols symbols;
-    if (!read_symbols(info, &symbols))
-        return 0;
-    if (strcmp(symbols.soname, "libc.so.6") != 0 && strcmp(symbols.soname, "libdl.so.2") != 0)
-        return 0;
-    void *dlsym = find(&symbols, "dlsym"), *dlvsym = find(&symbols, "dlvsym"), *dlopen = find(&symbols, "dlopen"),
-         *dladdr = find(&symbols, "dladdr"), *dlerror = find(&symbols, "dlerror");
+    void *dlsym = find(symbols, "dlsym"), *dlvsym = find(symbols, "dlvsym"), *dlopen = find(symbols, "dlopen"),
+         *dladdr = find(symbols, "dladdr"), *dlerror = find(symbols, "dlerror");
     if (!dlsym || !dlvsym || !dlopen || !dladdr || !dlerror)
-        return 0;
+        return false;
     linker->dlsym = (nm_dlsym_function *)dlsym;
     linker->dlvsym = (nm_dlvsym_function *)dlvsym;
     linker->dlopen = (nm_dlopen_function *)dlopen;
     linker->dladdr = (nm_dladdr_function *)dladdr;
     linker->dlerror = (nm_dlerror_function *)dlerror;
-    return 1;
+    return true;
+}
+
+/* Any thread may look, several at once: they find the same. libc is never unloaded, and comes early in the list. */
+static void look(struct nm_linker *linker)
+{
+    struct symbols symbols;
+    for (const struct link_map *object = _r_debug.r_map; object != NULL; object = object->l_next) {
+        if (!read_symbols(object, &symbols))
+            continue;
+        bool is_libc = nm_same_text(symbols.soname, "libc.so.6") || nm_same_text(symbols.soname, "libdl.so.2");
+        if (is_libc && find_all(&symbols, linker))
+            return;
+    }
 }
 
 static void *no_dlsym(void *handle, const char *name)
@@ -134,7 +140,7 @@ const struct nm_linker *nm_linker(void)
     static struct nm_linker linker = {no_dlsym, no_dlvsym, no_dlopen, no_dladdr, no_dlerror};
     static _Atomic bool looked;
     if (!atomic_load_explicit(&looked, memory_order_acquire)) {
-        dl_iterate_phdr(visit, &linker);
+        look(&linker);
         atomic_store_explicit(&looked, true, memory_order_release);
     }
     return &linker;

@@ -10,6 +10,8 @@
 #ifndef NM_LINKER_H
 #define NM_LINKER_H
 
+#include <stdbool.h>
+
 typedef void *nm_dlsym_function(void *handle, const char *name);
 typedef void *nm_dlvsym_function(void *handle, const char *name, const char *version);
 typedef void *nm_dlopen_function(const char *file, int mode);
@@ -23,6 +25,9 @@ struct nm_linker {
     nm_dladdr_function *_Atomic dladdr;
     nm_dlerror_function *_Atomic dlerror;
 };
+
+/* Equality without libc: see linker.c. */
+bool nm_same_text(const char *a, const char *b);
 
 /* Where a call of the exported dlsym or dlvsym goes on: interpose.c's answer, with the same arguments. Never NULL. */
 nm_dlsym_function *nm_route_dlsym(void *handle, const char *name);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "blocks.h"
+#include "charge.h"
 #include "client.h"
 #include "interpose.h"
 #include "linker.h"
@@ -112,6 +113,7 @@ __attribute__((constructor)) static void start(void)
 
 static void forget_in_child(void)
 {
+    nm_charge_forget();
     nm_block_forget();
     nm_virtual_forget();
     nm_pools_forget();

@@ -1,0 +1,207 @@
+"""A manager for the shim's tests: one env, a ledger, and answers that the test dictates.
+
+Knows: the wire and the ledger. Must not know: quotas, queues, the store: the real manager decides, this one does as it is told.
+
+Each connection is a process and gets a slot of its own; its end clears the slot, as the real manager does at a death.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from select import EPOLLIN, epoll
+from typing import Self
+
+from nodemgr.edge import wire
+from nodemgr.edge.ledger import Ledger, SlotState
+
+
+@dataclass
+class Seat:
+    """A process that is connected."""
+
+    connection: socket.socket
+    slot: int
+    generation: int
+    task: str = ""
+    rid: int = 0
+    held: bool = False
+
+
+@dataclass
+class ManagerStub:
+    """`answer` says what ACQUIRE gets: "grant", "wait", or a reason for DENY."""
+
+    directory: Path
+    uuids: list[str]
+    total_bytes: int
+    limit_bytes: int
+    answer: str = "grant"
+    beat_answer: str = ""  # to a beat of a stalled process: "grant", "fence", or nothing
+    settings: dict[str, str] = field(default_factory=dict)
+    granted: list[str] | None = None  # UUIDs of the lease; None: all
+    received: list[wire.Message] = field(default_factory=list)
+    seats: list[Seat] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger.create()
+        for row, uuid in enumerate(self.uuids):
+            self.ledger.set_row(row, uuid, self.total_bytes)
+            self.ledger.set_limit(row, self.limit_bytes if self._is_granted(uuid) else 0)
+        self._changed = threading.Condition()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._poll = epoll()
+        self._stop_read, self._stop_write = os.pipe()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._listener.bind(str(self.directory / "socket"))
+        self._listener.listen(64)
+        self.write_conf()
+        for fd in (self._listener.fileno(), self._stop_read):
+            self._poll.register(fd, EPOLLIN)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.write(self._stop_write, b"x")
+        self._thread.join()
+        for seat in self.seats:
+            seat.connection.close()
+        self._listener.close()
+        self._poll.close()
+        os.close(self._stop_read)
+        os.close(self._stop_write)
+        self.ledger.close()
+
+    def write_conf(self) -> None:
+        values = {
+            "env": "test", "address": "unix:socket", "acquire": "first-use", "no_gpu": "error", "no_manager": "error",
+            "gpus": str(len(self.granted or self.uuids)), "node_gpus": str(len(self.uuids)), "beat_ms": "200", "timeout_ms": "5000",
+            **self.settings,
+        }  # fmt: skip
+        fresh = self.directory / "client.conf.new"
+        fresh.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        fresh.replace(self.directory / "client.conf")
+
+    # -- what a test does and sees --
+
+    def used(self, row: int = 0) -> int:
+        return self.ledger.used(row)
+
+    def set_limit(self, limit_bytes: int, row: int = 0) -> None:
+        self.ledger.set_limit(row, limit_bytes)
+
+    def verbs(self) -> list[str]:
+        with self._changed:
+            return [message.verb for message in self.received]
+
+    def await_verb(self, verb: str, count: int = 1) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: [m.verb for m in self.received].count(verb) >= count, timeout=20), self.verbs
+
+    def await_no_seats(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: not self.seats, timeout=20)
+
+    def set_state(self, state: SlotState) -> None:
+        """Of every process that holds."""
+        for seat in self.seats:
+            self.ledger.set_slot(seat.slot, seat.generation, state)
+
+    def grant_waiting(self) -> None:
+        for seat in self.seats:
+            if seat.rid and not seat.held:
+                self._grant(seat)
+
+    # -- the wire --
+
+    def _run(self) -> None:
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd == self._stop_read:
+                    return
+                if fd == self._listener.fileno():
+                    self._accept()
+                else:
+                    self._receive(fd)
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        taken = {seat.slot for seat in self.seats}
+        slot = next(slot for slot in range(1024) if slot not in taken)
+        with self._changed:
+            self.seats.append(Seat(connection, slot, self.ledger.slot_generation(slot)))
+        self._poll.register(connection.fileno(), EPOLLIN)
+
+    def _receive(self, fd: int) -> None:
+        seat = next(seat for seat in self.seats if seat.connection.fileno() == fd)
+        try:
+            packet = seat.connection.recv(wire.PACKET_BYTES)
+        except ConnectionError:
+            packet = b""
+        if not packet:
+            self._leave(seat)
+            return
+        message = wire.decode(packet)
+        self._handle(seat, message)
+        with self._changed:
+            self.received.append(message)
+            self._changed.notify_all()
+
+    def _leave(self, seat: Seat) -> None:
+        self._poll.unregister(seat.connection.fileno())
+        seat.connection.close()
+        if seat.held:
+            self.ledger.clear_slot(seat.slot, seat.generation)
+        with self._changed:
+            self.seats.remove(seat)
+            self._changed.notify_all()
+
+    def _handle(self, seat: Seat, message: wire.Message) -> None:
+        seat.rid = message.number("rid") or seat.rid
+        seat.task = message.text("task") or seat.task
+        if message.verb in ("ACQUIRE", "REJOIN"):
+            self._answer(seat, self.answer)
+        elif message.verb == "BEAT":
+            if seat.held and self.beat_answer:
+                self._answer(seat, self.beat_answer)
+        elif message.verb == "CANCEL":
+            self._send(seat, wire.encode("DENY", rid=seat.rid, code="cancelled", reason="cancelled"))
+        elif message.verb == "RELEASE":
+            seat.held = False
+            self._send(seat, wire.encode("ACK", rid=seat.rid))
+
+    def _answer(self, seat: Seat, answer: str) -> None:
+        if answer == "grant":
+            self._grant(seat)
+        elif answer == "wait":
+            self._send(seat, wire.encode("WAIT", rid=seat.rid, position=1, reason="place 1: bob holds GPU 0"))
+        elif answer == "fence":
+            self.ledger.set_slot(seat.slot, seat.generation, SlotState.FENCED)
+            self._send(seat, wire.encode("FENCE", lease="t1", reason="the lease was taken back while this process was stopped"))
+        else:
+            self._send(seat, wire.encode("DENY", rid=seat.rid, code="over_quota", reason=answer))
+
+    def _is_granted(self, uuid: str) -> bool:
+        return self.granted is None or uuid in self.granted
+
+    def _grant(self, seat: Seat) -> None:
+        self.ledger.set_slot(seat.slot, seat.generation, SlotState.LIVE)
+        rows = [row for row, uuid in enumerate(self.uuids) if self._is_granted(uuid)]
+        packet = wire.encode(
+            "GRANT", rid=seat.rid, task=seat.task, lease="t1", gpus=tuple(self.uuids[row] for row in rows), rows=tuple(rows),
+            limits=tuple(self.ledger.limit(row) for row in rows), slot=seat.slot, generation=seat.generation, beat_ms=200,
+        )  # fmt: skip
+        seat.held = True
+        self._send(seat, packet, list(self.ledger.fds))
+
+    def _send(self, seat: Seat, packet: bytes, fds: list[int] | None = None) -> None:
+        try:
+            socket.send_fds(seat.connection, [packet], fds or [])
+        except ConnectionError:
+            pass  # its end is read next

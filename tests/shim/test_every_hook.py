@@ -1,0 +1,540 @@
+"""Every row of csrc/hooks.def, by every route: what it allocates is charged while it lives, and what is told is the quota.
+
+A scenario names the rows that it exercises; together they name all rows. Ledger and the simulator's books must agree at each
+step, so a row that is missing, or whose hook is not reached by a route, shows itself here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.shim.world import GIB, MIB, OUT_OF_MEMORY, ROUTES, Probe, World, hooks
+
+DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
+PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
+GRANULE = 2 * MIB
+
+
+@dataclass(frozen=True)
+class Scenario:
+    rows: frozenset[str]
+    run: Callable[[Probe, World], None]
+    started: bool = True
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(*rows: str, started: bool = True) -> Callable[[Callable[[Probe, World], None]], Callable[[Probe, World], None]]:
+    def enter(run: Callable[[Probe, World], None]) -> Callable[[Probe, World], None]:
+        SCENARIOS[run.__name__] = Scenario(frozenset(rows), run, started)
+        return run
+
+    return enter
+
+
+# -- the start --
+
+
+@scenario("cuInit", started=False)
+def acquires_at_init(probe: Probe, env: World) -> None:
+    assert probe.cuInit(0) == 0
+    assert env.manager.verbs()[0] == "ACQUIRE"
+    assert probe.tell("env", "CUDA_VISIBLE_DEVICES") == env.uuids[0]
+
+
+def hands_out_a_hook(probe: Probe, env: World, get: str) -> None:
+    allocate = probe.look_up(get, "cuMemAlloc", 3020, 0)
+    assert probe.tell("call", allocate, probe.alloc(8), 3 * MIB) == "0"
+    env.agree(3 * MIB)
+    again = probe.look_up(get, "cuGetProcAddress", 12000, 0)  # looked up through itself
+    assert again == probe.resolve("cuGetProcAddress_v2", "getproc")
+
+
+@scenario("cuGetProcAddress")
+def first_lookup(probe: Probe, env: World) -> None:
+    hands_out_a_hook(probe, env, "cuGetProcAddress")
+
+
+@scenario("cuGetProcAddress_v2")
+def second_lookup(probe: Probe, env: World) -> None:
+    hands_out_a_hook(probe, env, "cuGetProcAddress_v2")
+
+
+# -- linear memory --
+
+
+@scenario("cuMemAlloc_v2", "cuMemFree_v2")
+def linear(probe: Probe, env: World) -> None:
+    first, second = probe.alloc(8), probe.alloc(8)
+    assert probe.cuMemAlloc_v2(first, 5 * MIB) == 0
+    assert probe.cuMemAlloc_v2(second, 1000) == 0
+    env.agree(5 * MIB + 1000)
+    assert probe.cuMemFree_v2(probe.u64(first)) == 0
+    env.agree(1000)
+    assert probe.cuMemFree_v2(probe.u64(second)) == 0
+    env.agree(0)
+
+
+@scenario("cuMemAlloc", "cuMemFree")
+def linear_of_old(probe: Probe, env: World) -> None:
+    address = probe.alloc(4)
+    assert probe.cuMemAlloc(address, MIB) == 0
+    env.agree(MIB)
+    assert probe.cuMemFree(probe.u32(address)) == 0
+    env.agree(0)
+
+
+@scenario("cuMemAllocPitch_v2")
+def pitched(probe: Probe, env: World) -> None:
+    address, pitch = probe.alloc(8), probe.alloc(8)
+    assert probe.cuMemAllocPitch_v2(address, pitch, 1000, 100, 4) == 0
+    env.agree(probe.u64(pitch) * 100)
+    assert probe.cuMemFree_v2(probe.u64(address)) == 0
+    env.agree(0)
+
+
+@scenario("cuMemAllocPitch")
+def pitched_of_old(probe: Probe, env: World) -> None:
+    address, pitch = probe.alloc(4), probe.alloc(4)
+    assert probe.cuMemAllocPitch(address, pitch, 1000, 100, 4) == 0
+    env.agree(probe.u32(pitch) * 100)
+    assert probe.cuMemFree(probe.u32(address)) == 0
+    env.agree(0)
+
+
+@scenario("cuMemAllocManaged")
+def managed(probe: Probe, env: World) -> None:
+    address = probe.alloc(8)
+    assert probe.cuMemAllocManaged(address, 7 * MIB, 1) == 0
+    env.agree(7 * MIB)
+    assert probe.cuMemFree_v2(probe.u64(address)) == 0
+    env.agree(0)
+
+
+# -- virtual memory --
+
+
+def location_of(device: int) -> bytes:
+    return struct.pack("<ii", DEVICE, device)
+
+
+def memory_properties(device: int = 0) -> bytes:
+    return struct.pack("<iiiiQ8x", PINNED, 1, DEVICE, device, 0)
+
+
+def create(probe: Probe, size: int) -> int:
+    handle = probe.alloc(8)
+    assert probe.cuMemCreate(handle, size, probe.alloc(content=memory_properties()), 0) == 0
+    return probe.u64(handle)
+
+
+def reserve(probe: Probe, size: int) -> int:
+    address = probe.alloc(8)
+    assert probe.call("cuMemAddressReserve", address, size, 0, 0, 0) == 0
+    return probe.u64(address)
+
+
+@scenario("cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap")
+def lives_until_the_last_mapping(probe: Probe, env: World) -> None:
+    handle, address = create(probe, 4 * GRANULE), reserve(probe, 16 * GRANULE)
+    env.agree(4 * GRANULE)
+    assert probe.cuMemMap(address, 4 * GRANULE, 0, handle, 0) == 0
+    assert probe.cuMemMap(address + 4 * GRANULE, 4 * GRANULE, 0, handle, 0) == 0
+    assert probe.cuMemRelease(handle) == 0
+    env.agree(4 * GRANULE)
+    assert probe.cuMemUnmap(address, 4 * GRANULE) == 0
+    env.agree(4 * GRANULE)
+    assert probe.cuMemUnmap(address + 4 * GRANULE, 4 * GRANULE) == 0
+    env.agree(0)
+
+
+@scenario("cuMemCreate", "cuMemUnmap", "cuMemMap")
+def many_mappings_go_in_one_call(probe: Probe, env: World) -> None:
+    address = reserve(probe, 8 * GRANULE)
+    for at, size in ((0, GRANULE), (GRANULE, 3 * GRANULE), (4 * GRANULE, 2 * GRANULE)):
+        handle = create(probe, size)
+        assert probe.cuMemMap(address + at, size, 0, handle, 0) == 0
+        assert probe.cuMemRelease(handle) == 0
+    env.agree(6 * GRANULE)
+    assert probe.cuMemUnmap(address, 6 * GRANULE) == 0
+    env.agree(0)
+
+
+@scenario("cuMemRetainAllocationHandle")
+def retained_from_the_middle(probe: Probe, env: World) -> None:
+    handle, address, again = create(probe, 4 * GRANULE), reserve(probe, 4 * GRANULE), probe.alloc(8)
+    assert probe.cuMemMap(address, 4 * GRANULE, 0, handle, 0) == 0
+    assert probe.cuMemRetainAllocationHandle(again, address + 3 * GRANULE + 17) == 0
+    assert probe.cuMemRelease(handle) == 0
+    assert probe.cuMemUnmap(address, 4 * GRANULE) == 0
+    env.agree(4 * GRANULE)
+    assert probe.cuMemRelease(probe.u64(again)) == 0
+    env.agree(0)
+
+
+@scenario("cuMemImportFromShareableHandle")
+def imported_once_charged(probe: Probe, env: World) -> None:
+    handle, fd, again = create(probe, GRANULE), probe.alloc(8), probe.alloc(8)
+    assert probe.call("cuMemExportToShareableHandle", fd, handle, 1, 0) == 0
+    assert probe.cuMemImportFromShareableHandle(again, probe.u32(fd), 1) == 0
+    env.agree(GRANULE)
+    assert probe.cuMemRelease(probe.u64(again)) == 0
+    assert probe.cuMemRelease(handle) == 0
+    env.agree(0)
+
+
+ARRAY3D_SPARSE = 0x40
+
+
+def sparse_array(probe: Probe) -> int:
+    out = probe.alloc(8)
+    shape = struct.pack("<QQQiII4x", 4096, 4096, 0, 0x20, 1, ARRAY3D_SPARSE)
+    assert probe.cuArray3DCreate_v2(out, probe.alloc(content=shape)) == 0
+    return probe.u64(out)
+
+
+def tile(array: int, operation: int, handle: int) -> bytes:
+    resource = struct.pack("<i4xQ", 0, array)
+    place = struct.pack("<i4xIIIIIIII", 0, 0, 0, 0, 0, 0, 128, 128, 1)
+    return resource + place + struct.pack("<iiQQII8x", operation, 0, handle, 0, 1, 0)
+
+
+def tiles_hold_memory(probe: Probe, env: World, name: str) -> None:
+    array, handle = sparse_array(probe), create(probe, GRANULE)
+    env.agree(GRANULE)
+    assert probe.call(name, probe.alloc(content=tile(array, 1, handle)), 1, 0) == 0
+    assert probe.cuMemRelease(handle) == 0
+    env.agree(GRANULE)
+    assert probe.call(name, probe.alloc(content=tile(array, 2, 0)), 1, 0) == 0
+    env.agree(0)
+
+
+@scenario("cuMemMapArrayAsync")
+def tiles(probe: Probe, env: World) -> None:
+    tiles_hold_memory(probe, env, "cuMemMapArrayAsync")
+
+
+@scenario("cuMemMapArrayAsync_ptsz")
+def tiles_of_the_thread(probe: Probe, env: World) -> None:
+    tiles_hold_memory(probe, env, "cuMemMapArrayAsync_ptsz")
+
+
+# -- stream-ordered memory --
+
+
+def stream(probe: Probe) -> int:
+    out = probe.alloc(8)
+    assert probe.call("cuStreamCreate", out, 0) == 0
+    return probe.u64(out)
+
+
+def event(probe: Probe) -> int:
+    out = probe.alloc(8)
+    assert probe.call("cuEventCreate", out, 0) == 0
+    return probe.u64(out)
+
+
+def asynchronous(probe: Probe, env: World, suffix: str, synchronise: Callable[[int], int]) -> None:
+    address, own = probe.alloc(8), stream(probe)
+    assert probe.call("cuMemAllocAsync" + suffix, address, 3 * MIB, own) == 0
+    env.agree(2 * GRANULE)  # what the pool holds, not what it handed out
+    assert probe.call("cuMemFreeAsync" + suffix, probe.u64(address), own) == 0
+    env.agree(2 * GRANULE)
+    assert synchronise(own) == 0
+    env.agree(0)
+
+
+@scenario("cuMemAllocAsync", "cuMemFreeAsync", "cuStreamSynchronize")
+def async_of_a_stream(probe: Probe, env: World) -> None:
+    asynchronous(probe, env, "", lambda own: probe.call("cuStreamSynchronize", own))
+
+
+@scenario("cuMemAllocAsync_ptsz", "cuMemFreeAsync_ptsz", "cuStreamSynchronize_ptsz")
+def async_of_the_thread(probe: Probe, env: World) -> None:
+    asynchronous(probe, env, "_ptsz", lambda own: probe.call("cuStreamSynchronize_ptsz", own))
+
+
+@scenario("cuEventSynchronize")
+def async_until_an_event(probe: Probe, env: World) -> None:
+    asynchronous(probe, env, "", lambda own: probe.call("cuEventSynchronize", event(probe)))
+
+
+@scenario("cuCtxSynchronize")
+def async_until_the_context(probe: Probe, env: World) -> None:
+    asynchronous(probe, env, "", lambda own: probe.call("cuCtxSynchronize"))
+
+
+@scenario("cuCtxSynchronize_v2")
+def async_until_a_named_context(probe: Probe, env: World) -> None:
+    current = probe.alloc(8)
+    assert probe.call("cuCtxGetCurrent", current) == 0
+    asynchronous(probe, env, "", lambda own: probe.call("cuCtxSynchronize_v2", probe.u64(current)))
+
+
+def new_pool(probe: Probe) -> int:
+    out = probe.alloc(8)
+    properties = struct.pack("<ii", PINNED, 0) + location_of(0) + bytes(8 + 8 + 2 + 54)
+    assert probe.cuMemPoolCreate(out, probe.alloc(content=properties)) == 0
+    return probe.u64(out)
+
+
+def keep_all(probe: Probe, pool: int) -> None:
+    """CU_MEMPOOL_ATTR_RELEASE_THRESHOLD"""
+    assert probe.call("cuMemPoolSetAttribute", pool, 4, probe.alloc(content=struct.pack("<Q", 2**64 - 1))) == 0
+
+
+def from_pool(probe: Probe, env: World, suffix: str) -> None:
+    pool, address = new_pool(probe), probe.alloc(8)
+    keep_all(probe, pool)
+    assert probe.call("cuMemAllocFromPoolAsync" + suffix, address, 3 * MIB, pool, 0) == 0
+    env.agree(2 * GRANULE)
+    assert probe.call("cuMemFreeAsync" + suffix, probe.u64(address), 0) == 0
+    assert probe.call("cuStreamSynchronize", 0) == 0
+    env.agree(2 * GRANULE)
+    assert probe.cuMemPoolTrimTo(pool, GRANULE) == 0
+    env.agree(GRANULE)
+    assert probe.cuMemPoolDestroy(pool) == 0
+    env.agree(0)
+
+
+@scenario("cuMemPoolCreate", "cuMemAllocFromPoolAsync", "cuMemPoolTrimTo", "cuMemPoolDestroy")
+def pool_of_its_own(probe: Probe, env: World) -> None:
+    from_pool(probe, env, "")
+
+
+@scenario("cuMemAllocFromPoolAsync_ptsz")
+def pool_by_the_thread(probe: Probe, env: World) -> None:
+    from_pool(probe, env, "_ptsz")
+
+
+@scenario("cuMemPoolDestroy", "cuMemFree_v2")
+def a_pool_outlived_by_its_blocks(probe: Probe, env: World) -> None:
+    pool, first, second = new_pool(probe), probe.alloc(8), probe.alloc(8)
+    for out in (first, second):
+        assert probe.cuMemAllocFromPoolAsync(out, GRANULE, pool, 0) == 0
+    assert probe.cuMemPoolDestroy(pool) == 0
+    env.agree(2 * GRANULE)
+    assert probe.cuMemFree_v2(probe.u64(first)) == 0
+    assert probe.cuMemFreeAsync(probe.u64(second), 0) == 0
+    env.agree(0)
+
+
+def from_a_pool_that_was_asked_for(probe: Probe, env: World, name: str) -> None:
+    pool, address = probe.alloc(8), probe.alloc(8)
+    assert probe.call(name, pool, probe.alloc(content=location_of(0)), PINNED) == 0
+    assert probe.cuMemAllocFromPoolAsync(address, GRANULE, probe.u64(pool), 0) == 0
+    env.agree(GRANULE)
+
+
+@scenario("cuMemGetDefaultMemPool")
+def default_pool_of_a_place(probe: Probe, env: World) -> None:
+    from_a_pool_that_was_asked_for(probe, env, "cuMemGetDefaultMemPool")
+
+
+@scenario("cuMemGetMemPool")
+def present_pool_of_a_place(probe: Probe, env: World) -> None:
+    from_a_pool_that_was_asked_for(probe, env, "cuMemGetMemPool")
+
+
+# -- arrays --
+
+FLOAT = 0x20
+
+
+@scenario("cuArrayCreate_v2", "cuArrayDestroy")
+def flat_array(probe: Probe, env: World) -> None:
+    array = probe.alloc(8)
+    assert probe.cuArrayCreate_v2(array, probe.alloc(content=struct.pack("<QQiI", 640, 480, FLOAT, 4))) == 0
+    env.agree(640 * 480 * 16)
+    assert probe.cuArrayDestroy(probe.u64(array)) == 0
+    env.agree(0)
+
+
+@scenario("cuArray3DCreate_v2", "cuArrayDestroy")
+def deep_array(probe: Probe, env: World) -> None:
+    array = probe.alloc(8)
+    assert probe.cuArray3DCreate_v2(array, probe.alloc(content=struct.pack("<QQQiII4x", 64, 32, 16, FLOAT, 2, 0))) == 0
+    env.agree(64 * 32 * 16 * 8)
+    assert probe.cuArrayDestroy(probe.u64(array)) == 0
+    env.agree(0)
+
+
+@scenario("cuMipmappedArrayCreate", "cuMipmappedArrayDestroy")
+def mipmap(probe: Probe, env: World) -> None:
+    array = probe.alloc(8)
+    shape = probe.alloc(content=struct.pack("<QQQiII4x", 64, 64, 0, FLOAT, 1, 0))
+    assert probe.cuMipmappedArrayCreate(array, shape, 3) == 0
+    env.agree((64 * 64 + 32 * 32 + 16 * 16) * 4)
+    assert probe.cuMipmappedArrayDestroy(probe.u64(array)) == 0
+    env.agree(0)
+
+
+# -- contexts --
+
+
+def context_with_memory(probe: Probe) -> int:
+    context = probe.alloc(8)
+    assert probe.call("cuCtxCreate_v2", context, 0, 0) == 0
+    assert probe.cuMemAlloc_v2(probe.alloc(8), 3 * MIB) == 0
+    assert probe.cuArrayCreate_v2(probe.alloc(8), probe.alloc(content=struct.pack("<QQiI", 256, 1024, FLOAT, 1))) == 0
+    return probe.u64(context)
+
+
+def destroyed(probe: Probe, env: World, name: str) -> None:
+    assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) == 0  # of the primary context: it stays
+    context = context_with_memory(probe)
+    env.agree(5 * MIB)
+    assert probe.call(name, context) == 0
+    env.agree(MIB)
+
+
+@scenario("cuCtxDestroy_v2")
+def context(probe: Probe, env: World) -> None:
+    destroyed(probe, env, "cuCtxDestroy_v2")
+
+
+@scenario("cuCtxDestroy")
+def context_of_old(probe: Probe, env: World) -> None:
+    destroyed(probe, env, "cuCtxDestroy")
+
+
+def primary_ended(probe: Probe, env: World, name: str) -> None:
+    assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) == 0
+    env.agree(MIB)
+    assert probe.call(name, 0) == 0
+    env.agree(0)
+
+
+@scenario("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2")
+def primary_released(probe: Probe, env: World) -> None:
+    primary_ended(probe, env, "cuDevicePrimaryCtxRelease_v2")
+
+
+@scenario("cuDevicePrimaryCtxRelease")
+def primary_released_of_old(probe: Probe, env: World) -> None:
+    primary_ended(probe, env, "cuDevicePrimaryCtxRelease")
+
+
+@scenario("cuDevicePrimaryCtxReset_v2")
+def primary_reset(probe: Probe, env: World) -> None:
+    primary_ended(probe, env, "cuDevicePrimaryCtxReset_v2")
+
+
+@scenario("cuDevicePrimaryCtxReset")
+def primary_reset_of_old(probe: Probe, env: World) -> None:
+    primary_ended(probe, env, "cuDevicePrimaryCtxReset")
+
+
+# -- figures: the env may use 1 GiB of the GPU's 8 --
+
+
+@scenario("cuMemGetInfo_v2")
+def memory_info(probe: Probe, env: World) -> None:
+    free, total = probe.alloc(8), probe.alloc(8)
+    assert probe.cuMemAlloc_v2(probe.alloc(8), 100 * MIB) == 0
+    assert probe.cuMemGetInfo_v2(free, total) == 0
+    assert (probe.u64(free), probe.u64(total)) == (GIB - 100 * MIB, GIB)
+    assert probe.cuMemGetInfo_v2(0, total) == 0
+    assert probe.cuMemGetInfo_v2(free, 0) == 0
+
+
+@scenario("cuMemGetInfo")
+def memory_info_of_old(probe: Probe, env: World) -> None:
+    free, total = probe.alloc(4), probe.alloc(4)
+    assert probe.cuMemGetInfo(free, total) == 0
+    assert (probe.u32(free), probe.u32(total)) == (GIB, GIB)
+
+
+@scenario("cuDeviceTotalMem_v2")
+def total(probe: Probe, env: World) -> None:
+    out = probe.alloc(8)
+    assert probe.cuDeviceTotalMem_v2(out, 0) == 0
+    assert probe.u64(out) == GIB
+
+
+@scenario("cuDeviceTotalMem")
+def total_of_old(probe: Probe, env: World) -> None:
+    out = probe.alloc(4)
+    assert probe.cuDeviceTotalMem(out, 0) == 0
+    assert probe.u32(out) == GIB
+
+
+def nvml_device(probe: Probe) -> int:
+    device = probe.alloc(8)
+    assert probe.call("nvmlInit_v2") == 0
+    assert probe.call("nvmlDeviceGetHandleByIndex_v2", 0, device) == 0
+    return probe.u64(device)
+
+
+@scenario("nvmlDeviceGetMemoryInfo")
+def nvml_memory(probe: Probe, env: World) -> None:
+    assert probe.cuMemAlloc_v2(probe.alloc(8), 100 * MIB) == 0
+    memory = probe.alloc(24)
+    assert probe.nvmlDeviceGetMemoryInfo(nvml_device(probe), memory) == 0
+    assert struct.unpack("<QQQ", probe.peek(memory, 24)) == (GIB, GIB - 100 * MIB, 100 * MIB)
+
+
+@scenario("nvmlDeviceGetMemoryInfo_v2")
+def nvml_memory_v2(probe: Probe, env: World) -> None:
+    assert probe.cuMemAlloc_v2(probe.alloc(8), 100 * MIB) == 0
+    memory = probe.alloc(content=struct.pack("<I36x", 40 | 2 << 24))
+    assert probe.nvmlDeviceGetMemoryInfo_v2(nvml_device(probe), memory) == 0
+    assert struct.unpack("<8xQQQQ", probe.peek(memory, 40)) == (GIB, 0, GIB - 100 * MIB, 100 * MIB)
+
+
+# -- all of them --
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_by_route(name: str, route: str, env: World) -> None:
+    with env.probe(route, started=SCENARIOS[name].started) as probe:
+        SCENARIOS[name].run(probe, env)
+        ended = probe.end()
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_every_row_has_a_scenario() -> None:
+    named = frozenset().union(*(entry.rows for entry in SCENARIOS.values()))
+    assert named == set(hooks())
+
+
+# -- the refusal is the same on every path --
+
+REFUSED: dict[str, Callable[[Probe], int]] = {
+    "cuMemAlloc_v2": lambda p: p.cuMemAlloc_v2(p.alloc(8), GIB + 1),
+    "cuMemAlloc": lambda p: p.cuMemAlloc(p.alloc(8), GIB + 1),
+    "cuMemAllocPitch_v2": lambda p: p.cuMemAllocPitch_v2(p.alloc(8), p.alloc(8), MIB, 1025, 4),
+    "cuMemAllocPitch": lambda p: p.cuMemAllocPitch(p.alloc(8), p.alloc(8), MIB, 1025, 4),
+    "cuMemAllocManaged": lambda p: p.cuMemAllocManaged(p.alloc(8), GIB + 1, 1),
+    "cuMemCreate": lambda p: p.cuMemCreate(p.alloc(8), GIB + GRANULE, p.alloc(content=memory_properties()), 0),
+    "cuMemAllocAsync": lambda p: p.cuMemAllocAsync(p.alloc(8), GIB + 1, 0),
+    "cuMemAllocAsync_ptsz": lambda p: p.cuMemAllocAsync_ptsz(p.alloc(8), GIB + 1, 0),
+    "cuMemAllocFromPoolAsync": lambda p: p.cuMemAllocFromPoolAsync(p.alloc(8), GIB + 1, new_pool(p), 0),
+    "cuMemAllocFromPoolAsync_ptsz": lambda p: p.cuMemAllocFromPoolAsync_ptsz(p.alloc(8), GIB + 1, new_pool(p), 0),
+    "cuArrayCreate_v2": lambda p: p.cuArrayCreate_v2(p.alloc(8), p.alloc(content=struct.pack("<QQiI", 32768, 16384, FLOAT, 4))),
+    "cuArray3DCreate_v2": lambda p: p.cuArray3DCreate_v2(
+        p.alloc(8), p.alloc(content=struct.pack("<QQQiII4x", 1024, 1024, 1024, FLOAT, 1, 0))
+    ),
+    "cuMipmappedArrayCreate": lambda p: p.cuMipmappedArrayCreate(
+        p.alloc(8), p.alloc(content=struct.pack("<QQQiII4x", 32768, 16384, 0, FLOAT, 1, 0)), 4
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_at_the_limit_the_answer_is_out_of_memory(name: str, env: World) -> None:
+    with env.probe() as probe:
+        assert probe.cuMemAlloc_v2(held := probe.alloc(8), 4096) == 0
+        assert REFUSED[name](probe) == OUT_OF_MEMORY
+        env.agree(4096)
+        assert probe.cuMemFree_v2(probe.u64(held)) == 0
+        env.agree(0)
+        ended = probe.end()
+    assert ended.stderr.count("\n") == 1
+    assert "out of GPU memory by quota" in ended.stderr

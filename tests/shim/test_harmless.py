@@ -1,0 +1,335 @@
+"""What the shim must not do to a program: with a driver, without one, with other guests in the process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.shim.world import LIBRARY, LINKED_WITH_DRIVER, World, compiled, copy_library
+
+LOOKUPS = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+static void tell(const char *what, void *found)
+{
+    const char *error = dlerror();
+    printf("%s %s %s\n", what, found != NULL ? "found" : "NULL", error != NULL ? "error" : "-");
+}
+
+int main(int argc, char **argv)
+{
+    void *handle = argc > 1 ? dlopen(argv[1], RTLD_NOW | (argc > 2 ? RTLD_GLOBAL : RTLD_LOCAL)) : NULL;
+    void *self = dlopen(NULL, RTLD_NOW), *maths = dlopen("libm.so.6", RTLD_NOW);
+    tell("default", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
+    tell("next", dlsym(RTLD_NEXT, "cuMemAlloc_v2"));
+    tell("program", dlsym(self, "cuMemAlloc_v2"));
+    tell("stranger", dlsym(maths, "cuMemAlloc_v2"));
+    tell("versioned", dlvsym(RTLD_DEFAULT, "cuMemAlloc_v2", "NONE_1.0"));
+    tell("prefix", dlsym(maths, "cubic"));
+    tell("other", dlsym(maths, "cos"));
+    tell("other-versioned", dlvsym(maths, "cos", "GLIBC_2.2.5"));
+    tell("other-missing", dlsym(RTLD_DEFAULT, "no_such_thing"));
+    tell("handle", handle != NULL ? dlsym(handle, "cuMemAlloc_v2") : NULL);
+    return 0;
+}
+"""
+
+
+def outcome(text: str) -> dict[str, str]:
+    return {line.split()[0]: line.split(maxsplit=1)[1] for line in text.splitlines()}
+
+
+@pytest.mark.parametrize("managed", [True, False], ids=["managed", "unmanaged"])
+@pytest.mark.parametrize("arguments", [[], ["libcuda.so.1"], ["libcuda.so.1", "global"]], ids=["no driver", "local", "global"])
+def test_lookups_answer_as_without_the_shim(arguments: list[str], managed: bool, env: World) -> None:
+    """Except that where the driver is loaded at all, it is found: its symbols are ours to answer for."""
+    bare = outcome(env.run(compiled(LOOKUPS), *arguments, shim=False).stdout)
+    with_shim = outcome(env.run(compiled(LOOKUPS), *arguments, managed=managed).stdout)
+    if arguments == ["libcuda.so.1"]:
+        for place in ("default", "next", "program"):
+            assert bare.pop(place) == "NULL error"
+            assert with_shim.pop(place) == "found -"
+    assert with_shim == bare
+
+
+def test_the_program_is_linked_with_the_driver(env: World) -> None:
+    program = compiled(LOOKUPS, *LINKED_WITH_DRIVER)
+    assert env.run(program).stdout == env.run(program, shim=False).stdout
+
+
+WRAPPER = r"""
+#include <dlfcn.h>
+int calls;
+int cuMemAlloc_v2(unsigned long *address, unsigned long bytes)
+{
+    int (*next)(unsigned long *, unsigned long) = (int (*)(unsigned long *, unsigned long))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+    calls++;
+    return next != 0 ? next(address, bytes) : -1;
+}
+int cubic(int x) { return x * x * x; }
+"""
+
+ASKS_WRAPPER = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    void *handle = dlopen(argv[argc - 1], RTLD_NOW | RTLD_LOCAL);
+    void *found = dlsym(handle, "cuMemAlloc_v2"), *cubic = dlsym(handle, "cubic");
+    Dl_info info = {0};
+    int known = found != NULL && dladdr(found, &info);
+    printf("%s %d\n", known ? info.dli_fname : "?", cubic != NULL ? ((int (*)(int))cubic)(3) : 0);
+    return 0;
+}
+"""
+
+
+def shared(source: str, directory: Path, name: str) -> Path:
+    output = directory / name
+    command = ["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-x", "c", "-", "-o", str(output), "-ldl"]
+    subprocess.run(command, input=source, text=True, check=True)
+    return output
+
+
+def test_somebodys_own_symbol_of_that_name_stays_his(env: World) -> None:
+    library = shared(WRAPPER, env.directory, "libwrapper.so")
+    asks = compiled(ASKS_WRAPPER)
+    assert env.run(asks, library).stdout == f"{library} 27\n"
+
+
+FIRST = r"""
+#include <dlfcn.h>
+#include <string.h>
+const char *who(void) { return "first"; }
+const char *next_who(void)
+{
+    const char *(*next)(void) = (const char *(*)(void))dlsym(RTLD_NEXT, "who");
+    return next != 0 ? next() : "nobody";
+}
+const char *next_who_versioned(void)
+{
+    const char *(*next)(void) = (const char *(*)(void))dlvsym(RTLD_NEXT, "who", "NONE_1.0");
+    return next != 0 ? next() : "nobody";
+}
+"""
+
+CHAIN = r"""
+#include <stdio.h>
+const char *next_who(void), *next_who_versioned(void), *who(void);
+int main(void)
+{
+    printf("%s %s %s\n", who(), next_who(), next_who_versioned());
+    return 0;
+}
+"""
+
+
+def test_next_is_relative_to_its_caller(env: World) -> None:
+    """A wrapped dlsym that calls instead of jumping would answer "first" again, for ever."""
+    first = shared(FIRST, env.directory, "libfirst.so")
+    second = shared('const char *who(void) { return "second"; }', env.directory, "libsecond.so")
+    program = compiled(CHAIN, f"-Wl,--no-as-needed,{first},{second}", f"-Wl,-rpath,{env.directory}")
+    assert env.run(program).stdout == "first second second\n"
+
+
+WEAK = r"""
+#include <stdio.h>
+extern int cuInit(unsigned) __attribute__((weak));
+extern int nvmlDeviceGetMemoryInfo(void *, void *) __attribute__((weak));
+int main(void)
+{
+    printf("%d %d\n", cuInit != 0 ? cuInit(0) : -1, nvmlDeviceGetMemoryInfo != 0 ? nvmlDeviceGetMemoryInfo(0, 0) : -1);
+    return 0;
+}
+"""
+
+
+def test_a_weak_reference_finds_no_driver_and_takes_no_gpu(env: World) -> None:
+    """Our export makes it non-zero; the call says what a machine without a driver says."""
+    assert env.run(compiled(WEAK)).stdout == "100 12\n"
+    assert env.manager.verbs() == []
+
+
+# -- programs without CUDA --
+
+
+@pytest.mark.parametrize("more", [{}, {"LD_BIND_NOW": "1"}], ids=["lazy", "bound at once"])
+def test_a_program_without_cuda(env: World, more: dict[str, str]) -> None:
+    env.environ.update(more)
+    for command in (["/bin/true"], ["/bin/ls", "/"], ["/bin/sh", "-c", "exit 7"]):
+        bare, with_shim = env.run(*command, shim=False), env.run(*command)
+        assert (with_shim.returncode, with_shim.stdout, with_shim.stderr) == (bare.returncode, bare.stdout, bare.stderr)
+    assert env.manager.verbs() == []
+
+
+def test_exit_codes_and_signals_are_the_programs_own(env: World) -> None:
+    assert env.run("/bin/sh", "-c", "kill -TERM $$").returncode == -15
+    assert env.python("raise SystemExit(3)").returncode == 3
+
+
+def test_closed_standard_descriptors_stay_closed(env: World) -> None:
+    source = """
+import ctypes, os, sys
+out = os.dup(1)
+os.set_inheritable(out, False)
+for fd in (0, 1, 2):
+    os.close(fd)
+cuda = ctypes.CDLL("libcuda.so.1")
+code = cuda.cuInit(0)
+open_ones = [fd for fd in (0, 1, 2) if os.path.exists(f"/proc/self/fd/{fd}")]
+os.write(out, f"{code} {open_ones}".encode())
+"""
+    # The three are closed before anything else may take their numbers: the library itself lies higher.
+    assert env.python(source).stdout == "0 []"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a setuid program")
+def test_a_setuid_program_is_left_alone(env: World) -> None:
+    """There the loader heeds no LD_PRELOAD with a slash, but /etc/ld.so.preload: a program that loads the library stands for that."""
+    source = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv)
+{
+    (void)argc;
+    void *library = dlopen(argv[1], RTLD_NOW);
+    int (*managed)(void) = library != NULL ? (int (*)(void))dlsym(library, "nodemgr_managed") : NULL;
+    int (*begin)(long, long, long, void *) = library != NULL ? (int (*)(long, long, long, void *))dlsym(library, "nodemgr_begin") : NULL;
+    printf("%d %d %s\n", managed ? managed() : -1, begin ? begin(-1, -1, -1, NULL) : -1, getenv("PYTHONPATH") ? "path" : "-");
+    return 0;
+}
+"""
+    library = copy_library(env.directory / "payload")
+    program = Path(shutil.copy(compiled(source), env.directory / "python3"))
+    assert env.run(program, library, shim=False).stdout == "1 1 -\n"
+    os.chown(program, 65534, 65534)
+    program.chmod(0o6755)
+    env.manager.await_no_seats()
+    ran = env.run(program, library, shim=False)
+    assert ran.stdout == "0 7 -\n", ran
+    assert env.manager.verbs().count("ACQUIRE") == 1
+
+
+# -- Python interpreters --
+
+
+def python_path(env: World, *command: str | Path) -> str:
+    return env.run(*command, "-c", "import os; print(os.environ.get('PYTHONPATH'))").stdout.strip()
+
+
+def test_a_python_interpreter_gets_the_hook(env: World) -> None:
+    directory = str(LIBRARY.parents[2] / "sitecustomize")
+    assert python_path(env, sys.executable) == directory
+    env.environ["PYTHONPATH"] = "/a:/b"
+    assert python_path(env, sys.executable) == f"{directory}:/a:/b"
+    env.environ["PYTHONPATH"] = f"/a:{directory}"
+    assert python_path(env, sys.executable) == f"/a:{directory}"
+
+
+def test_what_is_no_python_interpreter_keeps_its_environment(env: World) -> None:
+    assert "PYTHONPATH" not in env.run("/usr/bin/env").stdout
+    impostor = Path(shutil.copy("/usr/bin/env", env.directory / "pythonish"))
+    assert "PYTHONPATH" not in env.run(impostor).stdout
+    namesake = Path(shutil.copy("/usr/bin/env", env.directory / "python3.11-dbg"))
+    assert "PYTHONPATH" in env.run(namesake).stdout
+
+
+@pytest.mark.parametrize("how", ["off", "unmanaged"])
+def test_python_is_left_alone_where_it_is_not_managed(env: World, how: str) -> None:
+    if how == "off":
+        env.environ["NODEMGR_OFF"] = "1"
+    ran = env.run(sys.executable, "-c", "import os; print(os.environ.get('PYTHONPATH'))", managed=how == "off")
+    assert ran.stdout == "None\n"
+
+
+def test_off_means_off(env: World) -> None:
+    env.environ["NODEMGR_OFF"] = "1"
+    with env.probe() as probe:
+        assert probe.cuMemAlloc_v2(probe.alloc(8), 2 << 30) == 0  # more than the quota
+        assert env.used() == 0
+        assert env.manager.verbs() == []
+        assert probe.tell("env", "CUDA_VISIBLE_DEVICES") == "-"
+
+
+# -- other guests --
+
+
+def sanitizer(name: str) -> str | None:
+    """The runtime's file, None where the compiler has none."""
+    path = subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+    return path if os.path.isabs(path) else None
+
+
+ALLOCATES = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(void)
+{
+    char *text = malloc(100);
+    strcpy(text, "allocated");
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    int (*init)(unsigned) = (int (*)(unsigned))dlsym(cuda, "cuInit");
+    printf("%s %d\n", text, init(0));
+    free(text);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("guest", ["libjemalloc.so.2", "libfaketime.so.1", "libeatmydata.so"])
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_beside_another_preload(guest: str, order: str, env: World) -> None:
+    places = [Path("/usr/lib/x86_64-linux-gnu") / guest, Path("/usr/lib/x86_64-linux-gnu/faketime") / guest, Path("/usr/lib64") / guest]
+    other = next((str(place) for place in places if place.exists()), None)
+    if other is None:
+        pytest.skip(f"{guest} is not installed")
+    pair = [other, str(LIBRARY)] if order == "before" else [str(LIBRARY), other]
+    env.environ["LD_PRELOAD"] = " ".join(pair)
+    ran = env.run(compiled(ALLOCATES))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "allocated 0\n", "")
+    assert env.manager.verbs()[0] == "ACQUIRE"
+
+
+@pytest.mark.parametrize("kind", ["address", "thread"])
+def test_in_a_sanitized_program(kind: str, env: World) -> None:
+    """Its runtime looks up libc's functions through our dlsym before any of them can be called."""
+    runtime = sanitizer({"address": "libasan.so", "thread": "libtsan.so"}[kind])
+    if runtime is None:
+        pytest.skip(f"no {kind} sanitizer here")
+    env.environ["LD_PRELOAD"] = f"{Path(runtime).resolve()} {LIBRARY}"
+    env.environ["ASAN_OPTIONS"] = "detect_leaks=0"
+    ran = env.run(compiled(ALLOCATES, f"-fsanitize={kind}"))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "allocated 0\n", "")
+
+
+BEFORE_MAIN = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+static int early = -1;
+__attribute__((constructor(101))) static void before_all(void)
+{
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    int (*init)(unsigned) = cuda != NULL ? (int (*)(unsigned))dlsym(cuda, "cuInit") : NULL;
+    early = init != NULL ? init(0) : -2;
+}
+int main(void)
+{
+    printf("%d\n", early);
+    return 0;
+}
+"""
+
+
+def test_a_static_initialiser_that_uses_cuda(env: World) -> None:
+    assert env.run(compiled(BEFORE_MAIN)).stdout == "0\n"
+    assert env.manager.verbs()[0] == "ACQUIRE"

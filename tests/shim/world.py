@@ -1,0 +1,230 @@
+"""A node, an env and programs in it: what the shim's tests are made of.
+
+Knows: the built library, the simulator, the manager stub, the probe. Must not know: any one test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from nodemgr import simulator
+from tests.shim.manager_stub import ManagerStub
+
+ROOT = Path(__file__).resolve().parents[2]
+CSRC = ROOT / "csrc"
+LIBRARY = ROOT / "client_plugin" / "_lib" / "libnodemgr.so"
+MIB = 1 << 20
+GIB = 1 << 30
+OUT_OF_MEMORY, NO_DEVICE, INVALID_VALUE, NOT_INITIALIZED = 2, 100, 1, 3
+GROUP = "test"  # of the simulator's books
+ROUTES = ("linked", "dlsym", "getproc")
+
+
+LINKED_WITH_DRIVER = tuple(
+    f"-Wl,--no-as-needed,{simulator.library_directory() / name}" for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A row of csrc/hooks.def."""
+
+    library: str
+    name: str
+    base: str
+    since: int
+    stream: str
+    types: tuple[str, ...]
+
+
+@cache
+def hooks() -> Mapping[str, Hook]:
+    text = re.sub(r"/\*.*?\*/", "", (CSRC / "hooks.def").read_text(), flags=re.DOTALL)
+    row = r"NM_HOOK\((\w+), (\w+), (\w+), (\d+), (\w+),\s*\((\d+)(?:, ([^()]*))?\)\)"
+    found = {}
+    for library, name, base, since, stream, count, types in re.findall(row, text):
+        arguments = tuple(part.strip() for part in types.split(",")) if types else ()
+        assert len(arguments) == int(count), name
+        found[name] = Hook(library, name, base, int(since), stream, arguments)
+    assert len(found) == len(re.findall(r"^NM_HOOK\(", text, flags=re.MULTILINE)), "a row that this reader does not understand"
+    return found
+
+
+@cache
+def compiled(source: str, *flags: str) -> Path:
+    """A C program of this directory, or the text of one, compiled once per run."""
+    import hashlib
+    import tempfile
+
+    directory = Path(tempfile.gettempdir()) / f"nm-shim-{os.getuid()}"
+    directory.mkdir(exist_ok=True)
+    text = (Path(__file__).parent / source).read_text() if source.endswith(".c") else source
+    hooked = (CSRC / "hooks.def").read_text()
+    output = directory / hashlib.sha256("\0".join((text, hooked, *flags)).encode()).hexdigest()[:20]
+    if not output.exists():
+        fresh = output.with_suffix(f".{os.getpid()}")
+        command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-I", str(CSRC), "-x", "c", "-", "-o", str(fresh), *flags, "-ldl", "-lpthread"]
+        subprocess.run(command, input=text, text=True, check=True)
+        fresh.replace(output)
+    return output
+
+
+@dataclass
+class World:
+    """A simulated node in `directory`, and one env whose manager is the stub."""
+
+    directory: Path
+    node: simulator.Node
+    manager: ManagerStub
+    environ: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def uuids(self) -> list[str]:
+        return self.manager.uuids
+
+    def environment(self, *, shim: bool = True, managed: bool = True) -> dict[str, str]:
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(("NODEMGR_", "CUDA_", "LD_", "PYTHON"))}
+        environ["LD_LIBRARY_PATH"] = str(self.directory / "sim")
+        environ["NODEMGR_SIM_GROUP"] = GROUP
+        if shim:
+            environ["LD_PRELOAD"] = str(LIBRARY)
+        if managed:
+            environ["NODEMGR_ENV_DIR"] = str(self.manager.directory)
+        return environ | self.environ
+
+    def run(self, *command: str | Path, shim: bool = True, managed: bool = True, **options: object) -> subprocess.CompletedProcess[str]:
+        """A program to its end, output captured."""
+        return subprocess.run(
+            [str(part) for part in command], env=self.environment(shim=shim, managed=managed), capture_output=True, text=True,
+            timeout=60, check=False, **options,
+        )  # type: ignore[call-overload,no-any-return]  # fmt: skip
+
+    def python(self, source: str, **options: object) -> subprocess.CompletedProcess[str]:
+        return self.run(sys.executable, "-I", "-c", source, **options)  # type: ignore[arg-type]
+
+    def probe(self, route: str = "dlsym", *, started: bool = True, **options: bool) -> Probe:
+        probe = Probe(self, route, self.environment(**options))
+        if started:
+            probe.start()
+        return probe
+
+    def held(self, index: int = 0) -> int:
+        """Bytes that programs have explicitly allocated on a GPU, by the simulator's own books."""
+        return self.node.group(index, GROUP)[0]
+
+    def peak(self, index: int = 0) -> int:
+        """The most that they ever held at one instant."""
+        return self.node.group(index, GROUP)[1]
+
+    def used(self, index: int = 0) -> int:
+        """The same by the ledger."""
+        return self.manager.used(index)
+
+    def agree(self, expected: int, index: int = 0) -> None:
+        """Ledger and books say the same, and as expected."""
+        assert (self.used(index), self.held(index)) == (expected, expected)
+
+
+@contextmanager
+def world(directory: Path, *, devices: int = 1, memory: int = 8 * GIB, limit: int = 1 * GIB, **options: object) -> Iterator[World]:
+    """`directory` must be short: a socket lies in it."""
+    with simulator.create(directory / "sim", devices, memory) as node:
+        uuids = [device.uuid for device in node.books()]
+        with ManagerStub(directory / "env", uuids, memory, limit, **options) as manager:  # type: ignore[arg-type]
+            yield World(directory, node, manager)
+
+
+class Probe:
+    """tests/shim/probe.c, obeying. Functions are attributes: probe.cuMemAlloc_v2(out, 4096) is the CUresult."""
+
+    def __init__(self, world: World, route: str, environ: dict[str, str]) -> None:
+        self.world = world
+        self.route = route
+        self._addresses: dict[str, int] = {}
+        program = compiled("probe.c", *(LINKED_WITH_DRIVER if route == "linked" else ()))
+        self.process = subprocess.Popen(
+            [program], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def start(self) -> None:
+        assert self.cuInit(0) == 0, self.end().stderr
+        assert self.cuDevicePrimaryCtxRetain(context := self.alloc(8), 0) == 0
+        assert self.call("cuCtxSetCurrent", self.u64(context)) == 0
+
+    def tell(self, *words: object) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(" ".join(str(word) for word in words) + "\n")
+        answer = self.process.stdout.readline()
+        assert answer, f"the probe ended: {self.process.wait()}"
+        return answer.strip()
+
+    def resolve(self, name: str, route: str | None = None, flags: int | None = None) -> int:
+        hook = hooks().get(name)
+        route = route or (self.route if hook and not (self.route == "getproc" and hook.library == "NVML") else "dlsym")
+        base, since, stream = (hook.base, hook.since, hook.stream) if hook else (name, 13000, "ANY")
+        if flags is None:
+            flags = 2 if stream == "PER_THREAD" else 0
+        return int(self.tell("resolve", route, name, base, since, flags))
+
+    def look_up(self, get: str, base: str, version: int, flags: int) -> int:
+        """What cuGetProcAddress or cuGetProcAddress_v2 itself says; 0 where it refuses."""
+        symbol, found = self.alloc(content=base.encode() + b"\0"), self.alloc(8)
+        return self.u64(found) if self.call(get, symbol, found, version, flags, self.alloc(8)) == 0 else 0
+
+    def call(self, name: str, *arguments: int) -> int:
+        if name not in self._addresses:
+            self._addresses[name] = self.resolve(name)
+        assert self._addresses[name], f"no {name} by {self.route}"
+        return int(self.tell("call", self._addresses[name], *arguments))
+
+    def __getattr__(self, name: str) -> object:
+        if not name.startswith(("cu", "nvml")):
+            raise AttributeError(name)
+        return lambda *arguments: self.call(name, *arguments)
+
+    def alloc(self, size: int = 8, content: bytes = b"") -> int:
+        """Memory of the probe's own, zeroed but for `content`."""
+        address = int(self.tell("alloc", max(size, len(content))))
+        if content:
+            self.tell("poke", address, content.hex())
+        return address
+
+    def peek(self, address: int, size: int) -> bytes:
+        return bytes.fromhex(self.tell("peek", address, size))
+
+    def u64(self, address: int) -> int:
+        return int(struct.unpack("<Q", self.peek(address, 8))[0])
+
+    def u32(self, address: int) -> int:
+        return int(struct.unpack("<I", self.peek(address, 4))[0])
+
+    def end(self, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Its exit code, and all that it wrote beside the answers."""
+        stdout, stderr = self.process.communicate(f"quit {code}\n", timeout=20)
+        return subprocess.CompletedProcess([], self.process.returncode, stdout, stderr)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+def copy_library(directory: Path) -> Path:
+    """A payload of the library alone, readable by everybody."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copy(LIBRARY, directory / LIBRARY.name))
