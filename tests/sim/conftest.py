@@ -1,0 +1,54 @@
+"""A simulated node for each test, and clients on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from csrc.sim import build
+from nodemgr import simulator
+from tests.sim.client import Client
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_libraries() -> None:
+    """As they are in the source: a checkout whose libraries are older than their sources has them built anew."""
+    outputs = [simulator.library_directory() / name for name in build.SOURCES]
+    sources = [path for path in build.HERE.iterdir() if path.is_file()] + [build.HERE.parent / "abi.h"]
+    newest = max(path.stat().st_mtime for path in sources)
+    if not all(path.exists() and path.stat().st_mtime >= newest for path in outputs):
+        build.build(simulator.library_directory())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[simulator.Node]:
+    """Two devices of 1 GiB. Contexts and modules cost nothing: sums are those of what a test allocates."""
+    with simulator.create(tmp_path / "n", 2, GIB, context_bytes=0, module_bytes=0) as made:
+        yield made
+
+
+@pytest.fixture
+def costly_node(tmp_path: Path) -> Iterator[simulator.Node]:
+    """Two devices of 1 GiB on which a context costs 32 MiB and a module 4 MiB."""
+    with simulator.create(tmp_path / "n", 2, GIB, context_bytes=32 * MIB, module_bytes=4 * MIB) as made:
+        yield made
+
+
+StartClient = Callable[..., Client]
+
+
+@pytest.fixture
+def start() -> Iterator[StartClient]:
+    """start(node, group=None, **environment): a client that ends with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start_client(node: simulator.Node, group: str | None = None, **environment: str) -> Client:
+            return stack.enter_context(Client(node.environment(group) | environment))
+
+        yield start_client
