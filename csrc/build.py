@@ -29,7 +29,8 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 
-CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"]
+WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"]
+CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", f"-ffile-prefix-map={ROOT}=.", "-fPIC", "-fvisibility=hidden", *WARNINGS]
 # Preloadable into anything: all symbols bound at load, DT_NEEDED for what old glibcs keep outside libc.so.6,
 # our own calls never taken by somebody else's symbol, and never unloaded (a thread of ours may be running in it).
 SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt"]

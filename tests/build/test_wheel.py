@@ -1,0 +1,61 @@
+"""The wheel holds what a user's machine needs, in the places where the parts look for one another."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("nodemgr", "client_plugin", "sitecustomize", "csrc", "examples", "pyproject.toml", "README.md")
+LEFT_OUT = shutil.ignore_patterns("*.so", "*.so.*", "_sim", "_lib", "__pycache__")
+NEEDED = {
+    "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py", "nodemgr/edge/__init__.py",
+    "nodemgr/_sim/libcuda.so.1", "nodemgr/_sim/libnvidia-ml.so.1", "nodemgr/_sim/hold",
+    "client_plugin/__init__.py", "client_plugin/_lib/libnodemgr.so", "sitecustomize/sitecustomize.py",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built offline, from a copy without anything built."""
+    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=LEFT_OUT)
+        elif (ROOT / name).exists():
+            shutil.copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--no-index", "-w", str(output), str(source)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (built,) = output.iterdir()
+    return built
+
+
+def test_what_is_in_it(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert names >= NEEDED
+    assert "sitecustomize/__init__.py" not in names
+    assert {name.split("/")[0] for name in names} == {"nodemgr", "client_plugin", "sitecustomize", "nodemgr-0.1.0.dist-info"}
+    assert not [name for name in names if name.endswith((".c", ".h", ".def"))]
+
+
+def test_it_is_for_every_python_from_3_11_on(wheel: Path) -> None:
+    assert "-cp311-abi3-linux_" in wheel.name
+
+
+def test_no_path_of_the_building_machine_is_in_it(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    for name in archive.namelist():
+        assert str(ROOT).encode() not in archive.read(name), name
+
+
+def test_unpacked_it_runs(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    program = "import sys, nodemgr._native as n; print(n.__file__); print(n.lib.nm_wire_verb_direction(1))"
+    result = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == [str(tmp_path / "nodemgr" / "_native.abi3.so"), "1"]
