@@ -28,7 +28,7 @@ SO_PEERGROUPS = 59
 _UCRED = struct.Struct("3i")
 MAX_ANCESTORS = 64
 MAX_COMMAND_CHARS = 200
-MAX_GROUPS = 65_536
+MOST_OF_GETSOCKOPT_BYTES = 1_024
 
 
 class PeerGone(Exception):
@@ -136,15 +136,22 @@ def has_ended(pidfd: int) -> bool:
     return bool(poller.poll(0))
 
 
-def _peer_groups(sock: socket.socket, gid: int) -> frozenset[int]:
+def _peer_groups(sock: socket.socket, pid: int, gid: int) -> frozenset[int]:
+    """The groups that the peer had when it connected; of more than Python asks for, those that it has now."""
     try:
-        raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 4 * 1_024)
+        raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_OF_GETSOCKOPT_BYTES)
     except OSError:
-        try:
-            raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 4 * MAX_GROUPS)
-        except (OSError, MemoryError):
-            raw = b""
-    return frozenset((gid, *struct.unpack(f"{len(raw) // 4}I", raw[: len(raw) // 4 * 4])))
+        return frozenset((gid, *_groups_now(pid)))
+    return frozenset((gid, *struct.unpack(f"{len(raw) // 4}I", raw)))
+
+
+def _groups_now(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            line = next((line for line in file if line.startswith("Groups:")), "Groups:")
+    except OSError:
+        return []
+    return [int(group) for group in line.split()[1:]]
 
 
 def _peer_pidfd(sock: socket.socket, pid: int) -> int:
@@ -164,7 +171,7 @@ def identify_peer(sock: socket.socket) -> Identity:
     pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     if pid <= 0:
         raise PeerGone("the peer is in a PID namespace that this manager cannot see")
-    groups = _peer_groups(sock, gid)
+    groups = _peer_groups(sock, pid, gid)
     pidfd = _peer_pidfd(sock, pid)
     ticks = start_ticks(pid)
     if ticks is None or has_ended(pidfd):  # alive after the look into /proc: both speak of the same process

@@ -49,40 +49,40 @@ class Driver(types.ModuleType):
         if self.fault:
             raise NvmlError(self.fault)
 
-    def nvmlInit(self) -> None:  # noqa: N802 - NVML's name
+    def nvmlInit(self) -> None:
         self.inits += 1
         self._check()
 
-    def nvmlShutdown(self) -> None:  # noqa: N802
+    def nvmlShutdown(self) -> None:
         self._check()
 
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+    def nvmlSystemGetDriverVersion(self) -> str:
         return "999"
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+    def nvmlDeviceGetCount(self) -> int:
         self._check()
         return len(self.uuids)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
         if self.uuids[index] in self.mute:
             raise NvmlError("GPU is lost")
         return self.uuids[index]
 
-    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+    def nvmlDeviceGetUUID(self, handle: str) -> str:
         return handle
 
-    def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
+    def nvmlDeviceGetName(self, handle: str) -> str:
         return f"name of {handle}"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
         if handle in self.lost:
             raise NvmlError("GPU is lost")
         return types.SimpleNamespace(total=80 * GIB, used=5)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
         return self.compute.get(handle, [])
 
-    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: str) -> list[Any]:  # noqa: N802
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: str) -> list[Any]:
         if handle not in self.graphics:
             raise NotSupported
         return self.graphics[handle]
@@ -232,7 +232,7 @@ def test_a_driver_that_hangs_holds_up_nobody(loop: asyncio.AbstractEventLoop, mo
     watching.watcher.stop()
 
 
-def test_a_driver_that_hangs_does_not_keep_the_manager_from_ending(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_driver_keeps_no_manager_from_ending(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_TIMEOUT_S", 0.02)
     watching = Watching(loop)
     watching.gpus.gate.clear()

@@ -86,7 +86,7 @@ def test_a_missing_or_unreadable_file_is_refused(tmp_path: Path) -> None:
 def test_a_wrong_variable_or_flag_names_itself() -> None:
     with pytest.raises(SettingsError, match="NODEMGR_BEAT_MS: must be"):
         load(environment={"NODEMGR_BEAT_MS": "soon"})
-    with pytest.raises(SettingsError, match="--simulate: .*write COUNTxSIZE"):
+    with pytest.raises(SettingsError, match=r"--simulate: .*write COUNTxSIZE"):
         load({"simulate": "many"}, environment={})
 
 

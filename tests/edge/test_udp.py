@@ -69,7 +69,7 @@ def world() -> Iterator[World]:
 
 def test_a_signed_packet_of_this_epoch_is_heard(world: World) -> None:
     world.send(world.packet("ACQUIRE", rid=5, task="ab", epoch=world.epoch(), counter=1))
-    session, message, _ = world.hub.messages[0]
+    session, _message, _ = world.hub.messages[0]
     assert (session.env, session.key, session.pid) == ("alice", "udp:alice:c1", None)
     session.answer("WAIT", rid=5, position=1, reason="full")
     answer = world.answer()

@@ -9,6 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,8 +20,9 @@ _rids = itertools.count(1)
 
 
 def packet(verb: str, **fields: object) -> str:
-    """The contract's text."""
-    return f"NODEMGR/1 {verb}\n" + "".join(f"{key}={value}\n" for key, value in fields.items() if value is not None)
+    """The contract's text; its bytes, as characters."""
+    text = f"NODEMGR/1 {verb}\n" + "".join(f"{key}={value}\n" for key, value in fields.items() if value is not None)
+    return text.encode().decode("latin-1")
 
 
 class ClientError(Exception):
@@ -30,13 +32,15 @@ class ClientError(Exception):
 class FakeClient:
     """One process of an env."""
 
-    def __init__(self, env_dir: Path, *, connect: bool = True, **options: Any) -> None:
+    def __init__(self, env_dir: Path, *, connect: bool = True, user: int | None = None, groups: Sequence[int] = ()) -> None:
         self.env_dir = env_dir
         self.token = secrets.token_hex(16)
         self.grant: dict[str, str] = {}
         command = [sys.executable, "-S", "-E", str(PROGRAM)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self.process.pid
+        if user is not None:
+            self.order("become", user=user, groups=list(groups))
         if connect:
             self.connect()
 
@@ -63,7 +67,7 @@ class FakeClient:
             return {"verb": "EOF"}
         if answer["text"] is None:
             return None
-        head, *lines = answer["text"].splitlines()
+        head, *lines = answer["text"].encode("latin-1").decode().split("\n")[:-1]
         fields = dict(line.split("=", 1) for line in lines)
         return {key: unquote(value) for key, value in fields.items()} | {"verb": head.removeprefix("NODEMGR/1 ")}
 

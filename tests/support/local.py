@@ -68,6 +68,7 @@ class LocalManager:
 
     def __init__(self, *, gpus: FakeGpus | None = None, clock: Clock | None = None, directory: Path | None = None, **settings: Any) -> None:
         self.directory = directory or Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
+        self.directory.chmod(0o755)  # other users' clients come in too
         self._owns_directory = directory is None
         self.run_dir = self.directory / "run"
         self.gpus = gpus or FakeGpus()

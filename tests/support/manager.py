@@ -52,6 +52,7 @@ class Manager:
 
     def __init__(self, simulate: str | None = "4x80GiB", options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
+        self.directory.chmod(0o755)
         self.run_dir = self.directory / "run"
         self.state_dir = self.directory / "state"
         self.options = [*(["--simulate", simulate] if simulate else []), *options]
