@@ -358,7 +358,7 @@ def ledger_mapped(subject: Subject) -> Outcome:
         return Outcome(None, "no process of this environment uses the driver at the moment")
     if without_ledger:
         return Outcome(False, f"processes that use the driver without a ledger: {', '.join(without_ledger)}")
-    return Outcome(True, f"in each of the {with_driver} processes that use the driver")
+    return Outcome(True, f"in all {with_driver} processes of this environment that use the driver")
 
 
 def _env_dir_of(process: Path) -> Path:

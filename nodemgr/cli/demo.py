@@ -7,8 +7,10 @@ comes from `status` or from the event stream, and a step that did not happen end
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +26,10 @@ SIMULATED_NODE = "2x16GiB"
 GRANT_SHARE = 0.75
 """Of a GPU: too much for two environments to share one."""
 GIB = 2**30
-HOLD_S = 60
+BEYOND_BYTES = GIB
+"""What the script's larger batch has more than its grant."""
 PROBE_TIMEOUT_S = 60
+LOOK_S = 5.0
 
 
 class Framework(NamedTuple):
@@ -36,10 +40,10 @@ class Framework(NamedTuple):
     told: str
 
 
-STAND_IN = Framework("cupy", "train.py", "a small stand-in for CuPy (examples/standin): ctypes on the CUDA driver, no array library")
+STAND_IN = Framework("cupy", "train.py", "not the real one but a small stand-in, examples/standin: ctypes on the CUDA driver")
 REAL = (
-    (Framework("torch", "train_torch.py", "PyTorch"), "import torch; assert torch.version.cuda and torch.cuda.device_count()"),
-    (Framework("cupy", "train.py", "CuPy"), "import cupy; assert cupy.cuda.runtime.getDeviceCount()"),
+    (Framework("torch", "train_torch.py", "the real PyTorch"), "import torch; assert torch.version.cuda and torch.cuda.device_count()"),
+    (Framework("cupy", "train.py", "the real CuPy"), "import cupy; assert cupy.cuda.runtime.getDeviceCount()"),
 )
 """Used on a real node where they are installed and see its GPUs."""
 
@@ -66,8 +70,8 @@ def examples_dir() -> Path:
     return inside if inside.is_dir() else paths.payload_dir() / "examples"
 
 
-HOLD = (paths.payload_dir() / "nodemgr" / "_sim" / "hold", GIB, 1, HOLD_S)
-"""A C program (examples/hold.c) that allocates once and holds."""
+HOLD = (paths.payload_dir() / "nodemgr" / "_sim" / "hold", "-b", GIB)
+"""A C program (examples/hold.c) that allocates once, says so in a line of JSON, and holds until its input closes."""
 
 
 def tell(line: str) -> None:
@@ -83,8 +87,8 @@ def counted(gpus: int) -> str:
 
 
 def told_grant(granted: Event) -> str:
-    each = size(granted["memory_bytes"][0])
-    return f"{granted['task']}: {gpu_names(granted)}, {each} each, granted after {milliseconds(granted['waited_ns'])}"
+    when = f"after {milliseconds(granted['waited_ns'])} in the queue" if granted["waited_ns"] else "at once"
+    return f"{granted['task']}: {gpu_names(granted)}, {size(granted['memory_bytes'][0])} of its memory, granted {when}"
 
 
 def milliseconds(duration_ns: int) -> str:
@@ -112,18 +116,17 @@ def quotas(story: Story) -> None:
 def script_gets_a_gpu(story: Story) -> None:
     """alice runs a Python script, which enters through the import hook"""
     beside = {"PYTHONPATH": str(examples_dir() / "standin")} if story.framework is STAND_IN else {}
-    training = [sys.executable, examples_dir() / story.framework.script, GIB, story.grant_bytes + GIB]
+    training = [sys.executable, examples_dir() / story.framework.script, GIB, story.grant_bytes + BEYOND_BYTES]
     program = story.script = story.stage.program("alice", "train", training, **beside)
-    granted = story.stage.event("task.granted", env="alice")
+    granted = story.stage.event("task.granted", of=program, env="alice")
     program.line("imported", timeout_s=PROBE_TIMEOUT_S)
-    used_bytes = _gpu(story, granted["gpu_indices"][0])["memory_used_bytes"]
     _expect(program.maps("libnodemgr.so"), "the shim is not in the script's process")
     _expect(program.pid in granted["pids"], f"pid {program.pid} is not in the grant of {granted['task']}")
     if story.framework is STAND_IN:
-        _expect(not program.maps("libcuda.so"), "the script used CUDA before it was granted a GPU")
+        _expect(not program.maps("libcuda.so"), "the driver was loaded before a GPU was granted")
     story.script_task = granted["task"]
     tell(f"{story.framework.script} (pid {program.pid}) imports {story.framework.name}: {story.framework.told}")
-    tell(f"route: LD_PRELOAD -> sitecustomize -> import hook -> request at `import {story.framework.name}`, {size(used_bytes)} in use yet")
+    tell(f"route: LD_PRELOAD -> sitecustomize -> import hook -> request at `import {story.framework.name}`")
     tell(told_grant(granted))
     program.go_on()
     program.line("allocated")
@@ -135,21 +138,23 @@ def program_gets_a_gpu(story: Story) -> None:
         tell("(left out: this node has one GPU)")
         return
     program = story.stage.program("alice", "hold", HOLD, options=["--gpus", story.gpus - 1])
-    granted = story.stage.event("task.granted", env="alice")
+    granted = story.stage.event("task.granted", of=program, env="alice")
+    _holds(program)
     _expect(program.maps("libnodemgr.so") and program.maps("libcuda.so"), "shim or driver is not in the program's process")
     _expect(program.pid in granted["pids"], f"pid {program.pid} is not in the grant of {granted['task']}")
     tell(f"hold (pid {program.pid}), compiled from examples/hold.c")
-    tell("route: LD_PRELOAD -> the shim's cuInit -> request")
+    tell("route: LD_PRELOAD -> the shim's cuInit, bound when the program was loaded -> request")
     tell(told_grant(granted))
 
 
 def another_waits(story: Story) -> None:
     """bob runs the same program and waits"""
     story.waiter = story.stage.program("bob", "hold", HOLD)
-    story.stage.event("task.waiting", env="bob")
+    story.stage.event("task.waiting", of=story.waiter, env="bob")
     queue = story.stage.status()["queue"]
     _expect([row["env"] for row in queue] == ["bob"], "bob is not the one in the queue")
-    tell(f"place {queue[0]['position']} of {len(queue)} in queue {queue[0]['priority']}: {queue[0]['reason']}")
+    _expect(queue[0]["position"] == 1, f"bob has place {queue[0]['position']}")
+    tell(f"{queue[0]['id']} waits: {queue[0]['reason']}")
 
 
 def too_much_is_refused(story: Story) -> None:
@@ -157,8 +162,7 @@ def too_much_is_refused(story: Story) -> None:
     assert story.script is not None
     story.script.go_on()
     refused = story.script.line("refused")
-    task = _task(story, story.script_task)
-    gpu = next(gpu for gpu in story.stage.status()["gpus"] if gpu["uuid"] == task["gpus"][0])
+    gpu = _gpu_in_use(story, _task(story, story.script_task)["gpu_indices"][0])
     _expect("OutOfMemory" in refused or "OUT_OF_MEMORY" in refused, f"it was refused otherwise: {refused}")
     tell(f"{refused.removeprefix('refused ')}")
     total, used, granted = (size(gpu[f"memory_{what}_bytes"]) for what in ("total", "used", "granted"))
@@ -172,8 +176,9 @@ def waiting_one_is_next(story: Story) -> None:
     story.script.go_on()
     code = story.script.ended()
     ended = story.stage.event("task.ended", task=story.script_task)
-    granted = story.stage.event("task.granted", env="bob")
+    granted = story.stage.event("task.granted", of=story.waiter, env="bob")
     _expect(code == 0, f"alice's script ended with {code}{story.script.said()}")
+    _holds(story.waiter)
     _expect(story.waiter.pid in granted["pids"], f"pid {story.waiter.pid} is not in the grant of {granted['task']}")
     _expect(not story.stage.status()["queue"], "somebody is still in the queue")
     story.waiter_task, story.waiter_gpus = granted["task"], tuple(granted["gpu_indices"])
@@ -193,7 +198,7 @@ def killed_one_leaves_nothing(story: Story) -> None:
     _expect(story.waiter.ended() == -9, "the program ended otherwise")
     after = milliseconds(ended["monotonic_ns"] - killed_ns)
     tell(f"{ended['task']} ended ({ended['why']}): {gpu_names(ended)} free again {after} after the kill")
-    tell(f"GPU {gpu['index']}: {gpu['tasks']} tasks, {size(gpu['memory_granted_bytes'])} granted, {size(gpu['memory_used_bytes'])} in use")
+    tell(f"GPU {gpu['index']}: {gpu['tasks']} tasks, {size(gpu['memory_granted_bytes'])} of {size(gpu['memory_total_bytes'])} granted")
 
 
 STEPS: tuple[Callable[[Story], None], ...] = (
@@ -207,9 +212,25 @@ def _expect(holds: bool, otherwise: str) -> None:
         raise NotSeen(otherwise)
 
 
+def _holds(program: Program) -> None:
+    """hold's own word that it has its memory. Raises NotSeen."""
+    said = json.loads(program.line("{"))
+    _expect(said["error"] is None, f"{program.name} got {said['error']}")
+
+
 def _gpu(story: Story, index: int) -> Mapping[str, Any]:
     found: Mapping[str, Any] = next(gpu for gpu in story.stage.status()["gpus"] if gpu["index"] == index)
     return found
+
+
+def _gpu_in_use(story: Story, index: int) -> Mapping[str, Any]:
+    """The same, when the manager's look at the driver, once a second, has seen what the script took."""
+    deadline = time.monotonic() + LOOK_S
+    while (gpu := _gpu(story, index))["memory_used_bytes"] < GIB:
+        if time.monotonic() > deadline:
+            raise NotSeen(f"`status` shows {size(gpu['memory_used_bytes'])} in use on GPU {index}, where the script holds {size(GIB)}")
+        time.sleep(0.05)
+    return gpu
 
 
 def _task(story: Story, task_id: str) -> Mapping[str, Any]:
@@ -239,13 +260,14 @@ def choose_node(simulate: str | None) -> tuple[str | None, str]:
     """(node to simulate or None, what to say about it)."""
     if simulate is not None:
         return simulate, f"a simulated node, {simulate}"
-    if not real_gpus():
+    count = real_gpus()
+    if not count:
         return SIMULATED_NODE, f"no NVIDIA GPU here, so a simulated node: {SIMULATED_NODE}"
     from nodemgr.cli.checks import manager_holds
 
     if manager_holds(paths.SYSTEM_RUN_DIR):
         return SIMULATED_NODE, f"another manager has this machine's GPUs, so a simulated node: {SIMULATED_NODE}"
-    return None, f"this machine's {real_gpus()} GPUs"
+    return None, f"this machine's own GPUs, {count}"
 
 
 def choose_framework(simulated: bool) -> Framework:
@@ -290,7 +312,7 @@ def _play(stage: Stage, node: str | None, told: str) -> None:
     if grant_bytes < 2 * GIB:
         raise Fault("demo: GPUs of at least 4GiB are needed (nodemgr demo --simulate 2x16GiB)", Exit.USAGE)
     story = Story(stage, choose_framework(node is not None), len(gpus), smallest_bytes, grant_bytes)
-    click.echo(f"nodemgr demo on {told}; manager: pid {stage.call('ping')['pid']}")
+    click.echo(f"nodemgr demo: {told}; manager: pid {stage.call('ping')['pid']}")
     for number, step in enumerate(STEPS, start=1):
         headline = (step.__doc__ or "").strip()
         click.echo(f"{number} {headline}")

@@ -25,6 +25,8 @@ from nodemgr.cli.faults import Fault
 START_TIMEOUT_S = 15.0
 STEP_TIMEOUT_S = 8.0
 END_TIMEOUT_S = 3.0
+LOOK_S = 0.3
+"""How long no event comes until we look whether the program that is to bring one still lives."""
 SAID_LINES = 3
 
 Event = Mapping[str, Any]
@@ -87,6 +89,9 @@ class Program:
             return self._process.wait(self._patience_s)
         except subprocess.TimeoutExpired:
             raise NotSeen(f"{self.name} did not end within {self._patience_s:g} s{self.said()}") from None
+
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
 
     def kill(self) -> int:
         """kill -9; returns the time of it on the monotonic clock, in ns."""
@@ -198,8 +203,9 @@ class Stage:
         with EventStream(self.run_dir) as self._stream:
             yield
 
-    def event(self, name: str, **fields: object) -> Event:
-        """The first event not yet told that has this name and these fields; waits for it. Raises NotSeen."""
+    def event(self, name: str, *, of: Program | None = None, **fields: object) -> Event:
+        """The first event not yet told that has this name and these fields; waits for it, but not longer than `of`, the
+        program that is to bring it about, lives. Raises NotSeen."""
 
         def matches(event: Event) -> bool:
             return bool(event["name"] == name) and all(event.get(key) == value for key, value in fields.items())
@@ -207,13 +213,16 @@ class Stage:
         for index, event in enumerate(self._seen):
             if matches(event):
                 return self._seen.pop(index)
+        what = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
+        said = of.said if of is not None else str
         deadline = time.monotonic() + self._patience_s
         while (left_s := deadline - time.monotonic()) > 0:
-            for event in self._stream.follow(self._last, timeout_s=left_s):
+            over = of is not None and of.is_over()
+            for event in self._stream.follow(self._last, timeout_s=min(left_s, LOOK_S)):
                 self._last = event["sequence"]
                 if matches(event):
                     return event
                 self._seen.append(event)
-        what = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
-        said = "".join(program.said() for program in self._programs[-1:])
-        raise NotSeen(f"no event {what} within {self._patience_s:g} s{said}")
+            if over and of is not None:
+                raise NotSeen(f"{of.name} ended with {of.ended()} and brought no event {what}{said()}")
+        raise NotSeen(f"no event {what} within {self._patience_s:g} s{said()}")

@@ -24,6 +24,12 @@ def _held_to(task: Row) -> str:
     return "fixed cap" if "udp" in task.get("transports", ()) else "shared"
 
 
+def _why(request: Row) -> str:
+    """Without the place, which has a column of its own."""
+    place, colon, why = request["reason"].partition(": ")
+    return why if colon and place.startswith("place ") else str(request["reason"])
+
+
 def gpu_columns() -> tuple[Column, ...]:
     return (
         Column("GPU", lambda g: g["index"], right=True),
@@ -69,7 +75,7 @@ def queue_columns() -> tuple[Column, ...]:
         Column("ENV", lambda r: r["env"]),
         Column("GPUS", lambda r: r["gpus"], right=True),
         Column("QUEUE", lambda r: r["priority"]),
-        Column("WHY", lambda r: r["reason"], rest=True),
+        Column("WHY", _why, rest=True),
     )
 
 

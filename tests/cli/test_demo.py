@@ -30,7 +30,10 @@ class ScriptedProgram:
     def __init__(self, name: str, pid: int) -> None:
         self.name, self.pid = name, pid
         self.lines = ["imported cupy", "allocated 1", "refused OutOfMemoryError: CUDA_ERROR_OUT_OF_MEMORY allocating 1 bytes"]
-        self.libraries = {"libnodemgr.so", "libcuda.so"} if "hold" in name else {"libnodemgr.so"}
+        self.libraries = {"libnodemgr.so"}
+        if "hold" in name:
+            self.lines = ['{"error": null}']
+            self.libraries.add("libcuda.so")
         self.code = 0
         self.over = False
 
@@ -90,12 +93,12 @@ class ScriptedStage:
         last = len(self.programs) == 3 and self.programs[2].code == -9
         waits = len(self.programs) == 3 and not self.programs[0].over
         granted_bytes = 0 if last else GRANT_BYTES
-        gpu = {"memory_total_bytes": GPU_BYTES, "memory_used_bytes": 0, "memory_granted_bytes": granted_bytes, "tasks": int(not last)}
+        gpu = {"memory_total_bytes": GPU_BYTES, "memory_used_bytes": GIB, "memory_granted_bytes": granted_bytes, "tasks": int(not last)}
         told = {
             "gpus": [{**gpu, "index": index, "uuid": f"GPU-{index}"} for index in range(2)],
             "envs": [{"name": env, "quota": one} for env, one in self.quotas.items()],
-            "tasks": [{"id": "t1", "gpus": ["GPU-0"]}],
-            "queue": [{"env": "bob", "position": 1, "priority": "normal", "reason": "needs 1 GPU, 0 free"}] if waits else [],
+            "tasks": [{"id": "t1", "gpu_indices": [0]}],
+            "queue": [{"id": "r3", "env": "bob", "position": 1, "reason": "needs 1 GPU, 0 free"}] if waits else [],
         }
         self.change_status(told)
         return told
@@ -106,7 +109,7 @@ class ScriptedStage:
         self.programs.append(program)
         return program
 
-    def event(self, name: str, **fields: object) -> dict[str, Any]:
+    def event(self, name: str, *, of: ScriptedProgram | None = None, **fields: object) -> dict[str, Any]:
         for index, event in enumerate(self.events):
             if event["name"] == name and all(event.get(key) == value for key, value in fields.items()):
                 return self.events.pop(index)
@@ -157,20 +160,24 @@ BREAKS: list[tuple[int, Callable[[ScriptedStage], None], str]] = [
     (2, with_program(SCRIPT, lines=[]), "without saying 'imported'"),
     (2, with_program(SCRIPT, lines=["imported cupy"]), "without saying 'allocated'"),
     (2, with_program(SCRIPT, libraries=set()), "the shim is not in"),
-    (2, with_program(SCRIPT, libraries={"libnodemgr.so", "libcuda.so"}), "used CUDA before"),
+    (2, with_program(SCRIPT, libraries={"libnodemgr.so", "libcuda.so"}), "driver was loaded before"),
     (2, with_event(0, pids=[999]), "pid 101 is not in the grant of t1"),
     (3, without_event(1), "no event task.granted"),
     (3, with_program(HOLD, libraries={"libcuda.so"}), "shim or driver is not in"),
     (3, with_program(HOLD, libraries={"libnodemgr.so"}), "shim or driver is not in"),
     (3, with_event(1, pids=[999]), "pid 102 is not in the grant of t2"),
+    (3, with_program(HOLD, lines=['{"error": "CUDA_ERROR_NO_DEVICE"}']), "alice/hold got CUDA_ERROR_NO_DEVICE"),
     (4, without_event(2), "no event task.waiting"),
     (4, with_status(lambda told: told["queue"].clear()), "bob is not the one in the queue"),
+    (4, with_status(lambda told: [row.update(position=2) for row in told["queue"]]), "bob has place 2"),
     (5, with_program(SCRIPT, lines=SAID), "without saying 'refused'"),
     (5, with_program(SCRIPT, lines=[*SAID, "refused RuntimeError: unknown error"]), "refused otherwise"),
     (5, with_status(lambda told: told["tasks"].clear()), "t1 is not among the tasks"),
+    (5, with_status(lambda told: told["gpus"][0].update(memory_used_bytes=0)), "shows 0 B in use on GPU 0"),
     (6, without_event(3), "no event task.ended"),
     (6, without_event(4), "no event task.granted"),
     (6, with_program(SCRIPT, code=1), "ended with 1"),
+    (6, with_program(WAITER, lines=[]), "without saying '{'"),
     (6, with_event(4, pids=[999]), "pid 103 is not in the grant of t3"),
     (7, without_event(5), "no event task.ended"),
     (7, with_program(WAITER, kill=lambda: 0), "is still granted"),
@@ -178,7 +185,10 @@ BREAKS: list[tuple[int, Callable[[ScriptedStage], None], str]] = [
 
 
 @pytest.mark.parametrize(("number", "break_it", "why"), BREAKS)
-def test_a_step_that_did_not_happen_is_named(number: int, break_it: Callable[[ScriptedStage], None], why: str, capsys: Any) -> None:
+def test_a_step_that_did_not_happen_is_named(
+    number: int, break_it: Callable[[ScriptedStage], None], why: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "LOOK_S", 0.1)
     stage = ScriptedStage()
     break_it(stage)
     with pytest.raises(Fault) as broken:
@@ -262,6 +272,20 @@ def test_a_manager_that_does_not_start() -> None:
     assert not stage.run_dir.parent.exists(), "nothing is left behind"
 
 
+def test_an_event_that_a_program_did_not_bring_about(monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Program]) -> None:
+    class Stream:
+        def follow(self, since: int, timeout_s: float) -> list[dict[str, Any]]:
+            return [{"name": "quota.set", "sequence": 1}]
+
+    with Stage(None) as stage:
+        monkeypatch.setattr(stage, "_stream", Stream(), raising=False)
+        gone = program("import sys; sys.exit('no such thing')")
+        with pytest.raises(NotSeen, match=r"alice/x ended with 1 and brought no event task\.granted env=alice; it said: no such thing"):
+            stage.event("task.granted", of=gone, env="alice")
+        assert stage.event("quota.set")["sequence"] == 1, "what came meanwhile is not lost"
+        gone.close()
+
+
 # -- the node and the framework
 
 
@@ -280,7 +304,7 @@ def test_without_a_gpu_a_node_is_simulated(monkeypatch: pytest.MonkeyPatch) -> N
 def test_with_gpus_they_are_used_unless_somebody_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "real_gpus", lambda: 8)
     monkeypatch.setattr("nodemgr.cli.checks.manager_holds", lambda _: False)
-    assert demo.choose_node(None) == (None, "this machine's 8 GPUs")
+    assert demo.choose_node(None) == (None, "this machine's own GPUs, 8")
     monkeypatch.setattr("nodemgr.cli.checks.manager_holds", lambda _: True)
     assert demo.choose_node(None)[0] == "2x16GiB"
 

@@ -29,7 +29,7 @@ def test_the_demo(nodemgr: Run) -> None:
         r"no NVIDIA GPU here, so a simulated node",
         r"route: LD_PRELOAD -> sitecustomize -> import hook",
         r"route: LD_PRELOAD -> the shim's cuInit",
-        r"place 1 of 1 in queue normal: ",
+        r"r3 waits: place 1 in queue normal: ",
         r"CUDA_ERROR_OUT_OF_MEMORY",
         r"waited \d+\.\d ms in all",
         r"free again \d+\.\d ms after the kill",
@@ -54,9 +54,10 @@ sys.exit(main(["demo"]))
         ("demo.examples_dir = lambda: __import__('pathlib').Path('/tmp/nothing-here')", 2),
         ("demo.HOLD = ('/bin/sleep', 60)", 3),
         ("demo.GRANT_SHARE = 0.25", 4),
-        ("demo.GIB = 2**20", 5),
+        ("demo.BEYOND_BYTES = -2 * demo.GIB", 5),
+        ("demo.Program.kill = lambda program: 0", 7),
     ],
-    ids=["no script", "a program without CUDA", "room for everybody", "a batch that is not too large"],
+    ids=["no script", "a program without CUDA", "room for everybody", "a batch that is not too large", "nobody is killed"],
 )
 def test_the_demo_tells_what_did_not_happen(change: str, step: int) -> None:
     result = subprocess.run(

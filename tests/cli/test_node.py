@@ -15,7 +15,6 @@ from tests.cli.conftest import Run, clean_environment, one_line
 from tests.support.manager import Manager
 
 GIB = 2**30
-HOLD_PROGRAM = str(HOLD[0])
 
 Node = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -92,7 +91,7 @@ def test_an_unknown_queue(verb: Node) -> None:
 def test_a_program_s_life(verb: Node, start: Callable[..., subprocess.Popen[str]], node: Manager) -> None:
     verb("quota", "set", "alice", "--gpus", "1", "--memory", "8GiB")
     events = node.events()
-    program = start("alice", HOLD_PROGRAM, GIB, 1, 60)
+    program = start("alice", *HOLD)
     granted = events.expect("task.granted", env="alice")
     status = told(verb("status", "--json"))
     (task,) = status["tasks"]
@@ -103,7 +102,7 @@ def test_a_program_s_life(verb: Node, start: Callable[..., subprocess.Popen[str]
     assert "running" in lines
     assert told(verb("status", "--env", "alice", "--json"))["tasks"][0]["id"] == task["id"], "asked as a user"
 
-    waiter = start("alice", HOLD_PROGRAM, GIB, 1, 60)
+    waiter = start("alice", *HOLD)
     joined = events.expect("task.granted", env="alice")
     assert joined["gpus"] == granted["gpus"], "the second task reuses the env's GPU"
     assert verb("release", joined["task"]).returncode == 0
@@ -126,9 +125,9 @@ def test_a_wait_and_its_release(verb: Node, start: Callable[..., subprocess.Pope
     verb("quota", "set", "alice", "--gpus", "2")
     verb("quota", "set", "bob", "--gpus", "1")
     events = node.events()
-    start("alice", HOLD_PROGRAM, GIB, 1, 60)
+    start("alice", *HOLD)
     events.expect("task.granted", env="alice")
-    waiter = start("bob", HOLD_PROGRAM, GIB, 1, 60)
+    waiter = start("bob", *HOLD)
     events.expect("task.waiting", env="bob")
     (row,) = told(verb("status", "--json"))["queue"]
     assert (row["env"], row["position"], row["gpus"]) == ("bob", 1, 1)
