@@ -84,7 +84,7 @@ class ArrayMapInfo(ctypes.Structure):
         ("resource_type", c_int),
         ("resource", c_void_p),
         ("subresource_type", c_int),
-        ("subresource", c_uint * 8),
+        ("subresource", c_uint64 * 4),
         ("operation", c_int),
         ("handle_type", c_int),
         ("handle", c_uint64),
@@ -98,6 +98,7 @@ class ArrayMapInfo(ctypes.Structure):
 class ExternalMemory(ctypes.Structure):
     _fields_ = (
         ("type", c_int),
+        ("padding", c_int),
         ("fd", c_int),
         ("union_rest", c_uint * 3),
         ("size", c_uint64),
@@ -397,7 +398,7 @@ def destroy_mipmap(mipmap):
 
 
 def map_tile(array, handle, operation=1):
-    order = ArrayMapInfo(0, array, 0, (c_uint * 8)(), operation, 0, handle, 0, 1, 0)
+    order = ArrayMapInfo(0, array, 0, (c_uint64 * 4)(), operation, 0, handle, 0, 1, 0)
     do("cuMemMapArrayAsync", byref(order), 1, 0)
 
 
