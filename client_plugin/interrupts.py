@@ -6,6 +6,7 @@ Knows: threads and frames. Must not know: what was waited for. Which exceptions:
 from __future__ import annotations
 
 import ctypes
+import signal
 import sys
 import threading
 import time
@@ -41,7 +42,9 @@ def _deliver(thread: int, code: CodeType) -> None:
     while thread in _kept and _runs(sys._current_frames().get(thread), code):
         time.sleep(0.001)
     error = _kept.pop(thread, None)
-    if error is not None:
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.pthread_kill(thread, signal.SIGINT)  # raises the same again, and ends a system call too
+    elif error is not None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(type(error)))
 
 

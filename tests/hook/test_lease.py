@@ -237,8 +237,7 @@ def test_ctrl_c_inside_the_driver_is_raised_behind_it(world: World, python: str)
 import time
 try:
     cuInit()
-    for _ in range(60_000):
-        time.sleep(0.001)
+    time.sleep(60)
 except KeyboardInterrupt:
     print(json.dumps(states))
 """,
@@ -248,6 +247,31 @@ except KeyboardInterrupt:
     assert child.seen == [0]
     assert child.log[-1] == "cancel"
     assert "Exception ignored" not in child.stderr
+
+
+def test_another_exception_inside_the_driver_is_raised_behind_it_too(world: World) -> None:
+    world.script["requests"] = [FOR_EVER]
+    child = world.run_and_interrupt(
+        LEASE
+        + IN_THE_DRIVER
+        + """
+import signal
+class Enough(BaseException): pass
+handled = []
+def handler(number, frame):
+    handled.append(number)
+    raise Enough
+signal.signal(signal.SIGINT, handler)
+try:
+    cuInit()
+    while True:
+        pass
+except Enough:
+    print(json.dumps([states, len(handled)]))
+""",
+        when="place 2",
+    )
+    assert child.seen == [[0], 1]
 
 
 def test_ctrl_c_inside_the_driver_is_raised_by_the_gate_that_led_there(world: World) -> None:
