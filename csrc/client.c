@@ -43,7 +43,7 @@
 #define COMMAND_BYTES 200
 #define LINE_BYTES NM_PACKET_BYTES
 #define TOKEN_DIGITS 32
-#define MAX_WAIT_MS (UINT64_C(1) << 52)
+#define MAX_WAIT_MS (UINT64_C(1) << 40) /* in nanoseconds it still fits a word */
 
 enum pending { HELLO, REJOIN, CANCEL, ACQUIRE, RELEASE, ASK, PENDING_COUNT };
 

@@ -36,6 +36,7 @@ extern char **environ;
 
 #define FIRST_HIGH_FD 100
 #define STACK_BYTES (256u << 10) /* static TLS of the host program is taken out of it */
+#define STACK_MOST_BYTES (16u << 20)
 
 /* -- time and chance -- */
 
@@ -166,9 +167,13 @@ int nm_thread_start(void *(*body)(void *))
     if (error != 0)
         return error;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&thread, &attributes, body, NULL);
+    for (size_t stack_bytes = STACK_BYTES; stack_bytes <= STACK_MOST_BYTES; stack_bytes *= 8) {
+        pthread_attr_setstacksize(&attributes, stack_bytes);
+        error = pthread_create(&thread, &attributes, body, NULL);
+        if (error != EINVAL) /* too small for the program's static TLS */
+            break;
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return error;

@@ -29,7 +29,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / name, source / name, ignore=LEFT_OUT)
         elif (ROOT / name).exists():
             shutil.copy(ROOT / name, source / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--no-index", "-w", str(output), str(source)]
+    offline = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
+    command = [sys.executable, "-m", "pip", "wheel", *offline, "-w", str(output), str(source)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     (built,) = output.iterdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 
 import pytest
@@ -39,21 +38,31 @@ def test_off_is_off(manager: Manager, spawn: Spawn) -> None:
     assert child.ask("begin") == "UNMANAGED"
 
 
-@pytest.mark.parametrize(("policy", "state", "visible"), [("error", "NO_MANAGER", None), ("cpu", "CPU", "")])
+def private_env(env: Env, name: str, **settings: str) -> Env:
+    own = Env(env.directory / name)
+    own.directory.mkdir()
+    own.write(**settings)
+    return own
+
+
 @pytest.mark.parametrize("there", ["nothing", "a socket that nobody listens on"])
-def test_no_manager_by_policy(env: Env, spawn: Spawn, policy: str, state: str, visible: str | None, there: str) -> None:
-    if there != "nothing":
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
-            dead.bind(str(env.directory / "socket"))
-    env.write(address="unix:socket", no_manager=policy)
-    child = spawn()
-    assert child.ask("begin") == "WAITING"
-    found, line = child.ask("until", state, "no answer")
-    assert found == state
-    assert line.startswith(f"no answer from the manager at {env.directory}/socket (")
-    assert line.endswith(f"(no_manager={policy})")
-    assert child.ask("poll") == [state, line], "that is final: a poll returns at once"
-    assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") == visible
+def test_no_manager_by_policy(env: Env, spawn: Spawn, there: str) -> None:
+    policies = {"error": ("NO_MANAGER", None), "cpu": ("CPU", "")}
+    children = []
+    for policy in policies:
+        own = private_env(env, policy, address="unix:socket", no_manager=policy)
+        if there != "nothing":
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+                dead.bind(str(own.directory / "socket"))
+        children.append(spawn(NODEMGR_ENV_DIR=str(own.directory)))
+        assert children[-1].ask("begin") == "WAITING"
+    for child, (policy, (state, visible)) in zip(children, policies.items(), strict=True):
+        found, line = child.ask("until", state, "no answer")
+        assert found == state
+        assert line.startswith(f"no answer from the manager at {env.directory}/{policy}/socket (")
+        assert line.endswith(f"(no_manager={policy})")
+        assert child.ask("poll") == [state, line], "that is final: a poll returns at once"
+        assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") == visible
 
 
 def test_no_manager_waits_with_a_line_until_it_is_there(env: Env, spawn: Spawn) -> None:
@@ -93,9 +102,7 @@ BAD_ADDRESSES = {
 def test_a_client_conf_that_cannot_be_meant(env: Env, spawn: Spawn) -> None:
     children = []
     for number, (address, fault) in enumerate(BAD_ADDRESSES.items()):
-        own = Env(env.directory / str(number))
-        own.directory.mkdir()
-        own.write(address=address, no_manager="error")
+        own = private_env(env, str(number), address=address, no_manager="error")
         child = spawn(NODEMGR_ENV_DIR=str(own.directory))
         assert child.ask("managed") == 1
         child.ask("begin")
@@ -350,17 +357,7 @@ def test_closed_standard_streams_stay_closed(manager: Manager, spawn: Spawn, clo
     assert set(map(str, closed)) & set(descriptors) == {str(lowest)}
 
 
-# -- a process that stops --
-
-
-def test_after_a_stop_it_beats_first(manager: Manager, spawn: Spawn) -> None:
-    child = spawn()
-    client = held(child, manager, Books(), beat_ms=60_000)
-    child.process.send_signal(signal.SIGSTOP)
-    os.waitpid(child.process.pid, os.WUNTRACED)
-    child.process.send_signal(signal.SIGCONT)
-    assert child.ask("state") == ["HELD", ""]
-    assert client.fds == []
+# -- a process that waits or runs --
 
 
 def test_a_poll_ends_at_a_signal(manager: Manager, spawn: Spawn) -> None:

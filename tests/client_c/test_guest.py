@@ -243,6 +243,7 @@ def test_the_line_on_a_terminal_is_written_over(manager: Manager, start: Start) 
 
 def test_a_signal_does_not_end_the_wait(manager: Manager, start: Start) -> None:
     """The program's own handler ran, and that was all it asked for."""
+    manager.env.write(beat_ms="50")
     guest = start()
     guest.ask("handle")
     guest.start("acquire")

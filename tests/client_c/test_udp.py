@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from nodemgr.edge import wire
 from tests.client_c.conftest import Child, Spawn
-from tests.client_c.manager import GPUS, UdpManager, grant_fields
+from tests.client_c.manager import GPUS, Env, UdpManager, grant_fields
 
 
 def fields_of(request: wire.Message, **changes: wire.Value) -> dict[str, wire.Value]:
@@ -69,6 +67,7 @@ def test_what_is_not_answered_is_said_again(udp: UdpManager, spawn: Spawn) -> No
 
 def test_a_waiter_asks_for_its_place_at_each_beat(udp: UdpManager, spawn: Spawn) -> None:
     """So a lost grant is told again."""
+    spawn.env.write(beat_ms="100")
     child = spawn()
     request = asked(child, udp)
     for position in (3, 2, 1):
@@ -173,8 +172,7 @@ def test_a_restart_while_it_waits(udp: UdpManager, spawn: Spawn) -> None:
 
 
 def test_silence_by_policy(udp: UdpManager, spawn: Spawn) -> None:
-    udp_env = spawn.env
-    udp_env.write(no_manager="error", timeout_ms="300")
+    spawn.env.write(no_manager="error", timeout_ms="300")
     child = spawn()
     child.ask("begin")
     state, line = child.ask("until", "NO_MANAGER")
@@ -213,10 +211,14 @@ def test_a_forked_child_is_another_client(udp: UdpManager, spawn: Spawn) -> None
     assert child.answer() == [["NONE", ""], "WAITING", ["HELD", ""]]
 
 
-@pytest.mark.parametrize("key", ["", "0" * 63, "0" * 62 + "zz", "0" * 10])
-def test_a_bad_key_file_is_told(udp: UdpManager, spawn: Spawn, key: str) -> None:
-    (spawn.env.directory / "key").write_text(key)
-    spawn.env.write(no_manager="error")
-    child = spawn()
-    child.ask("begin")
-    assert "the key file" in child.ask("until", "NO_MANAGER")[1]
+def test_a_bad_key_file_is_told(udp: UdpManager, spawn: Spawn) -> None:
+    children = []
+    for number, key in enumerate(["", "0" * 63, "0" * 62 + "zz", "0" * 10]):
+        own = Env(spawn.env.directory / str(number))
+        own.directory.mkdir()
+        (own.directory / "key").write_text(key)
+        own.write(**{**spawn.env.settings, "no_manager": "error"})
+        children.append(spawn(NODEMGR_ENV_DIR=str(own.directory)))
+        children[-1].ask("begin")
+    for child in children:
+        assert "the key file" in child.ask("until", "NO_MANAGER")[1]
