@@ -32,6 +32,8 @@ from nodemgr.edge.wire import Message
 
 FRESH_NS = 2_000_000_000
 """A reading of the GPUs older than this is not granted upon: the node was idle, and somebody looks first."""
+SHOWN_NS = 200_000_000
+"""A reading older than this is not shown as what is now."""
 STORE_RETRY_S = 1.0
 MIN_WAKE_S = 0.001
 DURABLE = (events.SetQuota, events.RemoveQuota)
@@ -381,8 +383,8 @@ class Daemon:
         self._look_at_residues(reading)
 
     def when_fresh(self, then: Callable[[], None]) -> None:
-        """Calls back with `gpus.last` as of now: the watcher's last reading if it is young, else after a new one."""
-        if self.clock.monotonic_ns() - self.gpus.last.at_ns <= FRESH_NS:
+        """Calls back with `gpus.last` fit to be shown: the watcher's last reading if it is young, else after a new one."""
+        if self.clock.monotonic_ns() - self.gpus.last.at_ns <= SHOWN_NS:
             then()
         else:
             self.gpus.look(lambda _reading: then())

@@ -18,6 +18,7 @@ from nodemgr.edge.control_client import ControlClient, EventStream, ManagerUnrea
 from nodemgr.paths import env_dir, payload_dir
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+HOLD = ROOT / "nodemgr" / "_sim" / "hold"
 PATIENCE_S = 20.0
 """How long a test waits for what must happen; never how long something takes."""
 
@@ -177,6 +178,10 @@ class Manager:
         self._programs.append(program)
         return program
 
+    def hold(self, env: str, *options: str, **variables: str) -> subprocess.Popen[str]:
+        """Starts examples/hold.c, a small CUDA program that takes memory and holds it until its stdin closes."""
+        return self.spawn(env, [str(HOLD), *options], **variables)
+
     # -- the end --
 
     def close(self) -> None:
@@ -186,7 +191,10 @@ class Manager:
         for program in self._programs:
             if program.poll() is None:
                 program.kill()
-            program.communicate()
+            program.wait()
+            for pipe in (program.stdin, program.stdout, program.stderr):
+                if pipe is not None:
+                    pipe.close()
         if self.process is not None:
             with_text = self.log
             if self._end(signal.SIGTERM) != 0:
