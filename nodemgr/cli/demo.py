@@ -182,10 +182,9 @@ def waiting_one_is_next(story: Story) -> None:
     _expect(story.waiter.pid in granted["pids"], f"pid {story.waiter.pid} is not in the grant of {granted['task']}")
     _expect(not story.stage.status()["queue"], "somebody is still in the queue")
     story.waiter_task, story.waiter_gpus = granted["task"], tuple(granted["gpu_indices"])
-    tell(
-        f"{granted['task']}: {gpu_names(granted)}, {milliseconds(granted['monotonic_ns'] - ended['monotonic_ns'])} after the end of "
-        f"{ended['task']}; waited {milliseconds(granted['waited_ns'])} in all"
-    )
+    after = milliseconds(granted["monotonic_ns"] - ended["monotonic_ns"])
+    waited = milliseconds(granted["waited_ns"])
+    tell(f"{granted['task']} gets {gpu_names(granted)} {after} after the end of {ended['task']}; it waited {waited} in all")
 
 
 def killed_one_leaves_nothing(story: Story) -> None:

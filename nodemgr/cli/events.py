@@ -67,8 +67,14 @@ def _print(event: tables.Row, names: tuple[str, ...], as_json: bool) -> None:
 
 def _line(event: tables.Row) -> str:
     hidden = ENVELOPE | (BY_INDEX if "gpu_indices" in event else set())
-    told = "  ".join(f"{key}={_value(key, value)}" for key, value in event.items() if key not in hidden and value not in (None, "", []))
+    own = {key: value for key, value in event.items() if key not in hidden and value not in (None, "", [])}
+    told = "  ".join(f"{_name(key)}={_value(key, value)}" for key, value in own.items())
     return f"{tables.wall_time(event['time_ns'])}  {event['sequence']:>6}  {event['name']:<17} {told}".rstrip()
+
+
+def _name(key: str) -> str:
+    """Without the unit, which stands beside the figure."""
+    return key.removesuffix("_bytes").removesuffix("_ns")
 
 
 def _value(key: str, value: Any) -> str:

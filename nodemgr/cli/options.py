@@ -81,7 +81,8 @@ SIZE_OR_NONE = Unit("size", units.parse_size, none_is="none")
 DURATION = Unit("duration", units.parse_duration_ms)
 ENV = EnvName()
 MOMENT = Moment()
-DIRECTORY = click.Path(path_type=Path, file_okay=False)
+DIRECTORY = click.Path(path_type=Path, file_okay=False, readable=False)
+"""Others' directories may be named too: what cannot be read there is said later, in better words."""
 
 
 def run_dir_option(function: F) -> F:

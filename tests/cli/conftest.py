@@ -62,7 +62,7 @@ STRANGER = """
 import os, sys
 import nodemgr.edge.control_client, nodemgr.edge.wire
 from nodemgr.cli import main, nodemgr
-for verb in ("quota", "release", "status"):
+for verb in ("doctor", "quota", "release", "status"):
     nodemgr.get_command(None, verb)  # what is loaded later must be readable for others, which an interpreter of root's is not
 os.setgroups([])
 os.setresgid(4711, 4711, 4711)

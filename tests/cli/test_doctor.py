@@ -361,6 +361,15 @@ def test_a_name_that_is_none(nodemgr: Run) -> None:
     assert "is no name" in one_line(result)
 
 
+def test_by_somebody_who_may_not_look_everywhere(stranger: Run, node: RunningManager) -> None:
+    state_dir = node.run_dir / "state"
+    state_dir.mkdir(mode=0o700)
+    (node.run_dir / "control.sock").chmod(0o660)
+    result = stranger(*DOCTOR, "--state-dir", state_dir)
+    assert result_of("state", result.stdout) == {"name": "state", "ok": None, "detail": f"{state_dir} is uid 0's", "cure": None}
+    assert result_of("manager", result.stdout)["ok"] is None
+
+
 def test_every_check_is_tried_broken_above() -> None:
     """A row that no test of this file names would be a row that nobody has seen fail."""
     text = Path(__file__).read_text()

@@ -216,7 +216,7 @@ def test_past_events(nodemgr: Run, manager: RunningManager) -> None:
     manager.answers["events"] = {"schema_version": 1, "events": past}
     assert [json.loads(line) for line in nodemgr("events", "--json").stdout.splitlines()] == past
     first, second = nodemgr("events").stdout.splitlines()
-    assert first.endswith("     7  task.granted      env=alice  gpus=0,1  memory_bytes=1 GiB  waited_ns=1.5 s")
+    assert first.endswith("     7  task.granted      env=alice  gpus=0,1  memory=1 GiB  waited=1.5 s")
     assert second.endswith("     8  task.ended")
     nodemgr("events", "--since", "5")
     nodemgr("events", "--since", "5", "--count", "3")
