@@ -141,7 +141,8 @@ static void settle(nm_sim_tally *tally, nm_sim_share shares[], uint64_t word) {
     uint64_t sequence = word & SEQUENCE_MASK;
     uint64_t announced = atomic_load(&share->announced);
     uint64_t applied = atomic_load(&share->applied);
-    if ((applied & SEQUENCE_MASK) == sequence || (announced & SEQUENCE_MASK) != sequence) return;
+    /* Only on top of its predecessor: the owner may have gone on between the two loads. */
+    if ((applied & SEQUENCE_MASK) != ((sequence - 1) & SEQUENCE_MASK) || (announced & SEQUENCE_MASK) != sequence) return;
     uint64_t bytes = (applied >> 14) + (uint64_t)((int64_t)announced >> 14);
     atomic_compare_exchange_strong(&share->applied, &applied, (bytes << 14) | sequence);
 }
