@@ -269,6 +269,12 @@ def test_socket(inside: tuple[Subject, EnvStandIn]) -> None:
     broken(checks.env_answer(subject), "no manager answers")
 
 
+def test_ledger_over_udp(inside: tuple[Subject, EnvStandIn]) -> None:
+    subject, stand_in = inside
+    stand_in.configure(address="udp:127.0.0.1:7000")
+    assert "fixed cap" in checks.ledger_mapped(subject).detail
+
+
 DOCTOR = ["doctor", "--json"]
 
 
