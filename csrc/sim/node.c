@@ -83,7 +83,8 @@ static int open_above_standard(const char *path) {
 static int move_high(int descriptor) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return descriptor;
-    int lowest = limit.rlim_cur >= 1024 ? 1000 : (int)(limit.rlim_cur / 2);
+    /* Below 256: a larger table of descriptors costs a program with threads a kernel's grace period, some 10 ms. */
+    int lowest = limit.rlim_cur >= 256 ? 200 : (int)(limit.rlim_cur / 2);
     int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, lowest);
     if (moved < 0) return descriptor;
     close(descriptor);
@@ -168,6 +169,11 @@ static void drain(nm_sim_tally *tally, nm_sim_share shares[], int slot) {
     settle(tally, shares, atomic_load(&tally->word));
     uint64_t bytes = nm_sim_share_bytes(&shares[slot]);
     if (bytes > 0) add(tally, shares, slot, -(int64_t)bytes, 0);
+}
+
+void nm_sim_node_settle(nm_sim_node *node, int index) {
+    nm_sim_device *device = &node->state->device[index];
+    settle(&device->memory, device->memory_share, atomic_load(&device->memory.word));
 }
 
 /* ---- slots ----------------------------------------------------------------------------------------------- */
