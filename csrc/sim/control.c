@@ -191,6 +191,7 @@ int nm_sim_read_processes(nm_sim_handle *handle, uint32_t index, nm_sim_process_
     nm_sim_device *device = enter_device(handle, index);
     if (!device) return leave(EINVAL);
     nm_sim_node_reap(&handle->node);
+    nm_sim_node_settle(&handle->node, (int)index);
     *count = 0;
     for (int slot = 0; slot < (int)atomic_load(&handle->node.state->slots_high); slot++) {
         int pid = nm_sim_node_owner(&handle->node, slot);

@@ -141,6 +141,10 @@ void nm_sim_node_give_back(nm_sim_node *node, int device, nm_sim_kind kind, uint
 /* Clears the slots of the dead. Callers serialise calls per process. */
 void nm_sim_node_reap(nm_sim_node *node);
 
+/* For who is about to read the slots' shares of a device: has the last operation on it in them, whose maker may have been
+ * stopped before he wrote it down. */
+void nm_sim_node_settle(nm_sim_node *node, int device);
+
 /* The pid of a slot's owner as seen from here; 0: dead or free; -1: alive, but in no pid namespace that we see. */
 int nm_sim_node_owner(const nm_sim_node *node, int slot);
 

@@ -350,6 +350,7 @@ static unsigned list_processes(int index, nm_nvml_process_info_v2 out[NM_SIM_SLO
     nm_sim_device *device = &node.state->device[index];
     unsigned count = 0;
     nm_sim_node_reap(&node);
+    nm_sim_node_settle(&node, index);
     for (int slot = 0; slot < (int)atomic_load(&node.state->slots_high); slot++) {
         if (atomic_load(&device->contexts[slot]) == 0) continue;
         int pid = nm_sim_node_owner(&node, slot);

@@ -554,11 +554,28 @@ def error_text(code):
     return [name.value.decode(), words.value.decode()]
 
 
+# ---- the monitor's library, in the same process ----------------------------------------------------------------------------------------
+
+
+def monitor():
+    """NVML begun, asked and ended: the bytes in use on device 0, as it says."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    handle, memory = c_void_p(), (c_uint64 * 3)()
+    codes = [nvml.nvmlInit_v2(), nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle)), nvml.nvmlDeviceGetMemoryInfo(handle, memory)]
+    codes.append(nvml.nvmlShutdown())
+    assert codes == [0, 0, 0, 0], codes
+    return memory[2]
+
+
 # ---- processes -------------------------------------------------------------------------------------------------------------------------------
 
 
 def pid():
     return os.getpid()
+
+
+def set_environment(name, value):
+    os.environ[name] = value
 
 
 def descriptors():

@@ -1,0 +1,103 @@
+"""cuGetProcAddress: by name, version and stream flavour; and what else there is to ask a driver about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nodemgr import simulator
+from tests.sim.client import Client
+from tests.sim.conftest import GIB
+
+SUCCESS, NOT_FOUND, INVALID_VALUE = 0, 500, 1
+FOUND, UNKNOWN, TOO_OLD = 0, 1, 2
+DEFAULT, LEGACY, PER_THREAD = 0, 1, 2
+
+# (name, version, flags) -> the symbol whose address it is.
+MATRIX = {
+    ("cuMemAlloc", 2000, DEFAULT): "cuMemAlloc",
+    ("cuMemAlloc", 3010, DEFAULT): "cuMemAlloc",
+    ("cuMemAlloc", 3020, DEFAULT): "cuMemAlloc_v2",
+    ("cuMemAlloc", 13000, DEFAULT): "cuMemAlloc_v2",
+    ("cuMemAlloc", 12000, PER_THREAD): "cuMemAlloc_v2",
+    ("cuMemAllocManaged", 6000, DEFAULT): "cuMemAllocManaged",
+    ("cuMemAllocAsync", 11020, DEFAULT): "cuMemAllocAsync",
+    ("cuMemAllocAsync", 11020, LEGACY): "cuMemAllocAsync",
+    ("cuMemAllocAsync", 11020, PER_THREAD): "cuMemAllocAsync_ptsz",
+    ("cuMemFreeAsync", 12030, PER_THREAD): "cuMemFreeAsync_ptsz",
+    ("cuMemAllocFromPoolAsync", 13000, PER_THREAD): "cuMemAllocFromPoolAsync_ptsz",
+    ("cuMemcpyHtoD", 3020, PER_THREAD): "cuMemcpyHtoD_v2",
+    ("cuMemcpyHtoD", 7000, PER_THREAD): "cuMemcpyHtoD_v2_ptds",
+    ("cuMemcpyHtoD", 7000, DEFAULT): "cuMemcpyHtoD_v2",
+    ("cuLaunchKernel", 4000, DEFAULT): "cuLaunchKernel",
+    ("cuLaunchKernel", 7000, PER_THREAD): "cuLaunchKernel_ptsz",
+    ("cuLaunchKernelEx", 11060, DEFAULT): "cuLaunchKernelEx",
+    ("cuCtxCreate", 2000, DEFAULT): "cuCtxCreate",
+    ("cuCtxCreate", 11030, DEFAULT): "cuCtxCreate_v2",
+    ("cuCtxCreate", 12000, DEFAULT): "cuCtxCreate_v3",
+    ("cuCtxCreate", 13000, DEFAULT): "cuCtxCreate_v4",
+    ("cuStreamGetCaptureInfo", 12000, DEFAULT): "cuStreamGetCaptureInfo_v2",
+    ("cuStreamGetCaptureInfo", 12030, PER_THREAD): "cuStreamGetCaptureInfo_v3_ptsz",
+    ("cuGetProcAddress", 11030, DEFAULT): "cuGetProcAddress",
+    ("cuGetProcAddress", 12000, DEFAULT): "cuGetProcAddress_v2",
+    ("cuMemCreate", 12000, DEFAULT): "cuMemCreate",
+    ("cuMemMapArrayAsync", 11010, PER_THREAD): "cuMemMapArrayAsync_ptsz",
+    ("cuGraphAddNode", 12030, DEFAULT): "cuGraphAddNode_v2",
+    ("cuTexRefCreate", 2000, DEFAULT): "cuTexRefCreate",  # a stub is found like any other
+}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with simulator.create(tmp_path_factory.mktemp("n"), 1, GIB) as node, Client(node.environment()) as started:
+        yield started
+
+
+@pytest.mark.parametrize(("asked", "symbol"), MATRIX.items(), ids=[f"{n}-{v}-{f}" for n, v, f in MATRIX])
+def test_the_right_abi_is_found(client: Client, asked: tuple[str, int, int], symbol: str) -> None:
+    assert client.look_up(*asked) == [SUCCESS, FOUND, client.symbol(symbol)]
+    assert client.look_up(*asked, "cuGetProcAddress") == [SUCCESS, -1, client.symbol(symbol)]
+
+
+def test_flavours_have_addresses_of_their_own(client: Client) -> None:
+    names = ["cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAlloc", "cuMemAlloc_v2", "cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2_ptds"]
+    assert len({client.symbol(name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "status"),
+    [
+        ("cuNoSuchThing", 12000, UNKNOWN),
+        ("", 12000, UNKNOWN),
+        ("cuMemAlloc_v2", 12000, UNKNOWN),
+        ("curl_easy_init", 12000, UNKNOWN),
+        ("cuMemAllocAsync", 11010, TOO_OLD),
+        ("cuMemCreate", 9000, TOO_OLD),
+    ],
+)
+def test_what_is_not_there_is_not_found(client: Client, name: str, version: int, status: int) -> None:
+    assert client.look_up(name, version) == [NOT_FOUND, status, None]
+
+
+def test_wrong_questions(client: Client) -> None:
+    assert client.look_up("cuInit", 12000, 4)[0] == INVALID_VALUE
+    assert client.look_up("cuInit", 0)[0] == INVALID_VALUE
+    assert client.look_up("cuInit", -1)[0] == INVALID_VALUE
+
+
+def test_the_undocumented_tables_are_not_there(client: Client) -> None:
+    assert client.export_table() == [NOT_FOUND, None]
+
+
+def test_errors_have_names_and_words(client: Client) -> None:
+    assert client.error_text(2) == ["CUDA_ERROR_OUT_OF_MEMORY", "out of memory"]
+    assert client.error_text(0) == ["CUDA_SUCCESS", "no error"]
+    assert client.error_text(999) == ["CUDA_ERROR_UNKNOWN", "unknown"]
+    with pytest.raises(Exception, match="INVALID_VALUE"):
+        client.error_text(12345)
+
+
+def test_a_stub_says_that_it_is_one(client: Client) -> None:
+    with pytest.raises(Exception, match="NOT_SUPPORTED"):
+        client.do("cuTexRefCreate", 0)

@@ -1,0 +1,226 @@
+"""NVML on the node, through nvidia-ml-py where that says what we ask, through ctypes where buffers matter."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodemgr.simulator import CLIENT_LIBRARIES, Node
+from tests.sim.conftest import GIB, MIB, StartClient
+
+UNINITIALIZED, INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE, NOT_LOADED, LOST, VERSION = 1, 2, 6, 7, 9, 15, 25
+
+
+class Nvml:
+    """The library of one node, in this process: each node's is another file, so that several can be loaded at once."""
+
+    def __init__(self, node: Node) -> None:
+        self._library = ctypes.CDLL(str(node.directory / CLIENT_LIBRARIES[1]))
+
+    def __call__(self, function: str, *arguments: Any) -> int:
+        return int(getattr(self._library, function)(*arguments))
+
+    def ready(self) -> Nvml:
+        assert self("nvmlInit_v2") == 0
+        return self
+
+    def device(self, index: int) -> ctypes.c_void_p:
+        handle = ctypes.c_void_p()
+        assert self("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)) == 0
+        return handle
+
+
+# Run where nvidia-ml-py is; prints what a monitor would see.
+VIEW = """
+import ctypes, json, pynvml as n
+n.nvmlInit()
+def address(handle):
+    return ctypes.cast(handle, ctypes.c_void_p).value
+devices = []
+for index in range(n.nvmlDeviceGetCount()):
+    handle = n.nvmlDeviceGetHandleByIndex(index)
+    memory, second = n.nvmlDeviceGetMemoryInfo(handle), n.nvmlDeviceGetMemoryInfo(handle, n.nvmlMemory_v2)
+    use = n.nvmlDeviceGetUtilizationRates(handle)
+    devices.append({
+        "uuid": n.nvmlDeviceGetUUID(handle), "name": n.nvmlDeviceGetName(handle), "index": n.nvmlDeviceGetIndex(handle),
+        "bus": n.nvmlDeviceGetPciInfo(handle).busId,
+        "memory": [memory.total, memory.used, memory.free],
+        "memory_v2": [second.total, second.reserved, second.used, second.free],
+        "use": [use.gpu, use.memory],
+        "processes": {p.pid: p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(handle)},
+        "graphics": len(n.nvmlDeviceGetGraphicsRunningProcesses(handle)),
+        "same": {address(handle)} == {
+            address(n.nvmlDeviceGetHandleByUUID(n.nvmlDeviceGetUUID(handle))),
+            address(n.nvmlDeviceGetHandleByPciBusId(n.nvmlDeviceGetPciInfo(handle).busId)),
+        },
+    })
+print(json.dumps({"devices": devices, "driver": n.nvmlSystemGetDriverVersion()}))
+"""
+
+
+def view(node: Node, **environment: str) -> list[dict[str, Any]]:
+    pytest.importorskip("pynvml")
+    everything = {**os.environ, **node.environment(), **environment}
+    output = subprocess.run([sys.executable, "-c", VIEW], env=everything, check=True, capture_output=True, text=True, timeout=60)
+    devices: list[dict[str, Any]] = json.loads(output.stdout)["devices"]
+    return devices
+
+
+def test_a_monitor_sees_what_the_driver_says(costly_node: Node, start: StartClient) -> None:
+    client = start(costly_node)
+    client.ready(1)
+    client.alloc(100 * MIB)
+    costly_node.set_utilisation(1, 87, 12)
+
+    first, second = view(costly_node, CUDA_VISIBLE_DEVICES="")
+
+    assert first["processes"] == {}
+    assert first["memory"] == [GIB, 0, GIB]
+    assert second["processes"] == {str(client.pid): 132 * MIB}
+    assert second["memory"] == [GIB, 132 * MIB, GIB - 132 * MIB]
+    assert second["memory_v2"] == [GIB, 0, 132 * MIB, GIB - 132 * MIB]
+    assert second["use"] == [87, 12]
+    assert second["uuid"] == client.uuid(1) == costly_node.books()[1].uuid
+    assert second["bus"].lower().endswith(client.pci(1)[4:])
+    assert second["index"] == 1
+    assert second["graphics"] == 0
+    assert second["same"]
+
+
+def test_a_killed_process_is_gone_at_the_next_look(node: Node, start: StartClient) -> None:
+    client = start(node)
+    client.ready(0)
+    client.alloc(100 * MIB)
+    assert view(node)[0]["processes"] == {str(client.pid): 100 * MIB}
+    client.kill()
+    assert view(node)[0]["processes"] == {}
+    assert view(node)[0]["memory"] == [GIB, 0, GIB]
+
+
+def test_reserved_memory_is_used_in_one_figure_and_told_apart_in_the_other(tmp_path: Path) -> None:
+    from nodemgr import simulator
+
+    with simulator.create(tmp_path / "n", 1, GIB, reserved_bytes=10 * MIB) as node:
+        (device,) = view(node)
+    assert device["memory"] == [GIB, 10 * MIB, GIB - 10 * MIB]
+    assert device["memory_v2"] == [GIB, 10 * MIB, 0, GIB - 10 * MIB]
+
+
+@pytest.mark.parametrize(("suffix", "record"), [("", 16), ("_v2", 24), ("_v3", 24)])
+def test_process_lists_keep_to_their_buffers(node: Node, start: StartClient, suffix: str, record: int) -> None:
+    clients = [start(node) for _ in range(3)]
+    for client in clients:
+        client.ready()
+        client.alloc(client.pid)
+    nvml = Nvml(node).ready()
+    function, device = "nvmlDeviceGetComputeRunningProcesses" + suffix, nvml.device(0)
+
+    count = ctypes.c_uint(0)
+    assert nvml(function, device, ctypes.byref(count), None) == INSUFFICIENT_SIZE
+    assert count.value == 3
+    count.value = 2
+    small = ctypes.create_string_buffer(b"\xaa" * 2 * record)
+    assert nvml(function, device, ctypes.byref(count), small) == INSUFFICIENT_SIZE
+    assert small.raw[:-1] == b"\xaa" * 2 * record
+
+    count.value = 5
+    buffer = ctypes.create_string_buffer(b"\xaa" * 5 * record)
+    assert nvml(function, device, ctypes.byref(count), buffer) == 0
+    assert count.value == 3
+    rows = [buffer.raw[n * record : (n + 1) * record] for n in range(3)]
+    shown = {int.from_bytes(row[:4], "little"): int.from_bytes(row[8:16], "little") for row in rows}
+    assert shown == {client.pid: client.pid for client in clients}
+    assert buffer.raw[3 * record : 5 * record] == b"\xaa" * 2 * record
+    assert all(row[16:] in (b"", b"\xff" * 8) for row in rows)
+
+    other = ctypes.c_uint(0)
+    assert nvml(function, nvml.device(1), ctypes.byref(other), None) == 0
+    assert other.value == 0
+
+
+def test_nothing_is_answered_before_init_or_after_shutdown(node: Node) -> None:
+    nvml = Nvml(node)
+    count, handle = ctypes.c_uint(), ctypes.c_void_p()
+    assert nvml("nvmlDeviceGetCount_v2", ctypes.byref(count)) == UNINITIALIZED
+    assert nvml("nvmlShutdown") == UNINITIALIZED
+
+    nvml.ready().ready()
+    assert nvml("nvmlShutdown") == 0
+    assert nvml("nvmlDeviceGetCount_v2", ctypes.byref(count)) == 0
+    assert nvml("nvmlShutdown") == 0
+    assert nvml("nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(handle)) == UNINITIALIZED
+
+
+def test_wrong_arguments(node: Node) -> None:
+    nvml = Nvml(node).ready()
+    handle, out = ctypes.c_void_p(), ctypes.create_string_buffer(64)
+    assert nvml("nvmlDeviceGetHandleByIndex_v2", 2, ctypes.byref(handle)) == INVALID_ARGUMENT
+    assert nvml("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(-1), ctypes.byref(handle)) == INVALID_ARGUMENT
+    assert nvml("nvmlDeviceGetHandleByIndex_v2", 0, None) == INVALID_ARGUMENT
+    assert nvml("nvmlDeviceGetHandleByUUID", b"GPU-00000000", ctypes.byref(handle)) == NOT_FOUND
+    assert nvml("nvmlDeviceGetHandleByPciBusId_v2", b"nonsense", ctypes.byref(handle)) == INVALID_ARGUMENT
+    assert nvml("nvmlDeviceGetHandleByPciBusId_v2", b"0000:FF:00.0", ctypes.byref(handle)) == NOT_FOUND
+    assert nvml("nvmlDeviceGetMemoryInfo", ctypes.c_void_p(12345), out) == INVALID_ARGUMENT
+    assert nvml("nvmlDeviceGetMemoryInfo", None, out) == INVALID_ARGUMENT
+    assert nvml("nvmlDeviceGetMemoryInfo", nvml.device(0), None) == INVALID_ARGUMENT
+    assert nvml("nvmlDeviceGetMemoryInfo_v2", nvml.device(0), out) == VERSION
+    assert nvml("nvmlDeviceGetName", nvml.device(0), out, 3) == INSUFFICIENT_SIZE
+    assert nvml("nvmlDeviceGetUUID", nvml.device(0), out, 40) == INSUFFICIENT_SIZE
+    assert nvml("nvmlDeviceGetUUID", nvml.device(0), out, 41) == 0
+
+
+def test_a_lost_device_answers_nothing_but_is_counted(node: Node) -> None:
+    nvml = Nvml(node).ready()
+    device, handle, out = nvml.device(0), ctypes.c_void_p(), ctypes.create_string_buffer(96)
+    uuid = node.books()[0].uuid.encode()
+
+    node.lose(0)
+
+    count = ctypes.c_uint()
+    assert nvml("nvmlDeviceGetCount_v2", ctypes.byref(count)) == 0
+    assert count.value == 2
+    for answer in (
+        nvml("nvmlDeviceGetMemoryInfo", device, out),
+        nvml("nvmlDeviceGetUUID", device, out, 96),
+        nvml("nvmlDeviceGetUtilizationRates", device, out),
+        nvml("nvmlDeviceGetComputeRunningProcesses_v3", device, ctypes.byref(count), None),
+        nvml("nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(handle)),
+        nvml("nvmlDeviceGetHandleByUUID", uuid, ctypes.byref(handle)),
+    ):
+        assert answer == LOST
+    assert nvml("nvmlDeviceGetMemoryInfo", nvml.device(1), out) == 0
+
+    node.restore(0)
+    assert nvml("nvmlDeviceGetMemoryInfo", device, out) == 0
+
+
+def test_driver_and_monitor_in_one_process(node: Node, start: StartClient) -> None:
+    """Both libraries have a descriptor of the node; neither's closing frees what the process holds."""
+    client = start(node)
+    client.ready()
+    client.alloc(MIB)
+    client.monitor()
+    client.monitor()
+    assert node.books()[0].used_bytes == MIB
+    (listed,) = node.books()[0].processes
+    assert listed.pid == client.pid
+
+
+def test_without_a_node_there_is_no_driver(node: Node, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in CLIENT_LIBRARIES:
+        (elsewhere / name).write_bytes((node.directory / name).read_bytes())
+
+    assert ctypes.CDLL(str(elsewhere / CLIENT_LIBRARIES[1])).nvmlInit_v2() == NOT_LOADED
+    assert ctypes.CDLL(str(elsewhere / CLIENT_LIBRARIES[0])).cuInit(0) == 100
+    (elsewhere / "node.state").write_bytes(b"garbage" * 1000)
+    assert ctypes.CDLL(str(elsewhere / CLIENT_LIBRARIES[1])).nvmlInit_v2() == NOT_LOADED
+    assert ctypes.CDLL(str(elsewhere / CLIENT_LIBRARIES[0])).cuInit(0) == 100

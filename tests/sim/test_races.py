@@ -1,0 +1,104 @@
+"""Many processes and threads at once, killed at random instructions: the books stay exact.
+
+What the books say is checked against themselves in two ways that share no code: the device's sum (one word, changed by
+compare-and-swap) and the sum over its processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr import simulator
+from nodemgr.simulator import Node
+from tests.sim.conftest import GIB, MIB
+
+PATIENCE_S = 100
+Race = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = Path(__file__).parent / "programs" / "race.c"
+    binary = tmp_path_factory.mktemp("race") / "race"
+    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", str(source), "-o", str(binary), "-pthread"]
+    subprocess.run([*command, str(simulator.library_directory() / "libcuda.so.1")], check=True, timeout=60)
+    return binary
+
+
+@pytest.fixture
+def race(node: Node, program: Path) -> Iterator[Race]:
+    """race(threads, rounds, seed, most_bytes): such a process, under way; all end with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(threads: int, rounds: int, seed: int, most_bytes: int) -> subprocess.Popen[str]:
+        command = [str(program), *(str(argument) for argument in (threads, rounds, seed, most_bytes))]
+        environment = {**os.environ, **node.environment("racers")}
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, int]:
+    """What it has to say, while it still lives."""
+    assert process.stdout is not None
+    report: dict[str, int] = json.loads(process.stdout.readline())
+    return report
+
+
+def test_racers_share_a_device_exactly(node: Node, race: Race) -> None:
+    racers = [race(4, 3000, seed, 160 * MIB) for seed in range(8)]
+
+    reports = [finish(process) for process in racers]
+
+    books = node.books()[0]
+    assert books.used_bytes == sum(process.used_bytes for process in books.processes) == 0
+    assert [process.contexts for process in books.processes] == [1] * 8
+    assert GIB * 9 // 10 < books.peak_bytes <= GIB, "the device was as good as full, and never more"
+    assert sum(report["refused"] for report in reports) > 0
+    assert node.group(0, "racers") == (0, books.peak_bytes)
+    for process in racers:
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+
+
+def test_the_books_are_exact_after_any_death(node: Node, race: Race) -> None:
+    chance = random.Random(20261121)
+    living = [race(2, 0, seed, 160 * MIB) for seed in range(6)]
+    for seed in range(6, 66):
+        dying = living.pop(chance.randrange(len(living)))
+        dying.kill()
+        dying.wait(timeout=PATIENCE_S)
+        books = node.books()[0]
+        assert books.of(dying.pid) is None
+        assert 0 <= books.used_bytes <= books.peak_bytes <= GIB
+        living.append(race(2, 0, seed, 160 * MIB))
+
+    for process in living:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    books = node.books()[0]
+    settled = sum(process.used_bytes for process in books.processes)
+    assert books.used_bytes == settled, "whoever was stopped halfway through had his books finished by the next"
+
+    for process in living:
+        process.kill()
+        process.wait(timeout=PATIENCE_S)
+    assert node.books()[0].used_bytes == 0
+    assert node.books()[0].processes == ()
+    assert node.group(0, "racers")[0] == 0
+    assert node.group(0, "racers")[1] <= GIB
