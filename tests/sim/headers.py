@@ -9,6 +9,8 @@ import importlib.metadata
 import os
 from pathlib import Path
 
+import pytest
+
 _PACKAGES = {
     "cuda.h": ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
     "nvml.h": ("nvidia-nvml-dev", "nvidia-nvml-dev-cu12"),
@@ -28,6 +30,12 @@ def find(header: str) -> list[Path]:
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include" / header
     places = [toolkit] + [path for package in _PACKAGES[header] for path in _packaged(header, package)]
     return sorted({path.resolve() for path in places if path.is_file()})
+
+
+def each(header: str) -> list[object]:
+    """The same as pytest's parameters: one that is skipped, with the reason, where there is none."""
+    found: list[object] = [pytest.param(path, id=f"{header}-{number}") for number, path in enumerate(find(header))]
+    return found or [pytest.param(None, id=header, marks=pytest.mark.skip(reason=WHY_SKIPPED.format(header)))]
 
 
 WHY_SKIPPED = "no {}: install the CUDA toolkit or `pip install nvidia-cuda-runtime nvidia-nvml-dev`"
