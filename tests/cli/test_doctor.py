@@ -296,7 +296,7 @@ def test_preload_and_hook_of_the_very_process(nodemgr: Run, inside: tuple[Subjec
     assert result_of("hook", active.stdout)["ok"] is True, active.stdout
 
 
-def test_ledger(inside: tuple[Subject, EnvStandIn], tmp_path: Path) -> None:
+def test_ledger(inside: tuple[Subject, EnvStandIn], env_stand_in: Callable[[str], EnvStandIn], tmp_path: Path) -> None:
     """A process that has a libcuda.so mapped and no ledger: what a bypass looks like."""
     subject, _ = inside
     library = tmp_path / "libcuda.so.1"
@@ -315,8 +315,8 @@ def test_ledger(inside: tuple[Subject, EnvStandIn], tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         broken(checks.ledger_mapped(subject), str(process.pid))
-        elsewhere = Subject(subject.run_dir, subject.state_dir, subject.run_dir / "envs" / "bob", inside=True)
-        assert checks.ledger_mapped(elsewhere).ok is None, "a neighbour's program is not ours to judge"
+        neighbour = Subject(subject.run_dir, subject.state_dir, env_stand_in("bob").directory, inside=True)
+        assert checks.ledger_mapped(neighbour).ok is None, "a neighbour's program is not ours to judge"
         assert process.stdin is not None
         process.stdin.close()
 
