@@ -4,8 +4,8 @@
  * however many live. Must not know: what memory costs (driver.c), or who may have it.
  *
  * An address is one of the host's own address space, as with a real driver, backed by nothing until somebody copies
- * to it. What is copied to a block is really kept there, up to the limits below: demonstrations and tests see their
- * own bytes again, and a program that fills 80 GiB does not fill the host. A block beyond the limits reads as zeros.
+ * to it. What is copied to the beginning of a block is really kept there, up to the limits below: demonstrations and
+ * tests see their own bytes again, and a program that fills 80 GiB does not fill the host. The rest reads as zeros.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +35,8 @@ typedef struct {
     bool readable; /* false where the host lets us reserve addresses only */
     nm_block *blocks;
 } region;
+
+static uint64_t kept_part(uint64_t bytes) { return bytes < KEPT_BLOCK_BYTES ? bytes : KEPT_BLOCK_BYTES; }
 
 static region regions[REGIONS];
 static int region_count;
@@ -147,7 +149,7 @@ static void drop_bytes(const nm_block *block, uint32_t shift) {
 
 void nm_block_free(nm_block *block) {
     region *home = region_of(block->address);
-    if (block->kept) nm_the_driver.kept_bytes -= block->bytes;
+    if (block->kept) nm_the_driver.kept_bytes -= kept_part(block->bytes);
     if (block->kept || block->use == NM_MANAGED || block->use == NM_HOST) drop_bytes(block, home->shift);
     free(block->mappings);
     nm_list_remove(&block->link);
@@ -178,42 +180,53 @@ uint32_t nm_mapping_from(const nm_block *block, uint64_t offset) {
 
 /* ---- bytes ----------------------------------------------------------------------------------------------- */
 
-/* At a block's, or a mapping's, first write: is it kept from now on? */
+/* At a block's, or a mapping's, first write: is its beginning kept from now on? */
 static void decide_kept(bool *kept, uint64_t bytes) {
-    if (*kept || bytes > KEPT_BLOCK_BYTES || nm_the_driver.kept_bytes + bytes > KEPT_PROCESS_BYTES) return;
+    if (*kept || nm_the_driver.kept_bytes + kept_part(bytes) > KEPT_PROCESS_BYTES) return;
     *kept = true;
-    nm_the_driver.kept_bytes += bytes;
+    nm_the_driver.kept_bytes += kept_part(bytes);
+}
+
+/* How many of `bytes` at `offset` are within the kept beginning of a piece of `total`. */
+static uint64_t kept_from(uint64_t total, uint64_t offset, uint64_t bytes) {
+    uint64_t part = kept_part(total);
+    return offset >= part ? 0 : bytes < part - offset ? bytes : part - offset;
 }
 
 /* The same as nm_block_bytes, in a reservation: every byte must be mapped. */
-static bool mapped_bytes(nm_block *block, uint64_t offset, uint64_t bytes, bool for_writing, bool *all_kept) {
-    uint64_t end = offset + bytes;
-    for (uint32_t index = nm_mapping_from(block, offset); offset < end; index++) {
-        if (index == block->mapping_count || block->mappings[index].offset > offset) return false;
+static bool mapped_bytes(nm_block *block, uint64_t offset, uint64_t bytes, bool for_writing, uint64_t *kept) {
+    uint64_t at = offset, end = offset + bytes;
+    for (uint32_t index = nm_mapping_from(block, at); at < end; index++) {
+        if (index == block->mapping_count || block->mappings[index].offset > at) return false;
         nm_mapping *mapping = &block->mappings[index];
+        uint64_t inside = at - mapping->offset, rest = mapping->bytes - inside, wanted = end - at < rest ? end - at : rest;
         if (for_writing) decide_kept(&mapping->kept, mapping->bytes);
-        *all_kept = *all_kept && mapping->kept;
-        offset = mapping->offset + mapping->bytes;
+        /* Kept bytes count as long as there was no gap before them. */
+        if (mapping->kept && *kept == at - offset) *kept += kept_from(mapping->bytes, inside, wanted);
+        at += wanted;
     }
     return true;
 }
 
-bool nm_block_bytes(uint64_t address, uint64_t bytes, bool for_writing, char **host) {
+bool nm_block_bytes(uint64_t address, uint64_t bytes, bool for_writing, char **host, uint64_t *kept) {
     nm_block *block = nm_block_at(address);
-    *host = NULL;
-    if (!block || bytes > block->bytes - (address - block->address)) return false;
-    bool kept = true;
+    uint64_t offset = block ? address - block->address : 0;
+    *host = (char *)(uintptr_t)address;
+    *kept = 0;
+    if (!block || bytes > block->bytes - offset) return false;
     if (block->use == NM_RESERVATION) {
-        if (!mapped_bytes(block, address - block->address, bytes, for_writing, &kept)) return false;
-    } else if (block->use != NM_MANAGED && block->use != NM_HOST) {
+        if (!mapped_bytes(block, offset, bytes, for_writing, kept)) return false;
+    } else if (block->use == NM_MANAGED || block->use == NM_HOST) {
+        *kept = bytes;
+    } else {
         if (for_writing) decide_kept(&block->kept, block->bytes);
-        kept = block->kept;
+        if (block->kept) *kept = kept_from(block->bytes, offset, bytes);
     }
-    if (kept && region_of(address)->readable) *host = (char *)(uintptr_t)address;
+    if (!region_of(address)->readable) *kept = 0;
     return true;
 }
 
 void nm_block_forget_bytes(uint64_t address, uint64_t bytes) {
-    nm_the_driver.kept_bytes -= bytes;
+    nm_the_driver.kept_bytes -= kept_part(bytes);
     madvise((void *)(uintptr_t)address, bytes, MADV_DONTNEED);
 }

@@ -14,24 +14,31 @@ typedef enum {
     IN_ARRAY,
 } place;
 
-/* Where the bytes are: *bytes is NULL where none are kept. False for a device address that is in no block. */
-static bool find(place where, uint64_t address, uint64_t count, bool for_writing, char **bytes) {
-    *bytes = NULL;
+/* One end of a copy on the host: `kept` bytes that are there, and zeros behind them. */
+typedef struct {
+    char *bytes;
+    uint64_t kept;
+} end;
+
+/* False for a device address that is in no block. */
+static bool find(place where, uint64_t address, uint64_t count, bool for_writing, end *out) {
+    *out = (end){NULL, 0};
     if (where == IN_ARRAY) return true;
     if (where == ON_DEVICE || (where == ANYWHERE && nm_block_at(address)))
-        return nm_block_bytes(address, count, for_writing, bytes);
-    *bytes = (char *)(uintptr_t)address;
-    return *bytes != NULL;
+        return nm_block_bytes(address, count, for_writing, &out->bytes, &out->kept);
+    *out = (end){(char *)(uintptr_t)address, count};
+    return out->bytes != NULL;
 }
 
 static nm_cu_result copy_row(place to, uint64_t target, place from, uint64_t source, uint64_t count) {
-    char *into, *out_of;
+    end into, out_of;
     NM_LOCK();
     bool found = find(to, target, count, true, &into) && find(from, source, count, false, &out_of);
     NM_UNLOCK();
     if (!found) return NM_CUDA_ERROR_INVALID_VALUE;
-    if (into && out_of) memmove(into, out_of, count);
-    if (into && !out_of) memset(into, 0, count);
+    uint64_t both = into.kept < out_of.kept ? into.kept : out_of.kept;
+    if (both > 0) memmove(into.bytes, out_of.bytes, both);
+    if (into.kept > both) memset(into.bytes + both, 0, into.kept - both);
     return NM_CUDA_SUCCESS;
 }
 
@@ -248,13 +255,13 @@ NM_PER_THREAD(cuMemcpyAtoA_v2, "_ptds");
 
 /* `count` elements of `width` bytes. A block that nobody wrote to is zeros already. */
 static nm_cu_result fill_row(uint64_t target, unsigned value, unsigned width, uint64_t count) {
-    char *into;
+    end into;
     NM_LOCK();
     bool found = find(ON_DEVICE, target, count * width, value != 0, &into);
     NM_UNLOCK();
     if (!found || target % width != 0) return NM_CUDA_ERROR_INVALID_VALUE;
-    if (into && width == 1) memset(into, (int)value, count);
-    for (uint64_t index = 0; into && width > 1 && index < count; index++) memcpy(into + index * width, &value, width);
+    if (width == 1 && into.kept > 0) memset(into.bytes, (int)value, into.kept);
+    for (uint64_t at = 0; width > 1 && at + width <= into.kept; at += width) memcpy(into.bytes + at, &value, width);
     return NM_CUDA_SUCCESS;
 }
 

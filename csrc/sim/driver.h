@@ -195,7 +195,7 @@ typedef struct nm_block {
     uint64_t bytes;
     uint32_t next_free;
     uint8_t use;
-    bool kept; /* bytes copied to it are really there */
+    bool kept; /* what was copied to its beginning is really there */
     bool live; /* graph memory: between its allocation and its free */
     int8_t device; /* -1: the host */
     nm_context *context;
@@ -214,10 +214,10 @@ nm_block *nm_block_at(uint64_t address);
 uint32_t nm_mapping_from(const nm_block *block, uint64_t offset);
 void nm_blocks_reset(void);
 
-/* Where the bytes of [address, address + bytes) are on the host. False where the range is no device's or leaves its
- * block. *host is NULL where the simulator keeps none (see kept in blocks.c); `for_writing` decides that at a block's
- * first write. */
-bool nm_block_bytes(uint64_t address, uint64_t bytes, bool for_writing, char **host);
+/* Where the bytes of [address, address + bytes) are on the host, and how many of them, from the first, the simulator
+ * keeps (see blocks.c): the others are zeros, and are not to be written. False where the range is no device's or leaves
+ * its block. `for_writing` decides at a block's first write whether anything of it is kept. */
+bool nm_block_bytes(uint64_t address, uint64_t bytes, bool for_writing, char **host, uint64_t *kept);
 /* Ends the keeping of a mapping's bytes. */
 void nm_block_forget_bytes(uint64_t address, uint64_t bytes);
 

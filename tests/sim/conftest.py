@@ -8,22 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from csrc.sim import build
 from nodemgr import simulator
+from tests.sim.built import built_libraries
 from tests.sim.client import Client
+
+__all__ = ["built_libraries"]
 
 GIB = 1 << 30
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="session", autouse=True)
-def built_libraries() -> None:
-    """As they are in the source: a checkout whose libraries are older than their sources has them built anew."""
-    outputs = [simulator.library_directory() / name for name in build.SOURCES]
-    sources = [path for path in build.HERE.iterdir() if path.is_file()] + [build.HERE.parent / "abi.h"]
-    newest = max(path.stat().st_mtime for path in sources)
-    if not all(path.exists() and path.stat().st_mtime >= newest for path in outputs):
-        build.build(simulator.library_directory())
 
 
 @pytest.fixture

@@ -359,15 +359,32 @@ def test_what_was_copied_there_can_be_copied_back(node: Node, start: StartClient
     assert client.get(client.alloc(MIB), 110) == "\0" * 110
 
 
-def test_too_much_to_keep_reads_as_zeros(node: Node, start: StartClient) -> None:
+def test_the_beginning_of_a_large_block_is_kept_and_the_rest_reads_as_zeros(node: Node, start: StartClient) -> None:
     client = start(node)
     client.ready()
+    large = 64 * MIB
     address = client.alloc(GIB // 2)
 
-    client.put(address, "lost")
-    client.fill(address, 1, GIB // 2)
+    client.put(address + large - 2, "kept and lost")
+    assert client.get(address + large - 2, 4) == "ke\0\0"
+    client.fill(address, ord("x"), GIB // 2)
+    assert client.get(address + large - 2, 4) == "xx\0\0"
+    client.copy(address + GIB // 4, address, 10)
+    assert client.get(address + GIB // 4, 4) == "\0" * 4
 
-    assert client.get(address, 4) == "\0\0\0\0"
+
+def test_what_a_process_keeps_has_a_limit(node: Node, start: StartClient) -> None:
+    client = start(node)
+    client.ready()
+    blocks = [client.alloc(64 * MIB) for _ in range(10)]
+    for block in blocks:
+        client.put(block, "x")
+    kept = [client.get(block, 1) == "x" for block in blocks]
+    assert kept == [True] * 8 + [False] * 2
+
+    client.free(blocks[0])
+    client.put(blocks[9], "y")
+    assert client.get(blocks[9], 1) == "y"
 
 
 def test_a_copy_must_stay_inside(node: Node, start: StartClient) -> None:

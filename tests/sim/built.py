@@ -1,0 +1,21 @@
+"""The simulator's libraries, as the sources say they are.
+
+Knows: file times. Must not know: tests. A conftest that imports the fixture has it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from csrc.sim import build
+from nodemgr import simulator
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_libraries() -> None:
+    """A checkout whose libraries are older than their sources has them built anew."""
+    outputs = [simulator.library_directory() / name for name in build.SOURCES]
+    sources = [path for path in build.HERE.iterdir() if path.is_file()] + [build.HERE.parent / "abi.h"]
+    newest = max(path.stat().st_mtime for path in sources)
+    if not all(path.exists() and path.stat().st_mtime >= newest for path in outputs):
+        build.build(simulator.library_directory())
