@@ -39,13 +39,18 @@ def forget() -> None:
 
 
 def _deliver(thread: int, code: CodeType) -> None:
-    while thread in _kept and _runs(sys._current_frames().get(thread), code):
-        time.sleep(0.001)
-    error = _kept.pop(thread, None)
-    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.pthread_kill(thread, signal.SIGINT)  # raises the same again, and ends a system call too
-    elif error is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(type(error)))
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that the thread is met right behind the driver's call, not 5 ms of its program later
+    try:
+        while thread in _kept and _runs(sys._current_frames().get(thread), code):
+            time.sleep(0)
+        error = _kept.pop(thread, None)
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.pthread_kill(thread, signal.SIGINT)  # raises the same again, and ends a system call too
+        elif error is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(type(error)))
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def _runs(frame: FrameType | None, code: CodeType) -> bool:

@@ -1,0 +1,243 @@
+"""A notebook's kernel in an environment: it starts at once, the wait is in the cell, Interrupt ends it and the kernel lives on.
+
+A real ipykernel, driven by jupyter_client as JupyterLab drives it; stand-in frameworks on the simulated driver.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.manager import Manager
+
+pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+client = pytest.importorskip("jupyter_client", reason="jupyter_client is not installed")
+
+STANDINS = Path(__file__).resolve().parents[1] / "hook" / "standins"
+PATIENCE_S = 60
+GIB = 1 << 30
+_names = itertools.count()
+
+
+@dataclass
+class Cell:
+    """What a cell has shown so far. `lines`: the waiting line's states, in the one output that updates itself."""
+
+    request: str
+    outputs: list[str] = field(default_factory=list)
+    stderr: str = ""
+    lines: list[str] = field(default_factory=list)
+    line_outputs: set[str] = field(default_factory=set)
+    error: str | None = None
+    done: bool = False
+
+    def take(self, message: dict[str, Any]) -> None:
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream":
+            if content["name"] == "stderr":
+                self.stderr += content["text"]
+            else:
+                self.outputs.append(content["text"].strip())
+        elif kind == "execute_result":
+            self.outputs.append(content["data"]["text/plain"])
+        elif kind in ("display_data", "update_display_data"):
+            self.lines.append(content["data"]["text/plain"])
+            self.line_outputs.add(content["transient"]["display_id"])
+        elif kind == "error":
+            self.error = f"{content['ename']}: {content['evalue']}"
+        elif kind == "status" and content["execution_state"] == "idle":
+            self.done = True
+
+
+class Notebook:
+    """One kernel and its frontend."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self.manager = client.KernelManager(kernel_name="python3")
+        self.manager.kernel_spec.argv[0] = sys.executable
+        self.manager.start_kernel(env=environ, independent=True)
+        self.frontend = self.manager.blocking_client()
+        self.frontend.start_channels()
+        self.frontend.wait_for_ready(timeout=PATIENCE_S)
+
+    def start(self, code: str) -> Cell:
+        return Cell(self.frontend.execute(code))
+
+    def until(self, cell: Cell, condition: Callable[[Cell], Any]) -> Cell:
+        while not condition(cell):
+            message = self.frontend.get_iopub_msg(timeout=PATIENCE_S)
+            if message["parent_header"].get("msg_id") == cell.request:
+                cell.take(message)
+        return cell
+
+    def run(self, code: str) -> Cell:
+        return self.until(self.start(code), lambda cell: cell.done)
+
+    def close(self) -> None:
+        self.frontend.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Manager]:
+    manager = Manager("2x80GiB").start()
+    yield manager
+    manager.close()
+
+
+@pytest.fixture
+def envs(node: Manager) -> tuple[str, str]:
+    """Two envs that may each use all of the node."""
+    number = next(_names)
+    names = f"alice{number}", f"bob{number}"
+    for name in names:
+        node.quota(name, 2)
+    return names
+
+
+@pytest.fixture
+def open_notebook(node: Manager, tmp_path: Path) -> Iterator[Callable[..., Notebook]]:
+    notebooks = []
+
+    def begin(env: str, *, shim: bool = True) -> Notebook:
+        path = [str(STANDINS)] if shim else [str(Path(__file__).resolve().parents[2] / "sitecustomize"), str(STANDINS)]
+        private = {"IPYTHONDIR": str(tmp_path / "ipython"), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
+        environ = {**node.environment_of(env, shim=shim), **private, "PYTHONPATH": ":".join(path), "PYTHONDONTWRITEBYTECODE": "1"}
+        notebooks.append(Notebook(environ))
+        return notebooks[-1]
+
+    yield begin
+    for notebook in notebooks:
+        notebook.close()
+
+
+@pytest.fixture
+def hold_all(node: Manager) -> Iterator[Callable[[str], Any]]:
+    """Starts a program of another env that holds both GPUs until its input ends."""
+    programs = []
+
+    def begin(env: str) -> Any:
+        code = "import sys, cupy; print(cupy.first_use(), flush=True); sys.stdin.read()"
+        program = node.spawn(env, [sys.executable, "-c", code], PYTHONPATH=str(STANDINS))
+        programs.append(program)
+        assert program.stdout is not None
+        assert program.stdout.readline() == "2\n"
+        return program
+
+    yield begin
+    for program in programs:
+        if program.poll() is None:
+            program.communicate(timeout=PATIENCE_S)
+
+
+def tasks(node: Manager, env: str) -> list[dict[str, Any]]:
+    return [task for task in node.status()["tasks"] if task["env"] == env]
+
+
+@pytest.mark.parametrize("shim", [True, False], ids=["shim", "no shim"])
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_the_wait_is_in_the_cell_and_interrupt_ends_it(node: Manager, envs, hold_all, open_notebook, framework: str, shim: bool) -> None:
+    alice, bob = envs
+    holding = hold_all(bob)
+    notebook = open_notebook(alice, shim=shim)  # at once: it is ready while nothing is free
+    loaded = notebook.run(f"import {framework}; 'loaded'")
+    assert (loaded.outputs, loaded.error, loaded.lines) == (["'loaded'"], None, [])
+
+    waiting = notebook.until(notebook.start(f"{framework}.first_use()"), lambda cell: len(cell.lines) >= 3)
+    assert len(waiting.line_outputs) == 1
+    assert all("bob" in line for line in waiting.lines)
+    assert len(set(waiting.lines)) == len(waiting.lines)  # the clock goes on
+    notebook.manager.interrupt_kernel()
+    notebook.until(waiting, lambda cell: cell.done)
+    assert waiting.error is not None
+    assert waiting.error.startswith("KeyboardInterrupt")
+    assert "cancelled" in waiting.lines[-1]
+    assert waiting.stderr == ""
+    assert node.status()["queue"] == []
+
+    assert notebook.run("40 + 2").outputs == ["42"]
+    holding.communicate(timeout=PATIENCE_S)
+    later = notebook.run(f"{framework}.first_use()")
+    assert (later.outputs, later.error) == (["2"], None)
+    assert len(tasks(node, alice)) == 1
+
+
+def test_a_wait_that_ends_well_shows_so_in_its_line(node: Manager, envs, hold_all, open_notebook) -> None:
+    alice, bob = envs
+    holding = hold_all(bob)
+    notebook = open_notebook(alice)
+    cell = notebook.until(notebook.start("import torch; torch.first_use()"), lambda cell: cell.lines)
+    holding.communicate(timeout=PATIENCE_S)
+    notebook.until(cell, lambda cell: cell.done)
+    assert (cell.outputs, cell.error) == (["2"], None)
+    assert "granted" in cell.lines[-1]
+
+
+def test_interrupt_reaches_a_wait_inside_the_driver(node: Manager, envs, hold_all, open_notebook) -> None:
+    """CuPy has no gate of ours: its cuInit waits, through Python."""
+    alice, bob = envs
+    holding = hold_all(bob)
+    notebook = open_notebook(alice)
+    cell = notebook.until(notebook.start("import cupy; cupy.first_use()"), lambda cell: len(cell.lines) >= 2)
+    notebook.manager.interrupt_kernel()
+    notebook.until(cell, lambda cell: cell.done)
+    assert "KeyboardInterrupt" in (cell.error or cell.stderr)  # in the second where it met IPython as it showed the driver's error
+    assert node.status()["queue"] == []
+    assert notebook.run("40 + 2").outputs == ["42"]
+    holding.communicate(timeout=PATIENCE_S)
+
+
+def test_a_restart_gives_the_gpus_back(node: Manager, envs, open_notebook) -> None:
+    alice, _ = envs
+    notebook = open_notebook(alice)
+    assert notebook.run("import torch; torch.first_use()").outputs == ["2"]
+    assert len(tasks(node, alice)) == 1
+    events = node.events(since=None)
+    notebook.manager.restart_kernel(now=True)
+    events.expect("task.ended", env=alice)
+    notebook.frontend.wait_for_ready(timeout=PATIENCE_S)
+    assert tasks(node, alice) == []
+    assert notebook.run("import torch; torch.first_use()").outputs == ["2"]
+
+
+def test_a_refusal_is_the_cells_error_and_the_kernel_lives_on(node: Manager, envs, open_notebook) -> None:
+    alice, _ = envs
+    notebook = open_notebook(alice)
+    refused = notebook.run("import os; os.environ['NODEMGR_GPUS'] = '3'; import torch; torch.first_use()")
+    assert refused.error is not None
+    assert refused.error.startswith("RuntimeError: nodemgr: ")
+    assert notebook.run("os.environ['NODEMGR_GPUS'] = '1'; torch.first_use()").outputs == ["1"]
+
+
+def test_what_the_notebook_starts_belongs_to_its_task(node: Manager, envs, open_notebook) -> None:
+    alice, _ = envs
+    notebook = open_notebook(alice)
+    notebook.run("import torch, os, sys; torch.first_use()")
+    child = notebook.run('!{sys.executable} -c "import torch; print(torch.first_use())"')
+    assert child.outputs == ["2"]
+    shown = notebook.run("os.environ['CUDA_VISIBLE_DEVICES'].count('GPU-')")
+    assert shown.outputs == ["2"]
+    assert len(tasks(node, alice)) == 1
+
+
+def test_import_mode_waits_in_the_cell_that_imports(node: Manager, envs, hold_all, open_notebook) -> None:
+    alice, bob = envs
+    node.quota(alice, 2, acquire="import")
+    holding = hold_all(bob)
+    notebook = open_notebook(alice)
+    cell = notebook.until(notebook.start("import torch"), lambda cell: cell.lines)
+    notebook.manager.interrupt_kernel()
+    notebook.until(cell, lambda cell: cell.done)
+    assert cell.error is not None
+    assert cell.error.startswith("KeyboardInterrupt")
+    assert notebook.run("import sys; 'torch' in sys.modules").outputs == ["False"]
+    holding.communicate(timeout=PATIENCE_S)
+    assert notebook.run("import torch").error is None
+    (task,) = tasks(node, alice)
+    assert len(task["gpus"]) == 2
