@@ -75,7 +75,7 @@ def main():
     seen = {
         "pid": os.getpid(),
         "devices": check(driver.cuDeviceGetCount()),
-        "name": check(driver.cuDeviceGetName(128, device)).rstrip(b"\0").decode(),
+        "name": check(driver.cuDeviceGetName(128, device)).partition(b"\0")[0].decode(),
         "uuid": check(driver.cuDeviceGetUuid(device)).bytes.hex(),
         "total_bytes": total,
         "device_total_bytes": check(driver.cuDeviceTotalMem(device)),
