@@ -11,8 +11,15 @@
 
 enum { SHARD_BITS = 5, SHARDS = 1 << SHARD_BITS, FIRST_CAPACITY = 4096 / sizeof(struct nm_block) };
 
+/* Held for some twenty nanoseconds: whoever finds it taken spins, then sleeps for a moment, since its holder has been interrupted.
+ * (A plain store gives it back: half the price of a lock that must know whether somebody sleeps.) */
+struct spin {
+    _Atomic uint32_t taken;
+};
+enum { SPINS = 200, PAUSE_NS = 20000 };
+
 struct shard {
-    struct nm_lock lock;
+    struct spin lock;
     uint32_t live;
     uint32_t capacity; /* a power of two, or 0 */
     struct nm_block *blocks;
@@ -20,10 +27,28 @@ struct shard {
 
 static struct shard shards[SHARDS];
 
+static void lock(struct spin *spin)
+{
+    for (uint32_t tries = 1; atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) != 0; tries++)
+        if (tries % SPINS == 0)
+            nm_pause_ns(PAUSE_NS);
+}
+
+static void unlock(struct spin *spin)
+{
+    atomic_store_explicit(&spin->taken, 0, memory_order_release);
+}
+
+/* Kinds whose keys are of one space. */
+static enum nm_block_kind space_of(enum nm_block_kind kind)
+{
+    return kind == NM_BLOCK_POOLED ? NM_BLOCK_LINEAR : kind;
+}
+
 /* The upper bits choose the shard, the lower ones the place in it. Addresses differ in their middle bits: all must count. */
 static uint64_t hash_of(enum nm_block_kind kind, uint64_t key)
 {
-    uint64_t hash = (key ^ (uint64_t)kind << 56) * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t hash = (key ^ (uint64_t)space_of(kind) << 56) * UINT64_C(0x9e3779b97f4a7c15);
     return hash ^ hash >> 32;
 }
 
@@ -34,11 +59,11 @@ static struct shard *shard_of(uint64_t hash)
 
 static bool is(const struct nm_block *block, enum nm_block_kind kind, uint64_t key)
 {
-    return block->key == key && block->kind == kind;
+    return block->key == key && space_of(block->kind) == space_of(kind);
 }
 
 /* Where the block is, or the empty place where it would go. Needs a place that is empty. */
-static uint32_t place_of(const struct nm_block *blocks, uint32_t capacity, enum nm_block_kind kind, uint64_t key)
+static inline uint32_t place_of(const struct nm_block *blocks, uint32_t capacity, enum nm_block_kind kind, uint64_t key)
 {
     uint32_t mask = capacity - 1, at = (uint32_t)hash_of(kind, key) & mask;
     while (blocks[at].kind != NM_BLOCK_NONE && !is(&blocks[at], kind, key))
@@ -89,7 +114,7 @@ bool nm_block_put(const struct nm_block *block, struct nm_block *replaced)
 {
     struct shard *shard = shard_of(hash_of(block->kind, block->key));
     replaced->kind = NM_BLOCK_NONE;
-    nm_lock(&shard->lock);
+    lock(&shard->lock);
     bool room = make_room(shard);
     if (room) {
         struct nm_block *place = &shard->blocks[place_of(shard->blocks, shard->capacity, block->kind, block->key)];
@@ -99,7 +124,7 @@ bool nm_block_put(const struct nm_block *block, struct nm_block *replaced)
             shard->live++;
         *place = *block;
     }
-    nm_unlock(&shard->lock);
+    unlock(&shard->lock);
     return room;
 }
 
@@ -107,7 +132,7 @@ static bool find(enum nm_block_kind kind, uint64_t key, struct nm_block *out, bo
 {
     struct shard *shard = shard_of(hash_of(kind, key));
     bool found = false;
-    nm_lock(&shard->lock);
+    lock(&shard->lock);
     if (shard->live != 0) {
         uint32_t at = place_of(shard->blocks, shard->capacity, kind, key);
         found = shard->blocks[at].kind != NM_BLOCK_NONE;
@@ -116,7 +141,7 @@ static bool find(enum nm_block_kind kind, uint64_t key, struct nm_block *out, bo
         if (found && remove)
             remove_at(shard, at);
     }
-    nm_unlock(&shard->lock);
+    unlock(&shard->lock);
     return found;
 }
 
@@ -134,14 +159,14 @@ bool nm_block_get(enum nm_block_kind kind, uint64_t key, struct nm_block *out)
 static bool take_next(struct shard *shard, uint32_t *at, enum nm_block_kind kind, uint64_t owner, struct nm_block *out)
 {
     bool found = false;
-    nm_lock(&shard->lock);
+    lock(&shard->lock);
     for (; !found && *at < shard->capacity; *at += !found) {
         *out = shard->blocks[*at];
         found = out->kind == kind && out->owner == owner;
         if (found)
             remove_at(shard, *at);
     }
-    nm_unlock(&shard->lock);
+    unlock(&shard->lock);
     return found;
 }
 

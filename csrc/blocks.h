@@ -16,8 +16,8 @@
 enum nm_block_kind {
     NM_BLOCK_NONE,
     NM_BLOCK_LINEAR,  /* key: address; owner: context */
+    NM_BLOCK_POOLED,  /* key: address, of the same space as LINEAR's: asked for the one, the other is found; owner: pool (pools.c) */
     NM_BLOCK_ARRAY,   /* key: array or mipmapped array; owner: context */
-    NM_BLOCK_POOLED,  /* key: address; owner: pool (pools.c) */
     NM_BLOCK_MEMORY,  /* key: number of a physical allocation (virtual.c); owner: how many references it has */
     NM_BLOCK_HANDLE,  /* key: handle; owner: physical allocation; bytes: how often the program holds the handle */
     NM_BLOCK_MAPPING, /* key: address; owner: physical allocation; bytes: of the mapping */

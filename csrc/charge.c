@@ -124,12 +124,20 @@ static const struct nm_lease *present_lease(bool *lost)
     return lease;
 }
 
-static bool charge_more(struct nm_charge *charge, uint64_t bytes, bool alone)
+/* Straight to the ledger; the client is asked only where that says that the lease is stalled or lost. */
+static int reserve(const struct nm_lease *lease, int row, uint64_t bytes, uint32_t *number)
+{
+    *number = lease->number;
+    int answer = nm_ledger_reserve(&lease->ledger, (uint32_t)row, lease->slot, lease->generation, bytes);
+    return answer == NM_STALLED || answer == NM_FENCED ? nm_client_charge((uint32_t)row, bytes, number) : answer;
+}
+
+static bool charge_more(struct nm_charge *charge, const struct nm_lease *lease, uint64_t bytes, bool alone)
 {
     uint32_t number = 0;
-    int answer = bytes <= NM_BYTES_MASK ? nm_client_charge((uint32_t)charge->row, bytes, &number) : NM_OVER;
-    if (answer == NM_OVER && !alone && bytes <= NM_BYTES_MASK && nm_pools_settle())
-        answer = nm_client_charge((uint32_t)charge->row, bytes, &number);
+    int answer = lease != NULL ? reserve(lease, charge->row, bytes, &number) : NM_FENCED;
+    if (answer == NM_OVER && !alone && nm_pools_settle())
+        answer = reserve(lease, charge->row, bytes, &number);
     if (answer != NM_OK) {
         charge->refused_bytes = bytes;
         charge->lost = answer != NM_OVER;
@@ -149,7 +157,7 @@ bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t byte
     *charge = (struct nm_charge){.row = ROW_FREE, .lost = lost && device >= 0};
     if (lease != NULL)
         charge->row = row_of_device(lease, device);
-    return !charge->lost && (charge->row < 0 || bytes == 0 || charge_more(charge, bytes, false));
+    return !charge->lost && (charge->row < 0 || bytes == 0 || charge_more(charge, lease, bytes, false));
 }
 
 static bool resize(struct nm_charge *charge, uint64_t bytes, bool alone)
@@ -157,7 +165,7 @@ static bool resize(struct nm_charge *charge, uint64_t bytes, bool alone)
     if (charge->row < 0 || bytes == charge->bytes)
         return true;
     if (bytes > charge->bytes)
-        return charge_more(charge, bytes - charge->bytes, alone);
+        return charge_more(charge, nm_client_lease(), bytes - charge->bytes, alone);
     nm_client_discharge(charge->lease, (uint32_t)charge->row, charge->bytes - bytes);
     charge->bytes = bytes;
     return true;

@@ -104,11 +104,6 @@ int nm_hook_cuMemAllocPitch(unsigned *address, unsigned *pitch, unsigned width, 
     return settle(&charge, result, NM_BLOCK_LINEAR, result == SUCCESS ? *address : 0);
 }
 
-static bool take_address(uint64_t address, struct nm_block *block)
-{
-    return nm_block_take(NM_BLOCK_LINEAR, address, block) || nm_block_take(NM_BLOCK_POOLED, address, block);
-}
-
 static int settle_free(int result, struct nm_block *block)
 {
     struct nm_block stale;
@@ -124,7 +119,7 @@ static int settle_free(int result, struct nm_block *block)
 int nm_hook_cuMemFree_v2(nm_cu_deviceptr address)
 {
     struct nm_block block;
-    if (!take_address(address, &block))
+    if (!nm_block_take(NM_BLOCK_LINEAR, address, &block))
         return nm_real_cuMemFree_v2(address);
     return settle_free(nm_real_cuMemFree_v2(address), &block);
 }
@@ -132,7 +127,7 @@ int nm_hook_cuMemFree_v2(nm_cu_deviceptr address)
 int nm_hook_cuMemFree(unsigned address)
 {
     struct nm_block block;
-    if (!take_address(address, &block))
+    if (!nm_block_take(NM_BLOCK_LINEAR, address, &block))
         return nm_real_cuMemFree(address);
     return settle_free(nm_real_cuMemFree(address), &block);
 }

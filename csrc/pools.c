@@ -347,23 +347,18 @@ void nm_pool_freed_at_once(const struct nm_block *block)
     settle_freed(SUCCESS);
 }
 
+/* Linear memory may be freed so, too. */
 static int free_async(nm_type_cuMemFreeAsync *real, nm_cu_deviceptr address, nm_cu_stream stream)
 {
     struct nm_block block, stale;
-    if (nm_block_take(NM_BLOCK_POOLED, address, &block)) {
-        int result = real(address, stream);
-        if (result == SUCCESS)
-            note_freed(&block);
-        else
-            nm_block_put(&block, &stale);
-        return result;
-    }
-    bool linear = nm_block_take(NM_BLOCK_LINEAR, address, &block); /* it may be freed so, too */
+    bool known = nm_block_take(NM_BLOCK_LINEAR, address, &block);
     int result = real(address, stream);
-    if (linear && result == SUCCESS)
-        nm_charge_give_back_block(&block);
-    else if (linear)
+    if (known && result != SUCCESS)
         nm_block_put(&block, &stale);
+    else if (known && block.kind == NM_BLOCK_POOLED)
+        note_freed(&block);
+    else if (known)
+        nm_charge_give_back_block(&block);
     return result;
 }
 

@@ -34,7 +34,7 @@ extern char **environ;
 #define GRND_NONBLOCK 1u
 #endif
 
-#define FIRST_HIGH_FD 100
+#define FIRST_HIGH_FD 40 /* within a process's first table of 64: a larger one costs a program with threads some 10 ms */
 #define STACK_BYTES (256u << 10) /* static TLS of the host program is taken out of it */
 #define STACK_MOST_BYTES (16u << 20)
 
@@ -187,7 +187,7 @@ int nm_fd_high(int fd)
         return fd;
     int high = fcntl(fd, F_DUPFD_CLOEXEC, FIRST_HIGH_FD);
     if (high < 0 && fd > 2)
-        return fd; /* the limit is below 100: it stays where it is */
+        return fd; /* the limit is below that: it stays where it is */
     if (high < 0)
         high = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     int error = errno;

@@ -307,14 +307,14 @@ def test_ours_are_high_and_close_on_exec(manager: Manager, spawn: Spawn) -> None
     ours = {int(number): entry for number, entry in child.ask("descriptors").items() if number not in before}
     client.expect("BEAT")
     assert len(ours) == 3
-    assert all(number >= 100 and cloexec for number, (_, cloexec) in ours.items())
+    assert all(number >= 40 and cloexec for number, (_, cloexec) in ours.items())
 
 
 def test_a_program_that_closes_our_socket_and_takes_its_number(manager: Manager, spawn: Spawn, tmp_path) -> None:
     """Nothing of ours is written into its file; the lease goes on over a new connection."""
     child = spawn()
     client = held(child, manager, Books(), beat_ms=20)
-    (number,) = [number for number in child.ask("close_ours", "socket:") if number >= 100]
+    (number,) = [number for number in child.ask("close_ours", "socket:") if number >= 40]
     child.ask("occupy", number, str(tmp_path / "theirs"))
     assert set(client.closes()) <= {"BEAT"}
     client = manager.accept()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from select import EPOLLIN, epoll
@@ -148,9 +149,10 @@ class ManagerStub:
             self._leave(seat)
             return
         message = wire.decode(packet)
-        self._handle(seat, message)
         with self._changed:
             self.received.append(message)
+        self._handle(seat, message)
+        with self._changed:
             self._changed.notify_all()
 
     def _leave(self, seat: Seat) -> None:
@@ -201,7 +203,5 @@ class ManagerStub:
         self._send(seat, packet, list(self.ledger.fds))
 
     def _send(self, seat: Seat, packet: bytes, fds: list[int] | None = None) -> None:
-        try:
+        with suppress(ConnectionError):  # its end is read next
             socket.send_fds(seat.connection, [packet], fds or [])
-        except ConnectionError:
-            pass  # its end is read next

@@ -74,7 +74,8 @@ def compiled(source: str, *flags: str) -> Path:
     output = directory / hashlib.sha256("\0".join((text, hooked, *flags)).encode()).hexdigest()[:20]
     if not output.exists():
         fresh = output.with_suffix(f".{os.getpid()}")
-        command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-I", str(CSRC), "-x", "c", "-", "-o", str(fresh), *flags, "-ldl", "-lpthread"]
+        command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-I", str(CSRC), "-x", "c", "-", "-o", str(fresh)]
+        command += [*flags, "-ldl", "-lpthread"]
         subprocess.run(command, input=text, text=True, check=True)
         fresh.replace(output)
     return output

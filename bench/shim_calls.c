@@ -1,0 +1,158 @@
+/* shim_calls.c: what one driver call costs in this process, with or without a shim before it.
+ *
+ * Knows: the driver's entry points that it times, by name. Must not know: nodemgr.
+ *
+ *   shim_calls OPERATION LIVE CALLS BATCHES   prints the batches' nanoseconds of CPU time per call
+ * Operations: alloc (cuMemAlloc and cuMemFree of 1 MiB; LIVE blocks of 512 bytes exist meanwhile), info (cuMemGetInfo),
+ * launch (cuLaunchKernel), init (the first cuInit; CALLS and BATCHES are 1). It waits for a line on stdin before the
+ * first batch, after having said "ready": several of it can start at one moment. A second thread sleeps all the while:
+ * a real driver starts threads of its own, and libc's locks are cheaper in a process without.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static int (*init)(unsigned);
+static int (*retain)(void **, int);
+static int (*set_current)(void *);
+static int (*allocate)(uint64_t *, size_t);
+static int (*give_back)(uint64_t);
+static int (*info)(size_t *, size_t *);
+static int (*load)(void **, const void *);
+static int (*get_function)(void **, void *, const char *);
+static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "shim_calls: %s\n", what);
+    exit(1);
+}
+
+static void check(int result, const char *what)
+{
+    if (result != 0)
+        fail(what);
+}
+
+static void *sleep_on(void *unused)
+{
+    (void)unused;
+    for (;;)
+        pause();
+    return NULL;
+}
+
+static void *symbol(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    if (found == NULL)
+        fail(name);
+    return found;
+}
+
+static void find_driver(void)
+{
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    if (cuda == NULL)
+        fail("no driver");
+    *(void **)&init = symbol(cuda, "cuInit");
+    *(void **)&retain = symbol(cuda, "cuDevicePrimaryCtxRetain");
+    *(void **)&set_current = symbol(cuda, "cuCtxSetCurrent");
+    *(void **)&allocate = symbol(cuda, "cuMemAlloc_v2");
+    *(void **)&give_back = symbol(cuda, "cuMemFree_v2");
+    *(void **)&info = symbol(cuda, "cuMemGetInfo_v2");
+    *(void **)&load = symbol(cuda, "cuModuleLoadData");
+    *(void **)&get_function = symbol(cuda, "cuModuleGetFunction");
+    *(void **)&launch = symbol(cuda, "cuLaunchKernel");
+}
+
+static uint64_t nanoseconds(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void time_init(void)
+{
+    uint64_t begin = nanoseconds(CLOCK_MONOTONIC);
+    check(init(0), "cuInit");
+    printf("%llu\n", (unsigned long long)(nanoseconds(CLOCK_MONOTONIC) - begin));
+}
+
+static void *function;
+
+static void prepare(long live)
+{
+    void *context, *module;
+    uint64_t address;
+    check(init(0), "cuInit");
+    check(retain(&context, 0), "cuDevicePrimaryCtxRetain");
+    check(set_current(context), "cuCtxSetCurrent");
+    check(load(&module, ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n"), "cuModuleLoadData");
+    check(get_function(&function, module, "nothing"), "cuModuleGetFunction");
+    while (live-- > 0)
+        check(allocate(&address, 512), "cuMemAlloc of a live block");
+}
+
+static void alloc_and_free(void)
+{
+    uint64_t address;
+    check(allocate(&address, 1 << 20), "cuMemAlloc");
+    check(give_back(address), "cuMemFree");
+}
+
+static void ask_info(void)
+{
+    size_t free_bytes, total_bytes;
+    check(info(&free_bytes, &total_bytes), "cuMemGetInfo");
+}
+
+static void launch_nothing(void)
+{
+    check(launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+}
+
+static void time_batches(void (*call)(void), long calls, long batches)
+{
+    for (long i = 0; i < calls / 10 + 1; i++)
+        call();
+    for (long batch = 0; batch < batches; batch++) {
+        uint64_t begin = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+        for (long i = 0; i < calls; i++)
+            call();
+        printf("%.2f\n", (double)(nanoseconds(CLOCK_THREAD_CPUTIME_ID) - begin) / (double)calls);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*call)(void);
+    } operations[] = {{"alloc", alloc_and_free}, {"info", ask_info}, {"launch", launch_nothing}};
+    char line[8];
+    if (argc != 5)
+        fail("OPERATION LIVE CALLS BATCHES");
+    pthread_t sleeper;
+    pthread_create(&sleeper, NULL, sleep_on, NULL);
+    find_driver();
+    if (strcmp(argv[1], "init") == 0) {
+        time_init();
+        return 0;
+    }
+    prepare(atol(argv[2]));
+    puts("ready");
+    fflush(stdout);
+    if (fgets(line, sizeof line, stdin) == NULL)
+        fail("nobody said go");
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
+        if (strcmp(operations[i].name, argv[1]) == 0)
+            time_batches(operations[i].call, atol(argv[3]), atol(argv[4]));
+    return 0;
+}

@@ -1,0 +1,142 @@
+"""What the shim adds to a driver call: interleaved runs of one program, bare and in an environment, on the simulated driver.
+
+    python bench/shim_calls.py [--rounds N]
+
+Prints a table: median nanoseconds of CPU time per call without and with the shim, the difference, the ratio, and the most that
+the difference should be. A private manager on a simulated node is started for it and ended with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TASK = "5" * 32  # all processes are one task: the first asks, the others join
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    title: str
+    operation: str
+    live: int
+    calls: int
+    processes: int
+    most_ns: int
+
+
+ROWS = (
+    Row("cuMemAlloc+cuMemFree, 1 live block", "alloc", 1, 20_000, 1, 150),
+    Row("cuMemAlloc+cuMemFree, 1 000 live", "alloc", 1_000, 20_000, 1, 150),
+    Row("cuMemAlloc+cuMemFree, 100 000 live", "alloc", 100_000, 20_000, 1, 150),
+    Row("cuMemAlloc+cuMemFree, 8 processes", "alloc", 1, 20_000, 8, 400),
+    Row("cuMemGetInfo", "info", 1, 200_000, 1, 60),
+    Row("cuLaunchKernel", "launch", 1, 500_000, 1, 0),
+    Row("cuInit, task holds a lease", "init", 0, 1, 1, 500_000),
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A running manager, and how programs reach it and its simulated driver."""
+
+    program: Path
+    bare: dict[str, str]
+    shim: dict[str, str]
+
+    def start(self, row: Row, batches: int, *, shim: bool) -> subprocess.Popen[str]:
+        command = [str(self.program), row.operation, str(row.live), str(row.calls), str(batches)]
+        environ = self.shim if shim else self.bare
+        return subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def sample(self, row: Row, batches: int, *, shim: bool) -> list[float]:
+        """Nanoseconds per call of each batch of each process; all begin together."""
+        processes = [self.start(row, batches, shim=shim) for _ in range(row.processes)]
+        if row.operation != "init":
+            _let_go(processes)
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+        assert not any(process.returncode for process in processes), "the program failed"
+        return [float(line) for output in outputs for line in output.split()]
+
+
+def _let_go(processes: list[subprocess.Popen[str]]) -> None:
+    """All at once, when all are ready."""
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", "the program did not come up"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+
+@contextmanager
+def node() -> Iterator[Node]:
+    compiler = os.environ.get("CC", "cc")
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmb")))
+        program = directory / "shim_calls"
+        subprocess.run([compiler, "-O2", str(HERE / "shim_calls.c"), "-o", str(program), "-ldl", "-lpthread"], check=True)
+        run_dir, environ = directory / "run", dict(os.environ)
+        environ.update(NODEMGR_RUN_DIR=str(run_dir), NODEMGR_STATE_DIR=str(directory / "state"))
+        serve = [sys.executable, "-m", "nodemgr", "serve", "--simulate", "1x80GiB"]
+        manager = subprocess.Popen(serve, env=environ, stderr=subprocess.PIPE, text=True)
+        stack.callback(_end, manager)
+        assert manager.stderr is not None
+        manager.stderr.readline()
+        quota = [sys.executable, "-m", "nodemgr", "quota", "set", "bench", "--gpus", "1", "--memory", "79GiB"]
+        subprocess.run(quota, env=environ, check=True, stdout=subprocess.DEVNULL)
+        bare = {**os.environ, "LD_LIBRARY_PATH": str(run_dir / "sim")}
+        inside = {**environ, "NODEMGR_TASK": TASK}
+        env = [sys.executable, "-m", "nodemgr", "run", "--env", "bench", "--", shutil.which("env") or "env", "-0"]
+        shown = subprocess.run(env, env=inside, check=True, capture_output=True, text=True).stdout
+        shim = dict(entry.split("=", 1) for entry in shown.split("\0") if "=" in entry)
+        held = Node(program, bare, shim)
+        holder = held.start(Row("", "info", 0, 1, 1, 0), 1, shim=True)
+        stack.callback(_end, holder)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        yield held
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+
+
+def compare(node: Node, row: Row, rounds: int) -> tuple[float, float]:
+    """Medians without and with the shim; the two take turns, so that what else the machine does falls on both."""
+    bare: list[float] = []
+    shim: list[float] = []
+    for number in range(rounds):
+        pair = [(bare, False), (shim, True)]
+        for sink, with_shim in pair if number % 2 == 0 else reversed(pair):
+            sink += node.sample(row, 3, shim=with_shim)
+    return statistics.median(bare), statistics.median(shim)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=7, help="pairs of runs per line")
+    rounds = parser.parse_args().rounds
+    print(f"{'':36}{'bare ns':>12}{'shim ns':>12}{'more ns':>10}{'ratio':>8}{'at most':>10}")
+    with node() as running:
+        for row in ROWS:
+            bare, shim = compare(running, row, rounds)
+            print(f"{row.title:36}{bare:12.1f}{shim:12.1f}{shim - bare:10.1f}{shim / bare:8.2f}{row.most_ns:10}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
