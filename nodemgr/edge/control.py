@@ -92,10 +92,14 @@ class Control:
         for socket, name in ((self._router, CONTROL_SOCKET), (self._stream, EVENTS_SOCKET)):
             socket.setsockopt(zmq.LINGER, LINGER_MS)
             self._bind(socket, run_dir / name, group)
-        loop.add_reader(_option(self._router, zmq.FD), self._readable)
-        loop.add_reader(_option(self._stream, zmq.FD), self._subscribed)
-        self._readable()
-        self._subscribed()
+
+    def start(self, orders: Orders) -> None:
+        """Takes orders from now on; those that were sent before wait in the socket."""
+        self.orders = orders
+        self._loop.add_reader(_option(self._router, zmq.FD), self._readable)
+        self._loop.add_reader(_option(self._stream, zmq.FD), self._subscribed)
+        self._loop.call_soon(self._readable)
+        self._loop.call_soon(self._subscribed)
 
     @staticmethod
     def _bind(socket: zmq.Socket[bytes], path: Path, group: str) -> None:

@@ -58,33 +58,43 @@ class ControlClient:
         self._timeout_ms = int(timeout_s * 1_000)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
 
     def call(self, verb: str, **args: object) -> dict[str, Any]:
         """The verb's result. Raises ManagerUnreachable or ManagerRefused."""
-        channel = self._connect()
+        channel, monitor = self._connect()
         channel.send(json.dumps({"verb": verb, "args": args}).encode())
-        if not channel.poll(self._timeout_ms):
+        poller = zmq.Poller()
+        poller.register(channel, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        ready = dict(poller.poll(self._timeout_ms))
+        if channel not in ready:
             self.close()  # a late answer must not be taken for the next one's
-            raise ManagerUnreachable(f"the manager on {self._path.parent} does not answer: is it running? (nodemgr doctor)")
+            said = "ended before it answered" if ready else "does not answer: is it running? (nodemgr doctor)"
+            raise ManagerUnreachable(f"the manager on {self._path.parent} {said}")
         reply = json.loads(channel.recv())
         if not reply["ok"]:
             raise ManagerRefused(str(reply["error"]), str(reply["code"]))
         result: dict[str, Any] = reply["result"]
         return result
 
-    def _connect(self) -> zmq.Socket[bytes]:
-        if self._socket is None:
+    def _connect(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """The conversation, and word of its end."""
+        if self._socket is None or self._monitor is None:
             address = _check_socket(self._path)
             self._context = zmq.Context()
             self._socket = self._context.socket(zmq.DEALER)
             self._socket.setsockopt(zmq.LINGER, 0)
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             self._socket.connect(address)
-        return self._socket
+        return self._socket, self._monitor
 
     def close(self) -> None:
-        if self._socket is not None:
+        if self._socket is not None and self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
             self._socket.close(linger=0)
-            self._socket = None
+            self._socket = self._monitor = None
         if self._context is not None:
             self._context.term()
             self._context = None

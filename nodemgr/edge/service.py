@@ -130,9 +130,9 @@ class Service:
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
         self._assemble(stack, State.restore(settings.core, rows, self.clock.monotonic_ns()), journal, source, reading)
         views = Views(self.daemon, settings, store)
-        control.orders = Administration(self.daemon, views).orders()
         self.daemon.on_ask = Questions(self.daemon, views, self._when_fresh).received
         self._resume(reading)
+        control.start(Administration(self.daemon, views).orders())
         gc.collect()
         gc.freeze()  # what lives for ever need not be looked at again
         gc.set_threshold(20_000, 20, 50)
@@ -171,7 +171,8 @@ class Service:
         daemon, journal = self.daemon, self.daemon.journal
         meta = journal.meta()
         same_boot = meta.get(BOOT_META) == boot_id()
-        journal.remember(BOOT_META, boot_id())
+        if not same_boot:
+            journal.remember(BOOT_META, boot_id())
         gone = [key for key, pid in daemon.state.watched() if not daemon.resume_watching(key, pid, same_boot)]
         prefix = len(LEDGER_META)
         files = {key[prefix:]: LedgerFiles.from_json(text) for key, text in meta.items() if key.startswith(LEDGER_META)}

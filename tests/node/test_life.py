@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from nodemgr.simulator import Node
-from tests.support.manager import PATIENCE_S, Manager
+from tests.node.programs import finish, said
+from tests.support.manager import Manager
 
 GIB = 2**30
 
 Make = Callable[..., Manager]
-
-
-def said(program: subprocess.Popen[str]) -> dict[str, Any]:
-    """The line in which hold says what it got."""
-    assert program.stdout is not None
-    line = program.stdout.readline()
-    assert line, f"hold said nothing; stderr: {program.stderr.read() if program.stderr else ''}"
-    result: dict[str, Any] = json.loads(line)
-    return result
-
-
-def finish(program: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit code and its stderr, after its stdin was closed."""
-    _, stderr = program.communicate(timeout=PATIENCE_S)
-    return program.returncode, stderr
 
 
 @pytest.fixture

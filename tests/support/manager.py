@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,21 @@ class Events:
 class Manager:
     """One manager, started and stopped at will on the same run and state directories."""
 
-    def __init__(self, simulate: str | None = "4x80GiB", options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        simulate: str | None = "4x80GiB",
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        before_exec: Callable[[], None] | None = None,
+    ) -> None:
+        """`before_exec` runs in the manager's process before it is the manager."""
         self.directory = Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
         self.directory.chmod(0o755)
         self.run_dir = self.directory / "run"
         self.state_dir = self.directory / "state"
         self.options = [*(["--simulate", simulate] if simulate else []), *options]
         self.environment = dict(environment or {})
+        self.before_exec = before_exec
         self.process: subprocess.Popen[bytes] | None = None
         self._log = b""
         self._streams: list[Events] = []
@@ -71,7 +79,7 @@ class Manager:
         environment = {**os.environ, **self.environment}
         self.process = subprocess.Popen(
             [*command, *self.options], cwd=ROOT, env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=self.before_exec,
         )  # fmt: skip
         if wait:
             self.wait_for_line("ready on ")

@@ -1,0 +1,82 @@
+"""examples/hold.c as tests use it, and what a service manager would do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from types import TracebackType
+from typing import Any
+
+from nodemgr.edge.control_client import EventStream, ManagerUnreachable
+from tests.support.manager import PATIENCE_S, Manager
+
+
+def said(program: subprocess.Popen[str]) -> dict[str, Any]:
+    """The line in which hold says what it got."""
+    assert program.stdout is not None
+    line = program.stdout.readline()
+    assert line, f"hold said nothing; stderr: {program.stderr.read() if program.stderr else ''}"
+    result: dict[str, Any] = json.loads(line)
+    return result
+
+
+def finish(program: subprocess.Popen[str]) -> tuple[int, str]:
+    """Its exit code and its stderr, after its stdin was closed."""
+    _, stderr = program.communicate(timeout=PATIENCE_S)
+    return program.returncode, stderr
+
+
+class Supervised:
+    """Starts the manager again whenever it was killed, as systemd would, until the context ends."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.deaths = 0
+
+    def _run(self) -> None:
+        while True:
+            process = self._manager.process
+            assert process is not None
+            code = process.wait()
+            if self._ending.is_set() or code != -signal.SIGKILL:
+                return
+            self.deaths += 1
+            self._manager.wait()
+            self._manager.start(wait=False)
+
+    def call(self, verb: str, **arguments: object) -> dict[str, Any]:
+        """An order, given again while the manager is away."""
+        while True:
+            try:
+                return self._manager.call(verb, **arguments)
+            except ManagerUnreachable:
+                self._thread.join(0.01)
+
+    def until_idle(self) -> dict[str, Any]:
+        """The status once nobody holds or waits for a GPU; looks again after each event."""
+        since = 0
+        while True:
+            status = self.call("status")
+            if not status["tasks"] and not status["queue"]:
+                return status
+            try:
+                with EventStream(self._manager.run_dir) as stream:
+                    since = next((event["sequence"] for event in stream.follow(since, timeout_s=1.0)), since)
+            except ManagerUnreachable:
+                self._thread.join(0.01)
+
+    def __enter__(self) -> Supervised:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ending.set()
+        process = self._manager.process
+        assert process is not None
+        process.send_signal(signal.SIGTERM)
+        self._thread.join()
+        self._manager.wait()
