@@ -83,8 +83,8 @@ static int open_above_standard(const char *path) {
 static int move_high(int descriptor) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return descriptor;
-    /* Below 256: a larger table of descriptors costs a program with threads a kernel's grace period, some 10 ms. */
-    int lowest = limit.rlim_cur >= 256 ? 200 : (int)(limit.rlim_cur / 2);
+    /* Below 64: a larger table of descriptors costs a program with threads a kernel's grace period, some 10 ms. */
+    int lowest = limit.rlim_cur >= 64 ? 50 : (int)(limit.rlim_cur / 2);
     int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, lowest);
     if (moved < 0) return descriptor;
     close(descriptor);

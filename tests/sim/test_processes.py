@@ -128,7 +128,7 @@ def test_the_nodes_descriptor_keeps_out_of_the_way(node: Node, start: StartClien
     client = start(node)
     client.ready()
     assert client.descriptors()
-    assert min(client.descriptors()) >= 100
+    assert min(client.descriptors()) >= 50
 
 
 def test_standard_streams_that_are_closed_stay_closed(node: Node) -> None:
