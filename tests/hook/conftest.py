@@ -24,12 +24,16 @@ STANDINS = HERE / "standins"
 
 def interpreters() -> list[str]:
     """One interpreter of each Python from 3.8 to 3.13 that this machine has: on PATH or in pyenv."""
-    found = {}
-    for minor in range(8, 14):
-        candidates = [shutil.which(f"python3.{minor}"), *sorted((Path.home() / ".pyenv/versions").glob(f"3.{minor}.*/bin/python"))]
+    return found("3.8", "3.9", "3.10", "3.11", "3.12", "3.13") or [sys.executable]
+
+
+def found(*versions: str) -> list[str]:
+    paths = {}
+    for version in versions:
+        candidates = [shutil.which(f"python{version}"), *sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python"))]
         for path in filter(None, candidates):
-            found[minor] = str(path)
-    return list(found.values()) or [sys.executable]
+            paths[version] = str(path)
+    return list(paths.values())
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import World, interpreters, make_payload
+from .conftest import World, found, interpreters, make_payload
 
 SHOW = """
 import json, sys
@@ -101,12 +101,22 @@ def test_two_installations_do_not_call_each_other_in_a_circle(world: World) -> N
     assert child.seen["finders"] == ["Finder"]
 
 
-@pytest.mark.parametrize("python", interpreters())
+@pytest.mark.parametrize("python", found("2.7", "3.5", "3.6", "3.7"))
 def test_a_python_older_than_the_hook_runs_what_is_shadowed_and_no_more(world: World, python: str) -> None:
+    world.path.append(str(world.directory / "nothing here"))
+    assert world.run("pass", python=python).stderr == ""
+    shadowed(world, "RAN = 'in an old Python'\n")
+    child = world.run(SHOW, python=python)
+    assert child.stderr == ""
+    assert (child.seen["ran"], child.seen["finders"]) == ("in an old Python", [])
+
+
+def test_a_python_taken_for_too_old_runs_what_is_shadowed(world: World) -> None:
+    """The same where no old Python is at hand."""
     shadowed(world, "RAN = 'in an old Python'\n")
     ours = world.payload / "sitecustomize" / "sitecustomize.py"
     ours.write_text(ours.read_text().replace("(3, 8)", "(9, 9)"))
-    child = world.run(SHOW, python=python)
+    child = world.run(SHOW)
     assert child.stderr == ""
     assert (child.seen["ran"], child.seen["finders"]) == ("in an old Python", [])
 
