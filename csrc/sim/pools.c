@@ -108,6 +108,12 @@ static nm_pool *current_pool(int device) {
 
 /* ---- allocating ---------------------------------------------------------------------------------------------- */
 
+/* Whose pool an allocation comes from that names none: that of the stream's device, not of the current context's. */
+static int device_of_stream(nm_cu_stream handle, const nm_context *current) {
+    const nm_stream *stream = nm_object_of(handle, NM_STREAM);
+    return stream && stream->object.context ? stream->object.context->device : current->device;
+}
+
 static nm_cu_result allocate(nm_cu_deviceptr *out, size_t bytes, nm_cu_memory_pool handle, bool named, nm_cu_stream stream) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
@@ -115,7 +121,7 @@ static nm_cu_result allocate(nm_cu_deviceptr *out, size_t bytes, nm_cu_memory_po
     if (!out || bytes == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_delay(context->device);
     NM_LOCK();
-    nm_pool *pool = named ? nm_object_of(handle, NM_POOL) : current_pool(context->device);
+    nm_pool *pool = named ? nm_object_of(handle, NM_POOL) : current_pool(device_of_stream(stream, context));
     nm_graph *graph = nm_capture_of(stream);
     if (!pool || pool->dying || pool->imported) {
         result = NM_CUDA_ERROR_INVALID_VALUE;
