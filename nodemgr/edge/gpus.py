@@ -76,6 +76,8 @@ class Nvml:
 
         self._nvml: ModuleType = pynvml
         self._known = {gpu.uuid: gpu for gpu in known}
+        self._measured: dict[Uuid, _Device] = {}
+        """What this life has read of each GPU that never changes."""
         try:
             pynvml.nvmlInit()
             self.driver_version = str(pynvml.nvmlSystemGetDriverVersion())
@@ -119,10 +121,10 @@ class Nvml:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(nvml.nvmlDeviceGetUUID(handle))
-            known = self._known.get(uuid)
-            if known is not None:
-                return _Device(uuid, known.name, known.memory_total_bytes, handle)
-            return _Device(uuid, str(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total), handle)
+            if uuid not in self._measured:
+                name, total_bytes = str(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+                self._measured[uuid] = _Device(uuid, name, total_bytes, handle)
+            return replace(self._measured[uuid], handle=handle)
         except nvml.NVMLError:
             return None
 
@@ -149,14 +151,14 @@ class Nvml:
     def _remember(self, device: _Device, index: int, healthy: bool) -> Gpu:
         """A GPU keeps its index for ever: NVML renumbers when one disappears."""
         known = self._known.get(device.uuid)
-        if known is None:
-            taken = {gpu.index for gpu in self._known.values()}
-            if index in taken:
-                index = next(free for free in range(len(taken) + 1) if free not in taken)
-            known = Gpu(device.uuid, index, device.name, device.memory_total_bytes)
-            if index < MAX_GPUS:
-                self._known[device.uuid] = known
-        return replace(known, healthy=healthy and known.index < MAX_GPUS)
+        if known is not None:
+            index = known.index
+        elif index in (taken := {gpu.index for gpu in self._known.values()}):
+            index = next(free for free in range(len(taken) + 1) if free not in taken)
+        gpu = Gpu(device.uuid, index, device.name, device.memory_total_bytes)
+        if index < MAX_GPUS:
+            self._known[device.uuid] = gpu
+        return replace(gpu, healthy=healthy and index < MAX_GPUS)
 
     def _begin_anew(self) -> None:
         """After a reset of the driver the old session answers nothing any more."""

@@ -44,6 +44,11 @@ class Events:
         lines = "\n".join(f"  {event}" for event in skipped) or "  nothing"
         raise AssertionError(f"no {name} with {fields} within {timeout_s} s; instead came\n{lines}")
 
+    def expect_nothing(self, duration_s: float) -> None:
+        """Nothing happens for so long."""
+        for event in self._stream.follow(self._since, duration_s):
+            raise AssertionError(f"nothing should have happened, but {event}")
+
     def close(self) -> None:
         self._stream.close()
 
