@@ -76,7 +76,7 @@ def test_guests_bring_the_standard_library_only(path: Path) -> None:
 def test_no_import_circles() -> None:
     graph = {}
     for path in sources("nodemgr", "client_plugin"):
-        graph[module_name(path)] = {n for n in imports(path, at_load=True)}
+        graph[module_name(path)] = set(imports(path, at_load=True))
     names = set(graph)
 
     def resolve(imported: str) -> str | None:

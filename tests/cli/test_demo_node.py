@@ -14,6 +14,12 @@ import pytest
 from tests.cli.conftest import Run, clean_environment, one_line
 
 
+@pytest.fixture
+def nodemgr(nodemgr_process: Run) -> Run:
+    """As a person runs it."""
+    return nodemgr_process
+
+
 def left_over() -> set[Path]:
     return set(Path("/tmp").glob("nodemgr-demo-*"))
 

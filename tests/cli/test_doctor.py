@@ -27,6 +27,12 @@ needs_library = pytest.mark.skipif(not client_library().is_file(), reason="the c
 
 
 @pytest.fixture
+def nodemgr(nodemgr_process: Run) -> Run:
+    """It loads libraries and looks at its own process."""
+    return nodemgr_process
+
+
+@pytest.fixture
 def subject(short_dir: Path, tmp_path: Path) -> Subject:
     return Subject(short_dir, tmp_path / "state", None, inside=False)
 

@@ -82,9 +82,9 @@ def test_no_completion_for_other_shells(nodemgr: Run) -> None:
         ("nodemgr quota rm a", "alice"),
     ],
 )
-def test_completion_offers(nodemgr: Run, short_dir: Path, words: str, offered: str) -> None:
+def test_completion_offers(nodemgr_process: Run, short_dir: Path, words: str, offered: str) -> None:
     (short_dir / "envs" / "alice").mkdir(parents=True)
     environment: dict[str, str | None] = {
         "_NODEMGR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1),
     }  # fmt: skip
-    assert nodemgr(environment=environment).stdout == f"plain,{offered}\n"
+    assert nodemgr_process(environment=environment).stdout == f"plain,{offered}\n"

@@ -25,11 +25,12 @@ def node(make_manager: Callable[..., Manager]) -> Manager:
 
 
 @pytest.fixture
-def verb(node: Manager, nodemgr: Run) -> Node:
+def verb(node: Manager, nodemgr: Run, nodemgr_process: Run) -> Node:
     """verb("status", …) on that manager."""
 
-    def run(*arguments: object, **kept: Any) -> subprocess.CompletedProcess[str]:
-        return nodemgr(*arguments, run_dir=node.run_dir, **kept)
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        start = nodemgr_process if arguments[0] in ("run", "doctor") else nodemgr
+        return start(*arguments, run_dir=node.run_dir)
 
     return run
 

@@ -26,6 +26,12 @@ needs_library = pytest.mark.skipif(not client_library().is_file(), reason="the c
 
 
 @pytest.fixture
+def nodemgr(nodemgr_process: Run) -> Run:
+    """What is run becomes another program."""
+    return nodemgr_process
+
+
+@pytest.fixture
 def alice(env_stand_in: Callable[[str], EnvStandIn]) -> EnvStandIn:
     stand_in = env_stand_in("alice")
     stand_in.configure(node_gpus=4)
