@@ -136,7 +136,7 @@ static bool charge_more(struct nm_charge *charge, const struct nm_lease *lease, 
 {
     uint32_t number = 0;
     int answer = lease != NULL ? reserve(lease, charge->row, bytes, &number) : NM_FENCED;
-    if (answer == NM_OVER && !alone && nm_pools_settle())
+    if (answer == NM_OVER && !alone && nm_pools_give_up())
         answer = reserve(lease, charge->row, bytes, &number);
     if (answer != NM_OK) {
         charge->refused_bytes = bytes;

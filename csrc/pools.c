@@ -103,15 +103,31 @@ static bool settle(struct pool *pool, bool *gave_back)
     return held <= charged || nm_charge_resize_alone(&pool->charge, held);
 }
 
-bool nm_pools_settle(void)
+/* Looks at every pool; `trim`: after it has given up what it holds unused, whatever its threshold. True where that was anything. */
+static bool settle_all(bool trim)
 {
     bool gave_back = false;
     nm_lock(&lock);
-    for (uint32_t i = 0; i < pool_count; i++)
-        if (pools[i].handle != NULL)
-            settle(&pools[i], &gave_back);
+    for (uint32_t i = 0; i < pool_count; i++) {
+        struct pool *pool = &pools[i];
+        if (pool->handle == NULL || pool->dying || pool->charge.bytes == 0)
+            continue;
+        if (trim)
+            nm_real_cuMemPoolTrimTo(pool->handle, 0);
+        settle(pool, &gave_back);
+    }
     nm_unlock(&lock);
     return gave_back;
+}
+
+void nm_pools_settle(void)
+{
+    settle_all(false);
+}
+
+bool nm_pools_give_up(void)
+{
+    return settle_all(true);
 }
 
 /* Could a later synchronisation still make the pool give something back? */
@@ -235,8 +251,7 @@ static void part(struct pool *pool)
 /* All that the pools hold unused goes back first. */
 static bool begin_after_trim(struct pool *pool, uint64_t bytes)
 {
-    nm_real_cuMemPoolTrimTo(pool->handle, 0);
-    nm_pools_settle();
+    nm_pools_give_up();
     return begin(pool, bytes);
 }
 

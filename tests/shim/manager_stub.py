@@ -2,14 +2,17 @@
 
 Knows: the wire and the ledger. Must not know: quotas, queues, the store: the real manager decides, this one does as it is told.
 
-Each connection is a process and gets a slot of its own; its end clears the slot, as the real manager does at a death.
+Each connection is a process and gets a slot of its own; its death clears the slot. A descriptor of the process tells of that, not
+the end of its connection, which comes before its GPU memory is gone.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +28,7 @@ class Seat:
     """A process that is connected."""
 
     connection: socket.socket
+    process: int  # pidfd
     slot: int
     generation: int
     task: str = ""
@@ -46,6 +50,7 @@ class ManagerStub:
     granted: list[str] | None = None  # UUIDs of the lease; None: all
     received: list[wire.Message] = field(default_factory=list)
     seats: list[Seat] = field(default_factory=list)
+    at_death: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:
         self.ledger = Ledger.create()
@@ -72,7 +77,7 @@ class ManagerStub:
         os.write(self._stop_write, b"x")
         self._thread.join()
         for seat in self.seats:
-            seat.connection.close()
+            self._close(seat)
         self._listener.close()
         self._poll.close()
         os.close(self._stop_read)
@@ -128,25 +133,33 @@ class ManagerStub:
                     return
                 if fd == self._listener.fileno():
                     self._accept()
-                else:
-                    self._receive(fd)
+                elif any(seat.process == fd for seat in self.seats):
+                    self._bury(next(seat for seat in self.seats if seat.process == fd))
+                elif any(seat.connection.fileno() == fd for seat in self.seats):
+                    self._receive(next(seat for seat in self.seats if seat.connection.fileno() == fd))
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
+        pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         taken = {seat.slot for seat in self.seats}
         slot = next(slot for slot in range(1024) if slot not in taken)
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            connection.close()
+            return
         with self._changed:
-            self.seats.append(Seat(connection, slot, self.ledger.slot_generation(slot)))
+            self.seats.append(Seat(connection, process, slot, self.ledger.slot_generation(slot)))
         self._poll.register(connection.fileno(), EPOLLIN)
+        self._poll.register(process, EPOLLIN)
 
-    def _receive(self, fd: int) -> None:
-        seat = next(seat for seat in self.seats if seat.connection.fileno() == fd)
+    def _receive(self, seat: Seat) -> None:
         try:
             packet = seat.connection.recv(wire.PACKET_BYTES)
         except ConnectionError:
             packet = b""
         if not packet:
-            self._leave(seat)
+            self._poll.unregister(seat.connection.fileno())
             return
         message = wire.decode(packet)
         with self._changed:
@@ -155,14 +168,19 @@ class ManagerStub:
         with self._changed:
             self._changed.notify_all()
 
-    def _leave(self, seat: Seat) -> None:
-        self._poll.unregister(seat.connection.fileno())
-        seat.connection.close()
+    def _bury(self, seat: Seat) -> None:
+        self.at_death()
         if seat.held:
             self.ledger.clear_slot(seat.slot, seat.generation)
         with self._changed:
             self.seats.remove(seat)
             self._changed.notify_all()
+        self._close(seat)
+
+    def _close(self, seat: Seat) -> None:
+        """Closed descriptors leave the poll by themselves."""
+        seat.connection.close()
+        os.close(seat.process)
 
     def _handle(self, seat: Seat, message: wire.Message) -> None:
         seat.rid = message.number("rid") or seat.rid
@@ -175,7 +193,6 @@ class ManagerStub:
         elif message.verb == "CANCEL":
             self._send(seat, wire.encode("DENY", rid=seat.rid, code="cancelled", reason="cancelled"))
         elif message.verb == "RELEASE":
-            seat.held = False
             self._send(seat, wire.encode("ACK", rid=seat.rid))
 
     def _answer(self, seat: Seat, answer: str) -> None:

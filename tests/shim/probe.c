@@ -2,7 +2,7 @@
  *
  * Knows: the names in hooks.def, calls with integer and pointer arguments. Must not know: what any of them does.
  *
- *   resolve linked|dlsym|getproc NAME BASE VERSION FLAGS    -> address, 0 where there is none
+ *   resolve linked|dlsym|getproc|default NAME BASE VERSION FLAGS   -> address, 0 where there is none
  *   name ADDRESS                                            -> the exported symbol there, or ?
  *   call ADDRESS ARGUMENT...                                -> result
  *   alloc BYTES | peek ADDRESS BYTES | poke ADDRESS HEX     -> address | hex | ok
@@ -82,9 +82,10 @@ static void do_resolve(void)
     const char *route = word(), *name = word(), *base = word();
     int version = (int)number(word());
     uint64_t flags = number(word());
-    void *found = strcmp(route, "linked") == 0  ? resolve_linked(name)
-                  : strcmp(route, "dlsym") == 0 ? resolve_dlsym(name)
-                                                : resolve_getproc(base, version, flags);
+    void *found = strcmp(route, "linked") == 0    ? resolve_linked(name)
+                  : strcmp(route, "dlsym") == 0   ? resolve_dlsym(name)
+                  : strcmp(route, "default") == 0 ? dlsym(RTLD_DEFAULT, name)
+                                                  : resolve_getproc(base, version, flags);
     printf("%llu\n", (unsigned long long)(uintptr_t)found);
 }
 

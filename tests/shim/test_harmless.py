@@ -212,10 +212,8 @@ int main(int argc, char **argv)
     assert env.run(program, library, shim=False).stdout == "1 1 -\n"
     os.chown(program, 65534, 65534)
     program.chmod(0o6755)
-    env.manager.await_no_seats()
     ran = env.run(program, library, shim=False)
-    assert ran.stdout == "0 7 -\n", ran
-    assert env.manager.verbs().count("ACQUIRE") == 1
+    assert ran.stdout == "0 7 -\n", ran  # not managed, by nobody's rules
 
 
 # -- Python interpreters --

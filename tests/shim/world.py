@@ -143,6 +143,7 @@ def world(directory: Path, *, devices: int = 1, memory: int = 8 * GIB, limit: in
     with simulator.create(directory / "sim", devices, memory) as node:
         uuids = [device.uuid for device in node.books()]
         with ManagerStub(directory / "env", uuids, memory, limit, **options) as manager:  # type: ignore[arg-type]
+            manager.at_death = node.books  # reading takes the dead out of the books; only then is their part of the quota free
             yield World(directory, node, manager)
 
 

@@ -1,0 +1,170 @@
+/* racers.c: threads that allocate and free at random by many paths, against one grant.
+ *
+ *   racers THREADS STEPS SEED   -> "SUCCESSES REFUSALS" and exit 0; an answer that is neither success nor out of memory: exit 1
+ * At its end nothing is allocated. With STEPS 0 it goes on until it is killed.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi.h"
+
+enum { HELD = 8, GRANULE = 2 << 20 };
+
+struct held {
+    int path; /* index + 1; 0: empty */
+    uint64_t handle;
+};
+
+static struct {
+    int (*cuInit)(unsigned);
+    int (*cuDevicePrimaryCtxRetain)(void **, int);
+    int (*cuCtxSetCurrent)(void *);
+    int (*cuMemAlloc_v2)(uint64_t *, size_t);
+    int (*cuMemFree_v2)(uint64_t);
+    int (*cuMemAllocManaged)(uint64_t *, size_t, unsigned);
+    int (*cuMemAllocAsync)(uint64_t *, size_t, void *);
+    int (*cuMemFreeAsync)(uint64_t, void *);
+    int (*cuMemCreate)(uint64_t *, size_t, const nm_cu_mem_allocation_prop *, unsigned long long);
+    int (*cuMemRelease)(uint64_t);
+    int (*cuArrayCreate_v2)(void **, const nm_cu_array_descriptor *);
+    int (*cuArrayDestroy)(void *);
+    int (*cuStreamSynchronize)(void *);
+} cu;
+
+static _Atomic long successes, refusals;
+static long steps;
+static void *context;
+
+static void fail(const char *what, int result)
+{
+    fprintf(stderr, "racers: %s: %d\n", what, result);
+    exit(1);
+}
+
+static void *symbol(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    if (found == NULL)
+        fail(name, -1);
+    return found;
+}
+
+static void find_driver(void)
+{
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    if (cuda == NULL)
+        fail("libcuda.so.1", -1);
+#define FIND(name) *(void **)&cu.name = symbol(cuda, #name)
+    FIND(cuInit);
+    FIND(cuDevicePrimaryCtxRetain);
+    FIND(cuCtxSetCurrent);
+    FIND(cuMemAlloc_v2);
+    FIND(cuMemFree_v2);
+    FIND(cuMemAllocManaged);
+    FIND(cuMemAllocAsync);
+    FIND(cuMemFreeAsync);
+    FIND(cuMemCreate);
+    FIND(cuMemRelease);
+    FIND(cuArrayCreate_v2);
+    FIND(cuArrayDestroy);
+    FIND(cuStreamSynchronize);
+}
+
+static int take_linear(uint64_t *out, size_t bytes) { return cu.cuMemAlloc_v2(out, bytes); }
+static int take_managed(uint64_t *out, size_t bytes) { return cu.cuMemAllocManaged(out, bytes, 1); }
+static int take_async(uint64_t *out, size_t bytes) { return cu.cuMemAllocAsync(out, bytes, NULL); }
+
+static int take_virtual(uint64_t *out, size_t bytes)
+{
+    nm_cu_mem_allocation_prop prop = {.type = NM_CU_MEM_ALLOCATION_TYPE_PINNED, .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    return cu.cuMemCreate(out, (bytes + GRANULE - 1) / GRANULE * GRANULE, &prop, 0);
+}
+
+static int take_array(uint64_t *out, size_t bytes)
+{
+    nm_cu_array_descriptor shape = {.width = 1024, .height = (bytes >> 12) + 1, .format = NM_CU_AD_FORMAT_FLOAT, .num_channels = 1};
+    return cu.cuArrayCreate_v2((void **)out, &shape);
+}
+
+static int drop_linear(uint64_t handle) { return cu.cuMemFree_v2(handle); }
+static int drop_virtual(uint64_t handle) { return cu.cuMemRelease(handle); }
+static int drop_array(uint64_t handle) { return cu.cuArrayDestroy((void *)(uintptr_t)handle); }
+
+static int drop_async(uint64_t handle)
+{
+    int result = cu.cuMemFreeAsync(handle, NULL);
+    return result != 0 ? result : cu.cuStreamSynchronize(NULL);
+}
+
+static const struct {
+    const char *name;
+    int (*take)(uint64_t *, size_t);
+    int (*drop)(uint64_t);
+} paths[] = {
+    {"linear", take_linear, drop_linear},    {"linear", take_linear, drop_linear}, {"managed", take_managed, drop_linear},
+    {"async", take_async, drop_async},       {"virtual", take_virtual, drop_virtual},
+    {"array", take_array, drop_array},
+};
+
+static void drop(struct held *held)
+{
+    int result = held->path != 0 ? paths[held->path - 1].drop(held->handle) : 0;
+    if (result != 0)
+        fail(paths[held->path - 1].name, result);
+    held->path = 0;
+}
+
+static void take(struct held *held, unsigned *seed)
+{
+    int path = (int)((unsigned)rand_r(seed) % (sizeof paths / sizeof *paths));
+    size_t bytes = 1 + (size_t)rand_r(seed) % (48u << 20);
+    int result = paths[path].take(&held->handle, bytes);
+    if (result != 0 && result != NM_CUDA_ERROR_OUT_OF_MEMORY)
+        fail(paths[path].name, result);
+    held->path = result == 0 ? path + 1 : 0;
+    atomic_fetch_add(result == 0 ? &successes : &refusals, 1);
+}
+
+static void *race(void *argument)
+{
+    unsigned seed = (unsigned)(uintptr_t)argument;
+    struct held held[HELD] = {{0}};
+    int result = cu.cuCtxSetCurrent(context);
+    if (result != 0)
+        fail("cuCtxSetCurrent", result);
+    for (long step = 0; steps == 0 || step < steps; step++) {
+        struct held *one = &held[(unsigned)rand_r(&seed) % HELD];
+        if (one->path != 0)
+            drop(one);
+        else
+            take(one, &seed);
+    }
+    for (int i = 0; i < HELD; i++)
+        drop(&held[i]);
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    int threads = argc > 3 ? atoi(argv[1]) : 0, result;
+    pthread_t thread[64];
+    if (threads < 1 || threads > 64)
+        fail("THREADS STEPS SEED", -1);
+    steps = atol(argv[2]);
+    find_driver();
+    if ((result = cu.cuInit(0)) != 0)
+        fail("cuInit", result);
+    if ((result = cu.cuDevicePrimaryCtxRetain(&context, 0)) != 0)
+        fail("cuDevicePrimaryCtxRetain", result);
+    for (int i = 0; i < threads; i++)
+        pthread_create(&thread[i], NULL, race, (void *)(uintptr_t)(atoi(argv[3]) * 64 + i + 1));
+    for (int i = 0; i < threads; i++)
+        pthread_join(thread[i], NULL);
+    printf("%ld %ld\n", successes, refusals);
+    return 0;
+}
