@@ -86,16 +86,18 @@ def test_a_forked_child_owns_nothing(node: Node, start: StartClient, raw: bool) 
 def test_a_forked_child_can_start_afresh(node: Node, start: StartClient, raw: bool) -> None:
     client = start(node)
     client.ready()
-    client.alloc(10 * MIB)
+    address = client.alloc(10 * MIB)
     orders: list[dict[str, Any]] = [
         {"do": "ready", "with": [1]},
+        {"do": "free", "with": [address]},
         {"do": "alloc", "with": [5 * MIB]},
         {"do": "info", "with": []},
         {"do": "current_device", "with": []},
     ]
 
-    _, _, info, device = client.in_child(orders, raw)
+    _, free, _, info, device = client.in_child(orders, raw)
 
+    assert free == {"refused": 1}, "the parent's addresses mean nothing here"
     assert value_of(info) == [GIB - 5 * MIB, GIB]
     assert value_of(device) == 1
     assert [books.used_bytes for books in node.books()] == [10 * MIB, 0]

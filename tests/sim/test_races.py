@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from csrc.sim import build
 from nodemgr import simulator
 from nodemgr.simulator import Node
 from tests.sim.conftest import GIB, MIB
@@ -51,6 +52,19 @@ def race(node: Node, program: Path) -> Iterator[Race]:
     for process in started:
         process.kill()
         process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("sanitizer", [[], ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]], ids=["plain", "sanitized"])
+def test_whoever_dies_within_a_change_is_mended_by_the_next(tmp_path: Path, sanitizer: list[str]) -> None:
+    binary = tmp_path / "tally"
+    source = Path(__file__).parent / "programs" / "tally.c"
+    probe = ["cc", *sanitizer, "-xc", "-", "-o", str(binary)]
+    if subprocess.run(probe, check=False, input=b"int main(void) { return 0; }", capture_output=True, timeout=60).returncode:
+        pytest.skip("this compiler comes without that sanitizer")
+    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{build.HERE}", *sanitizer]
+    subprocess.run([*command, str(source), "-o", str(binary), "-ldl"], check=True, timeout=60)
+    finished = subprocess.run([str(binary)], check=False, capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, int]:

@@ -1,0 +1,156 @@
+/* tally.c: what a process leaves behind that dies between two instructions of a change to a sum, and who mends it.
+ *
+ * Knows: the insides of node.c, which it includes: each death is acted out by doing the beginning of an operation and not
+ * its end. Must not know: processes. Exit code 0, or 1 with the line of what did not hold.
+ */
+#include "node.c"
+
+#include <stdio.h>
+
+enum { DEAD = 3, OTHER = 7, THIRD = 9, LIMIT = 1000 };
+
+#define HOLDS(condition) \
+    do { \
+        if (!(condition)) { \
+            printf("line %d: %s\n", __LINE__, #condition); \
+            exit(1); \
+        } \
+    } while (0)
+
+static nm_sim_tally tally;
+static nm_sim_share shares[NM_SIM_SLOTS];
+
+static void begin(void) {
+    memset(&tally, 0, sizeof tally);
+    memset(shares, 0, sizeof shares);
+    HOLDS(add(&tally, shares, DEAD, 100, LIMIT));
+    HOLDS(add(&tally, shares, OTHER, 200, LIMIT));
+}
+
+/* An operation's first step. */
+static uint64_t announce(int slot, int64_t delta) {
+    uint64_t sequence = (atomic_load(&shares[slot].applied) + 1) & SEQUENCE_MASK;
+    atomic_store(&shares[slot].announced, ((uint64_t)delta << 14) | sequence);
+    return sequence;
+}
+
+/* Its first two: the sum has changed, the slot's own books have not. */
+static void announce_and_commit(int slot, int64_t delta) {
+    uint64_t sequence = announce(slot, delta), word = atomic_load(&tally.word);
+    settle(&tally, shares, word);
+    atomic_store(&tally.word, (((word >> 24) + (uint64_t)delta) << 24) | ((uint64_t)slot << 14) | sequence);
+}
+
+static void all_is_mended(uint64_t others) {
+    drain(&tally, shares, DEAD);
+    HOLDS(nm_sim_share_bytes(&shares[DEAD]) == 0);
+    HOLDS(nm_sim_share_bytes(&shares[OTHER]) == others);
+    HOLDS(nm_sim_tally_bytes(&tally) == others);
+    drain(&tally, shares, DEAD);
+    HOLDS(nm_sim_tally_bytes(&tally) == others);
+}
+
+static void dead_after_announcing(int64_t delta) {
+    begin();
+    announce(DEAD, delta);
+    all_is_mended(200);
+    begin();
+    announce(DEAD, delta);
+    HOLDS(add(&tally, shares, OTHER, 50, LIMIT));
+    all_is_mended(250);
+}
+
+static void dead_after_committing(int64_t delta) {
+    begin();
+    announce_and_commit(DEAD, delta);
+    HOLDS(nm_sim_tally_bytes(&tally) == (uint64_t)(300 + delta));
+    all_is_mended(200);
+    begin();
+    announce_and_commit(DEAD, delta);
+    HOLDS(add(&tally, shares, OTHER, 50, LIMIT));
+    HOLDS(nm_sim_share_bytes(&shares[DEAD]) == (uint64_t)(100 + delta));
+    HOLDS(add(&tally, shares, OTHER, 50, LIMIT));
+    HOLDS(nm_sim_tally_bytes(&tally) == (uint64_t)(400 + delta));
+    all_is_mended(300);
+}
+
+/* The reaper, too, may die at either point; the next one finds a slot like any. */
+static void dead_reapers(void) {
+    begin();
+    announce(DEAD, -100);
+    all_is_mended(200);
+    begin();
+    announce_and_commit(DEAD, -100);
+    HOLDS(add(&tally, shares, OTHER, 1, LIMIT));
+    all_is_mended(201);
+}
+
+/* A slot that was cleared is taken again: what the dead owner had announced must not count for the new one. */
+static void a_new_owner(void) {
+    begin();
+    announce(DEAD, 500);
+    drain(&tally, shares, DEAD);
+    HOLDS(add(&tally, shares, DEAD, 10, LIMIT));
+    HOLDS(add(&tally, shares, OTHER, 10, LIMIT));
+    HOLDS(nm_sim_share_bytes(&shares[DEAD]) == 10);
+    HOLDS(nm_sim_tally_bytes(&tally) == 220);
+    all_is_mended(210);
+}
+
+static void a_refusal_changes_nothing(void) {
+    begin();
+    HOLDS(!add(&tally, shares, DEAD, 701, LIMIT));
+    HOLDS(add(&tally, shares, OTHER, 1, LIMIT));
+    HOLDS(!add(&tally, shares, DEAD, 700, LIMIT));
+    HOLDS(add(&tally, shares, DEAD, 699, LIMIT));
+    HOLDS(nm_sim_tally_bytes(&tally) == LIMIT && atomic_load(&tally.peak_bytes) == LIMIT);
+    HOLDS(nm_sim_share_bytes(&shares[DEAD]) == 799);
+    all_is_mended(201);
+    HOLDS(atomic_load(&tally.peak_bytes) == LIMIT);
+}
+
+/* A peak counts even if whoever made it died before he could note it. */
+static void a_peak_of_the_dead(void) {
+    begin();
+    announce_and_commit(DEAD, 600);
+    HOLDS(add(&tally, shares, OTHER, -200, LIMIT));
+    HOLDS(atomic_load(&tally.peak_bytes) == 900);
+    all_is_mended(0);
+}
+
+/* Sequences are 14 bits long. */
+static void sequences_wrap(void) {
+    begin();
+    for (int round = 0; round < 50000; round++) {
+        HOLDS(add(&tally, shares, DEAD, round % 2 ? -5 : 5, LIMIT));
+        if (round % 3 == 0) HOLDS(add(&tally, shares, THIRD, 0, LIMIT));
+    }
+    HOLDS(nm_sim_share_bytes(&shares[DEAD]) == 100 && nm_sim_tally_bytes(&tally) == 300);
+    all_is_mended(200);
+}
+
+static void the_largest_sums(void) {
+    const int64_t most = (int64_t)NM_SIM_MEMORY_LIMIT_BYTES - 1;
+    memset(&tally, 0, sizeof tally);
+    memset(shares, 0, sizeof shares);
+    HOLDS(add(&tally, shares, NM_SIM_SLOTS - 1, most, (uint64_t)most));
+    HOLDS(!add(&tally, shares, 0, 1, (uint64_t)most));
+    HOLDS(nm_sim_tally_bytes(&tally) == (uint64_t)most);
+    HOLDS(nm_sim_share_bytes(&shares[NM_SIM_SLOTS - 1]) == (uint64_t)most);
+    HOLDS(add(&tally, shares, NM_SIM_SLOTS - 1, -most, 0));
+    HOLDS(nm_sim_tally_bytes(&tally) == 0);
+}
+
+int main(void) {
+    for (int64_t delta = -100; delta <= 100; delta += 50) {
+        dead_after_announcing(delta);
+        dead_after_committing(delta);
+    }
+    dead_reapers();
+    a_new_owner();
+    a_refusal_changes_nothing();
+    a_peak_of_the_dead();
+    sequences_wrap();
+    the_largest_sums();
+    return 0;
+}
