@@ -530,10 +530,10 @@ REFUSED: dict[str, Callable[[Probe], int]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_at_the_limit_the_answer_is_out_of_memory(name: str, env: World) -> None:
     with env.probe() as probe:
-        assert probe.cuMemAlloc_v2(held := probe.alloc(8), 4096) == 0
+        held = probe.memory(4096)
         assert REFUSED[name](probe) == OUT_OF_MEMORY
         env.agree(4096)
-        assert probe.cuMemFree_v2(probe.u64(held)) == 0
+        assert probe.cuMemFree_v2(held) == 0
         env.agree(0)
         ended = probe.end()
     assert ended.stderr.count("\n") == 1

@@ -76,12 +76,12 @@ def test_a_limit_that_changes_meanwhile(make_world: MakeWorld) -> None:
 def test_a_lower_limit_holds_from_the_next_allocation_on(env: World) -> None:
     with env.probe() as probe:
         free, total = probe.alloc(8), probe.alloc(8)
-        assert probe.cuMemAlloc_v2(out := probe.alloc(8), 500 * MIB) == 0
+        address = probe.memory(500 * MIB)
         env.manager.set_limit(100 * MIB)
         assert probe.cuMemAlloc_v2(probe.alloc(8), 1) == OUT_OF_MEMORY
         assert probe.cuMemGetInfo_v2(free, total) == 0
         assert (probe.u64(free), probe.u64(total)) == (0, 100 * MIB)
-        assert probe.cuMemFree_v2(probe.u64(out)) == 0
+        assert probe.cuMemFree_v2(address) == 0
         assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) == 0
         env.agree(MIB)
 
@@ -122,8 +122,7 @@ def test_absurd_sizes_are_refused_like_large_ones(env: World) -> None:
 
 def test_frees_that_the_driver_refuses_change_nothing(env: World) -> None:
     with env.probe() as probe, env.probe(shim=False, managed=False) as bare:
-        assert probe.cuMemAlloc_v2(out := probe.alloc(8), MIB) == 0
-        address = probe.u64(out)
+        address = probe.memory(MIB)
         for unknown in (0, 12345, address + 512, 2**64 - 4096):
             assert probe.cuMemFree_v2(unknown) == bare.cuMemFree_v2(unknown), unknown
             assert probe.cuMemFreeAsync(unknown, 0) == bare.cuMemFreeAsync(unknown, 0)
@@ -138,15 +137,16 @@ def test_frees_that_the_driver_refuses_change_nothing(env: World) -> None:
 
 def test_linear_memory_may_be_freed_in_stream_order(env: World) -> None:
     with env.probe() as probe:
-        assert probe.cuMemAlloc_v2(out := probe.alloc(8), MIB) == 0
-        assert probe.cuMemFreeAsync(probe.u64(out), 0) == 0
+        address = probe.memory(MIB)
+        assert probe.cuMemFreeAsync(address, 0) == 0
         env.agree(0)
 
 
 def test_a_full_pool_serves_from_what_it_holds(env: World) -> None:
     """1 GiB is all reserved; half of it is free in the pool: that half can be had again without the ledger."""
     with env.probe() as probe:
-        assert probe.call("cuDeviceGetDefaultMemPool", pool := probe.alloc(8), 0) == 0
+        pool = probe.alloc(8)
+        assert probe.call("cuDeviceGetDefaultMemPool", pool, 0) == 0
         keep_all(probe, probe.u64(pool))
         halves = [probe.alloc(8), probe.alloc(8)]
         for half in halves:
@@ -164,7 +164,8 @@ def test_unused_pool_memory_is_given_up_where_other_memory_is_short(env: World) 
     with env.probe() as probe:
         pool = new_pool(probe)
         keep_all(probe, pool)
-        assert probe.cuMemAllocFromPoolAsync(out := probe.alloc(8), 900 * MIB, pool, 0) == 0
+        out = probe.alloc(8)
+        assert probe.cuMemAllocFromPoolAsync(out, 900 * MIB, pool, 0) == 0
         assert probe.cuMemFreeAsync(probe.u64(out), 0) == 0
         env.agree(900 * MIB)
         assert probe.cuMemAlloc_v2(probe.alloc(8), 900 * MIB) == 0
@@ -189,7 +190,8 @@ def test_memory_is_charged_where_it_lies(make_world: MakeWorld) -> None:
         assert probe.call("cuCtxPushCurrent_v2", probe.u64(context)) == 0
         assert probe.cuMemAlloc_v2(probe.alloc(8), 3 * MIB) == 0
         env.agree(3 * MIB, 2)
-        assert probe.cuDeviceTotalMem_v2(total := probe.alloc(8), 2) == 0
+        total = probe.alloc(8)
+        assert probe.cuDeviceTotalMem_v2(total, 2) == 0
         assert probe.u64(total) == GIB
 
 
@@ -211,7 +213,8 @@ def test_only_the_leases_gpus_are_seen(make_world: MakeWorld) -> None:
     env.manager.granted = [env.uuids[1]]
     env.manager.set_limit(0, row=0)
     with env.probe() as probe:
-        assert probe.call("cuDeviceGetCount", count := probe.alloc(4)) == 0
+        count = probe.alloc(4)
+        assert probe.call("cuDeviceGetCount", count) == 0
         assert probe.u32(count) == 1
         assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) == 0
         env.agree(MIB, 1)
@@ -292,12 +295,12 @@ def test_no_device_wished(env: World) -> None:
 def test_a_lost_lease_refuses_memory_and_says_why_once(env: World) -> None:
     env.manager.beat_answer = "fence"
     with env.probe() as probe:
-        assert probe.cuMemAlloc_v2(out := probe.alloc(8), MIB) == 0
+        address = probe.memory(MIB)
         env.manager.await_verb("BEAT")
         while probe.cuMemAlloc_v2(probe.alloc(8), 4096) == 0:
             pass
         assert probe.cuMemAllocAsync(probe.alloc(8), 4096, 0) == OUT_OF_MEMORY
-        assert probe.cuMemFree_v2(probe.u64(out)) == 0
+        assert probe.cuMemFree_v2(address) == 0
         ended = probe.end()
     assert ended.returncode == 0
     assert len(re.findall("the lease was taken back", ended.stderr)) <= 2
@@ -327,8 +330,7 @@ def test_stalled_without_a_word_from_the_manager(env: World) -> None:
 
 def test_a_forked_child_begins_anew(env: World) -> None:
     with env.probe() as probe:
-        assert probe.cuMemAlloc_v2(out := probe.alloc(8), MIB) == 0
-        address = probe.u64(out)
+        address = probe.memory(MIB)
         assert probe.tell("fork") == "forked"
         assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) == NOT_INITIALIZED
         assert probe.cuMemFree_v2(address) == NOT_INITIALIZED

@@ -161,7 +161,8 @@ class Probe:
 
     def start(self) -> None:
         assert self.cuInit(0) == 0, self.end().stderr
-        assert self.cuDevicePrimaryCtxRetain(context := self.alloc(8), 0) == 0
+        context = self.alloc(8)
+        assert self.cuDevicePrimaryCtxRetain(context, 0) == 0
         assert self.call("cuCtxSetCurrent", self.u64(context)) == 0
 
     def tell(self, *words: object) -> str:
@@ -195,6 +196,12 @@ class Probe:
         if not name.startswith(("cu", "nvml")):
             raise AttributeError(name)
         return lambda *arguments: self.call(name, *arguments)
+
+    def memory(self, size: int) -> int:
+        """The address of linear memory that it must get."""
+        out = self.alloc(8)
+        assert self.call("cuMemAlloc_v2", out, size) == 0
+        return self.u64(out)
 
     def alloc(self, size: int = 8, content: bytes = b"") -> int:
         """Memory of the probe's own, zeroed but for `content`."""
