@@ -135,9 +135,10 @@ def _ask(client: native.Native) -> tuple[native.State, str]:
                 time.sleep(PAUSE_S)
     except BaseException:
         client.cancel()
-        wait.end("cancelled; the next use of CUDA asks anew")
+        wait.end("cancelled", "; the next use of CUDA asks anew")
         raise
-    wait.end("granted" if state is native.State.HELD else "")
+    granted = len(gpus())
+    wait.end(f"{granted} GPU{'s' * (granted != 1)} granted" if state is native.State.HELD else "")
     return state, line
 
 

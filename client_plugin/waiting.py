@@ -36,10 +36,10 @@ class Wait:
             self._shown = now
             self._style.draw(*now)
 
-    def end(self, outcome: str) -> None:
+    def end(self, outcome: str, hint: str = "") -> None:
         """The last line of a wait that was shown; `outcome` is empty where somebody else tells it."""
         if self._style is not None:
-            self._style.finish(f"{outcome} after {self._elapsed()}" if outcome else "")
+            self._style.finish(f"{outcome} after {self._elapsed()}{hint}" if outcome else "")
             self._style = None
         if _drawer.get("drawer") is self:
             del _drawer["drawer"]
