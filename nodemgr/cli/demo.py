@@ -20,7 +20,7 @@ import click
 
 from nodemgr import paths, units
 from nodemgr.cli.faults import Exit, Fault
-from nodemgr.cli.stage import Event, NotSeen, Program, Stage
+from nodemgr.cli.stage import STEP_TIMEOUT_S, Event, NotSeen, Program, Stage
 
 SIMULATED_NODE = "2x16GiB"
 GRANT_SHARE = 0.75
@@ -30,6 +30,8 @@ BEYOND_BYTES = GIB
 """What the script's larger batch has more than its grant."""
 PROBE_TIMEOUT_S = 60
 LOOK_S = 5.0
+REAL_PATIENCE_S = 25.0
+"""For a step on real GPUs: a real framework may take long to import, and a context to make."""
 
 
 class Framework(NamedTuple):
@@ -88,7 +90,8 @@ def counted(gpus: int) -> str:
 
 def told_grant(granted: Event) -> str:
     when = f"after {milliseconds(granted['waited_ns'])} in the queue" if granted["waited_ns"] else "at once"
-    return f"{granted['task']}: {gpu_names(granted)}, {size(granted['memory_bytes'][0])} of its memory, granted {when}"
+    of_each = "each" if len(granted["gpu_indices"]) > 1 else "of its memory"
+    return f"{granted['task']}: {gpu_names(granted)}, {size(granted['memory_bytes'][0])} {of_each}, granted {when}"
 
 
 def milliseconds(duration_ns: int) -> str:
@@ -288,7 +291,7 @@ def command(simulate: str | None) -> None:
     if simulate is not None:
         _check_node(simulate)
     node, told = choose_node(simulate)
-    with Stage(node) as stage:
+    with Stage(node, REAL_PATIENCE_S if node is None else STEP_TIMEOUT_S) as stage:
         try:
             stage.start_manager()
         except NotSeen as fault:

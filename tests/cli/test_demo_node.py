@@ -45,10 +45,10 @@ def test_the_demo(nodemgr: Run) -> None:
 
 
 BROKEN = """
-import functools, sys
+import sys
 import nodemgr.cli.demo as demo
 from nodemgr.cli import main
-demo.Stage = functools.partial(demo.Stage, patience_s=5)
+demo.STEP_TIMEOUT_S = 5
 {change}
 sys.exit(main(["demo"]))
 """
