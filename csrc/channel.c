@@ -114,7 +114,9 @@ static bool internet_address(const char *text, struct sockaddr_storage *out, soc
     char host[64];
     uint64_t port;
     const char *colon = strrchr(text, ':');
-    if (colon == NULL || (size_t)(colon - text) >= sizeof host || !nm_number(colon + 1, strlen(colon + 1), &port) || port == 0 || port > 65535)
+    if (colon == NULL || (size_t)(colon - text) >= sizeof host || !nm_number(colon + 1, strlen(colon + 1), &port))
+        return false;
+    if (port == 0 || port > 65535)
         return false;
     nm_copy(host, (size_t)(colon - text) + 1, text);
     memset(out, 0, sizeof *out);

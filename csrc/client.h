@@ -40,9 +40,11 @@ NM_API int nodemgr_poll(int timeout_ms, char *line, size_t size);
 NM_API int nodemgr_cancel(void);    /* gives up waiting: NONE */
 NM_API int nodemgr_release(void);   /* this process leaves the lease: NONE */
 NM_API int nodemgr_state(char *line, size_t size); /* no waiting, no talking */
-NM_API int nodemgr_lease(char *out, size_t size);  /* KEY=value lines: lease, env, gpus, visible, limits, rows, enforced (0: fixed cap over UDP
-                                                      without a ledger shared with others); length or -1 where nothing is held */
-NM_API int nodemgr_ask(const char *what, const char *argument, char *out, size_t size, int timeout_ms); /* length of the JSON, or -1 */
+/* KEY=value lines: lease, task, env, gpus, visible, limits, rows, enforced (0: a fixed cap of this process over UDP, without a
+ * ledger shared with others). Length, or -1 where nothing is held. */
+NM_API int nodemgr_lease(char *out, size_t size);
+/* Length of the JSON in out; or -1, and out says why in one line. */
+NM_API int nodemgr_ask(const char *what, const char *argument, char *out, size_t size, int timeout_ms);
 NM_API void nodemgr_set_waiter(int (*waiter)(void)); /* see nm_client_waiter */
 NM_API void nodemgr_publish_env(const char *name, const char *value); /* value NULL removes */
 

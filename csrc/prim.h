@@ -63,7 +63,7 @@ int nm_thread_start(void *(*body)(void *));     /* detached, all signals blocked
 
 /* -- descriptors -- */
 struct nm_file_id { uint64_t device, inode; };
-int nm_fd_high(int fd);                         /* moves fd to a number >= 100 where possible, never 0..2, close-on-exec; -1: closed, errno */
+int nm_fd_high(int fd);                         /* moves fd to a number >= 40 where possible, never 0..2; -1: it is closed, errno */
 bool nm_fd_id(int fd, struct nm_file_id *id);
 bool nm_fd_is(int fd, const struct nm_file_id *id); /* still the same file? (programs close what they do not know) */
 int64_t nm_fd_size(int fd);                     /* bytes, or -1 */
@@ -78,7 +78,7 @@ int nm_env_publish(const char *name, const char *value); /* value NULL removes; 
 /* -- numbers and text -- */
 bool nm_number(const char *text, size_t length, uint64_t *out); /* decimal digits only, no overflow, not empty */
 size_t nm_copy(char *out, size_t size, const char *text);       /* NUL-terminated, cut; returns the length copied */
-void nm_printable(char *text);                  /* control bytes (C0, DEL, C1 in UTF-8) become '?': another user's command may stand in a reason */
+void nm_printable(char *text);                  /* control bytes (C0, DEL, C1 in UTF-8) become '?': a reason may quote another user */
 
 /* -- the one way to tell the user something -- */
 void nm_say_prepare(void); /* once, early: remembers whether there is a stderr at all (later its number may be a file's of the program) */

@@ -4,7 +4,7 @@
  *
  * TRUTH is one word of shared memory: added to after a reservation stood, taken from before it is given back. So at every
  * instant it is at most what is reserved, and a racer that ever sees more than the ceiling there has found a hole: exit 3.
- * ROUNDS 0: until killed. Prints how many reservations stood and how many were refused. With the LIMITS_FD "private" the threads
+ * ROUNDS 0: until killed. Says "ready" and starts at the end of stdin, so that all start together. Prints how many reservations stood and how many were refused. With the LIMITS_FD "private" the threads
  * race as slots of a ledger without files (for the thread sanitizer).
  */
 #include <inttypes.h>
@@ -107,6 +107,8 @@ int main(int count, char **arguments)
     generation = private_one ? 0 : (uint32_t)atoi(arguments[5]);
     printf("ready\n");
     fflush(stdout);
+    while (getchar() != EOF) /* the start for all */
+        ;
     for (uintptr_t i = 0; i < threads; i++)
         pthread_create(&thread[i], NULL, race, (void *)i);
     for (unsigned i = 0; i < threads; i++)

@@ -47,11 +47,18 @@ def start(racer: Path, ledger: Ledger, truth: int, slot: int, *, generation: int
     fds = (*ledger.fds, truth)
     process = subprocess.Popen(
         [str(racer), *map(str, (*fds, slot, generation, threads, rounds, most_bytes, ceiling_bytes))],
-        pass_fds=fds, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **ENVIRONMENT},
+        pass_fds=fds, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **ENVIRONMENT},
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
+
+
+def go(*racers: subprocess.Popen[str]) -> None:
+    for process in racers:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
 
 
 def figures(process: subprocess.Popen[str]) -> tuple[int, int]:
@@ -63,7 +70,8 @@ def figures(process: subprocess.Popen[str]) -> tuple[int, int]:
 
 
 def test_processes_and_threads_race_exactly(racer: Path, ledger: Ledger, truth: int) -> None:
-    racers = [start(racer, ledger, truth, slot) for slot in range(PROCESSES)]
+    racers = [start(racer, ledger, truth, slot, rounds=10_000) for slot in range(PROCESSES)]
+    go(*racers)
     found = [figures(process) for process in racers]
     assert all(stood > 0 for stood, _ in found)
     assert sum(refused for _, refused in found) > 0, "there was no race at all"
@@ -74,6 +82,7 @@ def test_processes_and_threads_race_exactly(racer: Path, ledger: Ledger, truth: 
 def test_two_that_want_more_than_half_both_get_on(racer: Path, ledger: Ledger, truth: int) -> None:
     """Each refuses the other again and again; neither for ever."""
     racers = [start(racer, ledger, truth, slot, threads=1, rounds=2000, most_bytes=LIMIT_BYTES) for slot in range(2)]
+    go(*racers)
     assert all(stood > 0 for stood, _ in map(figures, racers))
     assert ledger.used(0) == 0
 
@@ -81,7 +90,8 @@ def test_two_that_want_more_than_half_both_get_on(racer: Path, ledger: Ledger, t
 def test_threads_as_slots_of_one_process(racer: Path) -> None:
     """What the thread sanitizer can see whole."""
     command = [str(racer), "private", "0", "0", "0", "0", "4", "3000", str(LIMIT_BYTES // 2), str(LIMIT_BYTES)]
-    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, check=False)
+    environment = {**os.environ, **ENVIRONMENT}
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split()[-1] == "0"
 
@@ -89,6 +99,7 @@ def test_threads_as_slots_of_one_process(racer: Path) -> None:
 def test_the_limit_moves_under_the_race(racer: Path, ledger: Ledger, truth: int) -> None:
     """What stands was judged by one of its values: never beyond the highest."""
     racers = [start(racer, ledger, truth, slot, rounds=2000, ceiling_bytes=2 * LIMIT_BYTES) for slot in range(4)]
+    go(*racers)
     chance = random.Random(3)
     while any(process.poll() is None for process in racers):
         ledger.set_limit(0, chance.randrange(2 * LIMIT_BYTES + 1))
@@ -102,6 +113,7 @@ def test_killed_at_any_moment_and_nobody_is_wedged(racer: Path, ledger: Ledger, 
     generation = [0] * 4
     bystander = start(racer, ledger, truth, 7, rounds=0)
     victims = [start(racer, ledger, truth, slot, rounds=0) for slot in range(4)]
+    go(bystander, *victims)
     for _ in range(24):
         slot = chance.randrange(4)
         victims[slot].kill()
@@ -110,6 +122,7 @@ def test_killed_at_any_moment_and_nobody_is_wedged(racer: Path, ledger: Ledger, 
         assert ledger.slot_used(0, slot) == 0
         ledger.set_slot(slot, generation[slot], SlotState.LIVE)
         victims[slot] = start(racer, ledger, truth, slot, generation=generation[slot], rounds=0)
+        go(victims[slot])
     assert bystander.poll() is None
     for process in (*victims, bystander):
         process.kill()
@@ -120,6 +133,8 @@ def test_killed_at_any_moment_and_nobody_is_wedged(racer: Path, ledger: Ledger, 
     assert ledger.used(0) == 0
     os.pwrite(truth, bytes(8), 0)
     ledger.set_slot(5, 0, SlotState.LIVE)
-    stood, refused = figures(start(racer, ledger, truth, 5, threads=1, rounds=50, most_bytes=LIMIT_BYTES // 4))
+    last = start(racer, ledger, truth, 5, threads=1, rounds=50, most_bytes=LIMIT_BYTES // 4)
+    go(last)
+    stood, refused = figures(last)
     assert stood >= 25
     assert refused == 0

@@ -1,0 +1,209 @@
+/* lease.c: what is held: a grant becomes a lease, with its mapped ledger; see session.h.
+ *
+ * Knows: GRANT's fields, the ledger's files, the leases that this process has had.
+ * Must not know: when anything is said.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "session.h"
+
+#define LEASES 64 /* remembered, for frees of what an earlier one allocated */
+
+static struct nm_lease leases[LEASES];
+
+struct grant {
+    int count;
+    const char *uuid[NM_LIST_MAX];
+    size_t uuid_length[NM_LIST_MAX];
+    uint64_t row[NM_LIST_MAX], limit_bytes[NM_LIST_MAX];
+    bool has_slot;
+    uint64_t slot, generation;
+    char name[65], visible[NM_VISIBLE_BYTES];
+};
+
+static bool read_grant(const struct nm_message *message, struct grant *grant)
+{
+    grant->count = nm_message_names(message, NM_KEY_gpus, grant->uuid, grant->uuid_length);
+    if (nm_message_numbers(message, NM_KEY_rows, grant->row) != grant->count ||
+        nm_message_numbers(message, NM_KEY_limits, grant->limit_bytes) != grant->count || grant->count == 0)
+        return false;
+    for (int i = 0; i < grant->count; i++)
+        if (grant->row[i] >= NM_LEDGER_ROWS || grant->uuid_length[i] >= NM_UUID_BYTES)
+            return false;
+    grant->has_slot = nm_message_has(message, NM_KEY_slot) && !nm_session.channel.udp;
+    grant->slot = nm_message_number(message, NM_KEY_slot, 0);
+    grant->generation = nm_message_number(message, NM_KEY_generation, 0);
+    nm_message_text(message, NM_KEY_lease, grant->name, sizeof grant->name);
+    if (nm_message_text(message, NM_KEY_visible, grant->visible, sizeof grant->visible) < 0)
+        nm_message_text(message, NM_KEY_gpus, grant->visible, sizeof grant->visible);
+    return grant->slot < NM_LEDGER_SLOTS && grant->generation <= 0xffff;
+}
+
+static void close_if(int fd, const struct nm_file_id *id)
+{
+    if (fd >= 0 && nm_fd_is(fd, id))
+        close(fd);
+}
+
+/* Maps the received files, unless they are those that are mapped. An old mapping stays: other threads may be reading it (one per
+ * restart of the manager). Takes the descriptors out of the packet. */
+static bool take_ledger(struct nm_packet *packet)
+{
+    struct nm_file_id limits_id, usage_id;
+    if (packet->fd_count != 2)
+        return nm_session.ledger.limits != NULL && packet->fd_count == 0 && nm_session.state == NODEMGR_HELD;
+    int limits_fd = packet->fds[0], usage_fd = packet->fds[1];
+    bool known = nm_fd_id(limits_fd, &limits_id) && nm_fd_id(usage_fd, &usage_id) && nm_session.ledger.limits != NULL &&
+                 nm_fd_is(nm_session.ledger.limits_fd, &limits_id) && nm_fd_is(nm_session.ledger.usage_fd, &usage_id);
+    struct nm_ledger fresh;
+    if (known)
+        return true; /* the caller closes them */
+    if (nm_ledger_map_client(&fresh, limits_fd, usage_fd) != NM_LEDGER_OK)
+        return false;
+    packet->fd_count = 0;
+    close_if(nm_session.ledger.limits_fd, &nm_session.limits_id);
+    close_if(nm_session.ledger.usage_fd, &nm_session.usage_id);
+    nm_session.ledger = fresh;
+    nm_session.limits_id = limits_id;
+    nm_session.usage_id = usage_id;
+    return true;
+}
+
+/* Over UDP there is no shared memory: a ledger of this process alone, with the granted bytes as fixed caps. */
+static bool make_private_ledger(struct grant *grant, uint32_t number)
+{
+    struct nm_ledger *ledger = &nm_session.private_ledger;
+    if (ledger->limits == NULL && nm_ledger_map_private(ledger) != NM_LEDGER_OK)
+        return false;
+    grant->slot = 0;
+    grant->generation = number & 0xffff;
+    if ((uint32_t)nm_ledger_slot_generation(ledger, 0) != grant->generation || nm_ledger_slots_used(ledger) == 0)
+        nm_ledger_clear_slot(ledger, 0, (uint32_t)(grant->generation - 1) & 0xffff);
+    for (int i = 0; i < grant->count; i++) {
+        char uuid[NM_UUID_BYTES];
+        nm_copy(uuid, grant->uuid_length[i] + 1, grant->uuid[i]);
+        nm_ledger_set_row(ledger, (uint32_t)grant->row[i], uuid, 0);
+        nm_ledger_set_limit(ledger, (uint32_t)grant->row[i], grant->limit_bytes[i]);
+    }
+    nm_ledger_set_slot(ledger, 0, (uint32_t)grant->generation, NM_SLOT_LIVE);
+    return true;
+}
+
+/* The process got another place in the books while it holds memory (they were lost, say): its bytes go there with it. */
+static void carry_over(const struct nm_lease *from, const struct nm_lease *to)
+{
+    if (from->ledger.usage == to->ledger.usage && from->slot == to->slot && from->generation == to->generation)
+        return;
+    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
+        uint64_t bytes = nm_ledger_take(&from->ledger, row, from->slot, from->generation);
+        if (bytes > 0)
+            nm_ledger_charge(&to->ledger, row, to->slot, to->generation, bytes);
+    }
+}
+
+/* Publishes the lease. `again`: the one that is held, confirmed or moved. */
+static void put_lease(const struct grant *grant, const struct nm_ledger *ledger, bool again)
+{
+    const struct nm_lease *before = atomic_load(&nm_session.lease);
+    struct nm_lease *lease = &leases[nm_session.lease_next++ % LEASES];
+    memset(lease, 0, sizeof *lease);
+    lease->number = nm_session.lease_number;
+    lease->slot = (uint32_t)grant->slot;
+    lease->generation = (uint32_t)grant->generation;
+    lease->gpu_count = (uint32_t)grant->count;
+    lease->ledger = *ledger;
+    for (int i = 0; i < grant->count; i++) {
+        nm_copy(lease->gpu[i].uuid, grant->uuid_length[i] + 1, grant->uuid[i]);
+        lease->gpu[i].row = (uint32_t)grant->row[i];
+    }
+    atomic_store(&nm_session.lease, lease);
+    if (again && before != NULL)
+        carry_over(before, lease);
+}
+
+static bool same_lease(const struct grant *grant, const struct nm_ledger *ledger)
+{
+    const struct nm_lease *lease = atomic_load(&nm_session.lease);
+    if (lease == NULL || lease->ledger.limits != ledger->limits || lease->slot != grant->slot || lease->generation != grant->generation ||
+        lease->gpu_count != (uint32_t)grant->count)
+        return false;
+    for (int i = 0; i < grant->count; i++)
+        if (lease->gpu[i].row != grant->row[i])
+            return false;
+    return true;
+}
+
+bool nm_install_grant(struct nm_packet *packet, bool again)
+{
+    struct grant grant;
+    if (!read_grant(&packet->message, &grant)) {
+        nm_copy(nm_session.fault, sizeof nm_session.fault, "it sent a grant that cannot be read");
+        return false;
+    }
+    uint32_t number = again ? nm_session.lease_number : nm_session.lease_number + 1;
+    bool has_ledger = grant.has_slot ? take_ledger(packet) : nm_session.channel.udp && make_private_ledger(&grant, number);
+    if (!has_ledger) {
+        nm_copy(nm_session.fault, sizeof nm_session.fault,
+                "the memory ledger did not come with the grant: no free descriptors, or no memory?");
+        return false;
+    }
+    const struct nm_ledger *ledger = grant.has_slot ? &nm_session.ledger : &nm_session.private_ledger;
+    nm_session.lease_number = number;
+    nm_copy(nm_session.lease_name, sizeof nm_session.lease_name, grant.name);
+    if (nm_message_has(&packet->message, NM_KEY_beat_ms))
+        nm_set_beat(nm_message_number(&packet->message, NM_KEY_beat_ms, 0));
+    if (!again) {
+        nm_wish_visible(&nm_session.request.wish, grant.visible, nm_session.visible);
+        nm_publish_visible(nm_session.visible);
+        nm_session.fence_reason[0] = '\0';
+    }
+    if (!again || !same_lease(&grant, ledger))
+        put_lease(&grant, ledger, again);
+    return true;
+}
+
+void nm_become_lost(const char *reason)
+{
+    const struct nm_lease *lease = atomic_load(&nm_session.lease);
+    if (lease != NULL && lease->ledger.limits_writable != NULL)
+        nm_ledger_set_slot(&nm_session.private_ledger, lease->slot, lease->generation, NM_SLOT_FENCED);
+    atomic_store(&nm_session.lease, NULL);
+    nm_copy(nm_session.fence_reason, sizeof nm_session.fence_reason, reason);
+    nm_become_final(NODEMGR_LOST, reason);
+    nm_say_later(reason);
+}
+
+const struct nm_lease *nm_lease_numbered(uint32_t number)
+{
+    for (uint32_t back = 1; back <= LEASES && back <= nm_session.lease_next - nm_session.lease_first; back++) {
+        const struct nm_lease *lease = &leases[(nm_session.lease_next - back) % LEASES];
+        if (lease->number == number)
+            return lease;
+    }
+    return NULL;
+}
+
+const struct nm_lease *nm_client_lease(void)
+{
+    const struct nm_lease *lease = atomic_load_explicit(&nm_session.lease, memory_order_acquire);
+    return lease != NULL && !nm_forked() ? lease : NULL;
+}
+
+int nm_client_row(const struct nm_lease *lease, const char *uuid)
+{
+    for (uint32_t i = 0; lease != NULL && i < lease->gpu_count; i++)
+        if (strcmp(lease->gpu[i].uuid, uuid) == 0)
+            return (int)lease->gpu[i].row;
+    return -1;
+}
+
+bool nm_holds_memory(const struct nm_lease *lease)
+{
+    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++)
+        if (nm_ledger_slot_used(&lease->ledger, row, lease->slot) > 0)
+            return true;
+    return false;
+}

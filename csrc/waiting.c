@@ -1,0 +1,42 @@
+/* waiting.c: the waiting line, where there is no Python to write it.
+ *
+ * Knows: the client's states and its line. Must not know: how they come about.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "session.h"
+
+static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t since_ns)
+{
+    char text[NM_LINE_BYTES + 32];
+    if (nm_say_terminal()) {
+        snprintf(text, sizeof text, "%s (%llu s)", line, (unsigned long long)((nm_now_ns() - since_ns) / NM_SECOND));
+        nm_say_over(text);
+    } else if (strcmp(line, shown) != 0) {
+        nm_say("%s", line);
+    }
+    nm_copy(shown, NM_LINE_BYTES, line);
+}
+
+int nm_client_acquire_blocking(void)
+{
+    char line[NM_LINE_BYTES], shown[NM_LINE_BYTES] = "";
+    uint64_t since_ns = nm_now_ns();
+    int state = nodemgr_begin(-1, -1, -1, NULL);
+    for (;;) {
+        state = nodemgr_poll(500, line, sizeof line);
+        nm_enter();
+        bool goes_on = nm_underway();
+        nm_leave();
+        if (!goes_on)
+            break;
+        if (line[0] != '\0')
+            show_waiting(line, shown, since_ns);
+    }
+    if (shown[0] != '\0' && nm_say_terminal())
+        nm_say_over("");
+    if (state == NODEMGR_DENIED || state == NODEMGR_NO_MANAGER || (state == NODEMGR_CPU && !nm_session.request.wish.cpu))
+        nm_say("%s", line);
+    return state;
+}
