@@ -91,8 +91,8 @@ typedef enum {
 typedef struct nm_context nm_context;
 
 typedef struct {
-    uint32_t type;
-    uint32_t serial;     /* unique in the process; what cuStreamGetId and its kin answer */
+    _Atomic uint32_t type;   /* these two are read without the mutex, by whoever holds a handle */
+    _Atomic uint32_t serial; /* unique in the process; what cuStreamGetId and its kin answer */
     nm_link link;        /* in the owner's list: a context's, a graph's, a module's */
     nm_context *context; /* NULL where the object belongs to the process */
 } nm_object;
@@ -103,7 +103,7 @@ struct nm_context {
     int ordinal; /* what the program calls that device */
     unsigned flags;
     bool primary;
-    bool active;
+    _Atomic bool active;
     int retained;
     uint32_t losses; /* of the device when this was made: another number now means broken for ever */
     uint64_t implicit_bytes;

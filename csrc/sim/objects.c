@@ -11,9 +11,9 @@ enum { OBJECT_COUNT = 1 << 20 };
 
 static struct {
     char *base;
-    uint32_t room;   /* objects that fit */
-    uint32_t used;   /* objects ever handed out */
-    nm_link *unused; /* through link.next */
+    uint32_t room;         /* objects that fit */
+    _Atomic uint32_t used; /* objects ever handed out */
+    nm_link *unused;       /* through link.next */
 } arena;
 
 static bool arena_open(void) {
@@ -29,7 +29,11 @@ static bool arena_open(void) {
     return false;
 }
 
-void nm_objects_reset(void) { memset(&arena, 0, sizeof arena); }
+void nm_objects_reset(void) {
+    arena.base = NULL;
+    arena.used = 0;
+    arena.unused = NULL;
+}
 
 void *nm_object_new(nm_type type, nm_context *context) {
     if (!arena_open()) return NULL;
@@ -42,10 +46,10 @@ void *nm_object_new(nm_type type, nm_context *context) {
     } else {
         return NULL;
     }
-    memset(object, 0, NM_OBJECT_BYTES);
-    object->type = type;
-    object->serial = ++nm_the_driver.serial;
+    memset((char *)object + offsetof(nm_object, link), 0, NM_OBJECT_BYTES - offsetof(nm_object, link));
+    atomic_store(&object->serial, ++nm_the_driver.serial);
     object->context = context;
+    atomic_store(&object->type, type);
     if (context) nm_list_add(&context->objects, &object->link);
     return object;
 }
