@@ -265,7 +265,7 @@ static int refuse(struct pool *pool, uint64_t bytes)
     return nm_charge_refusal(&charge);
 }
 
-static int allocate_in(const struct request *request, struct pool *pool)
+static int allocate_in(const struct request *request, struct pool *pool, int row)
 {
     if (!begin(pool, request->bytes) && !begin_after_trim(pool, request->bytes))
         return refuse(pool, request->bytes);
@@ -281,7 +281,7 @@ static int allocate_in(const struct request *request, struct pool *pool)
         atomic_store(&freed, true); /* the stream may not have got there yet */
         return refuse(pool, request->bytes);
     }
-    nm_charge_keep(&(struct nm_charge){.row = pool->charge.row}, NM_BLOCK_POOLED, *request->address, (uint64_t)(pool - pools));
+    nm_charge_keep(&(struct nm_charge){.row = row}, NM_BLOCK_POOLED, *request->address, (uint64_t)(pool - pools));
     return result;
 }
 
@@ -313,7 +313,7 @@ static int allocate(const struct request *request)
     if (nothing.row < 0)
         return ask_driver(request);
     struct pool *pool = join(handle, device, nothing.row);
-    return pool != NULL ? allocate_in(request, pool) : OUT_OF_MEMORY;
+    return pool != NULL ? allocate_in(request, pool, nothing.row) : OUT_OF_MEMORY;
 }
 
 int nm_hook_cuMemAllocAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_stream stream)

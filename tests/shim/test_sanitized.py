@@ -1,0 +1,53 @@
+"""The library itself under the sanitizers, preloaded into racing programs.
+
+Without the part that answers dlsym: a sanitizer's runtime calls that before it can watch anything.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.client_c.compiled import CSRC, ENVIRONMENT, compile_c
+from tests.shim.world import MIB, World
+
+RUNTIMES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
+
+
+EARLY = ("linker.c", "interpose.c")
+
+
+def sanitized_library(directory: Path, sanitizer: str) -> Path:
+    objects = [compile_c(directory / f"{name}.o", [name], "-c", "-fPIC", "-fvisibility=hidden") for name in EARLY]
+    sources = sorted(source for source in CSRC.glob("*.c") if source.name not in EARLY)
+    shared = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
+    return compile_c(directory / "libnodemgr.so", [*sources, *objects], *shared, sanitizer=sanitizer)
+
+
+def runtime(name: str) -> str:
+    path = subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+    return str(Path(path).resolve())
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_racing_threads_and_processes(sanitizer: str, make_world: Callable[..., World], tmp_path: Path) -> None:
+    library = sanitized_library(tmp_path, sanitizer)
+    racers = compile_c(tmp_path / "racers", [Path(__file__).parent / "racers.c"], sanitizer=sanitizer)
+    env = make_world(limit=256 * MIB)
+    preload = ":".join([*map(runtime, RUNTIMES[sanitizer]), str(library)])
+    environ = {**env.environment(), **ENVIRONMENT, "LD_PRELOAD": preload}
+    running = [
+        subprocess.Popen([racers, "3", "400", str(seed)], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for seed in range(2)
+    ]
+    for process in running:
+        stdout, stderr = process.communicate(timeout=100)
+        assert process.returncode == 0, stderr
+        assert int(stdout.split()[0]) > 0
+        assert [line for line in stderr.splitlines() if not line.startswith("nodemgr: out of GPU memory")] == []
+    assert 0 < env.peak() <= 256 * MIB
+    env.manager.await_no_seats()
+    env.agree(0)
