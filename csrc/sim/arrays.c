@@ -266,6 +266,36 @@ NM_CU cuExternalMemoryGetMappedMipmappedArray(nm_cu_mipmapped_array *out, nm_cu_
     return create(out, &desc->array_desc, NM_MIPMAP, clamped_levels(&desc->array_desc, desc->num_levels), true);
 }
 
+/* ---- textures and surfaces: views of memory that somebody else holds ---------------------------------------------------- */
+
+static nm_cu_result create_view(uint64_t *out, const void *resource) {
+    nm_context *context;
+    nm_cu_result result = nm_use_current(&context);
+    if (result != NM_CUDA_SUCCESS) return result;
+    if (!out || !resource) return NM_CUDA_ERROR_INVALID_VALUE;
+    NM_LOCK();
+    *out = (uintptr_t)nm_object_new(NM_VIEW, context);
+    NM_UNLOCK();
+    return *out ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static nm_cu_result destroy_view(uint64_t handle) {
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    NM_LOCK();
+    nm_object *view = nm_object_of((void *)(uintptr_t)handle, NM_VIEW);
+    if (view) nm_object_free(view);
+    NM_UNLOCK();
+    return view ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
+}
+
+NM_CU cuTexObjectCreate(uint64_t *out, const void *resource, const void *texture, const void *view) {
+    (void)view;
+    return texture ? create_view(out, resource) : NM_CUDA_ERROR_INVALID_VALUE;
+}
+NM_CU cuTexObjectDestroy(uint64_t handle) { return destroy_view(handle); }
+NM_CU cuSurfObjectCreate(uint64_t *out, const void *resource) { return create_view(out, resource); }
+NM_CU cuSurfObjectDestroy(uint64_t handle) { return destroy_view(handle); }
+
 /* ---- sparse arrays ------------------------------------------------------------------------------------------ */
 
 /* Which part of the array an order is about: two orders about the same part have the same key. */

@@ -86,6 +86,8 @@ typedef enum {
     NM_GRAPH,
     NM_GRAPH_NODE,
     NM_GRAPH_EXEC,
+    NM_USER_OBJECT,
+    NM_VIEW,
 } nm_type;
 
 typedef struct nm_context nm_context;

@@ -137,6 +137,29 @@ NM_CU cuStreamWaitEvent(nm_cu_stream handle, nm_cu_event event_handle, unsigned 
 }
 NM_PER_THREAD(cuStreamWaitEvent, "_ptsz");
 
+/* Attributes are hints to hardware: whatever is set is thanked for, and zero is what is read. */
+enum { STREAM_ATTRIBUTE_BYTES = 64 };
+
+NM_CU cuStreamGetAttribute(nm_cu_stream handle, int which, void *out) {
+    (void)which;
+    nm_cu_result result = cuStreamQuery(handle);
+    if (result != NM_CUDA_SUCCESS) return result;
+    if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
+    memset(out, 0, STREAM_ATTRIBUTE_BYTES);
+    return NM_CUDA_SUCCESS;
+}
+NM_PER_THREAD(cuStreamGetAttribute, "_ptsz");
+NM_CU cuStreamSetAttribute(nm_cu_stream handle, int which, const void *value) {
+    (void)which;
+    return value ? cuStreamQuery(handle) : NM_CUDA_ERROR_INVALID_VALUE;
+}
+NM_PER_THREAD(cuStreamSetAttribute, "_ptsz");
+NM_CU cuStreamCopyAttributes(nm_cu_stream to, nm_cu_stream from) {
+    nm_cu_result result = cuStreamQuery(to);
+    return result == NM_CUDA_SUCCESS ? cuStreamQuery(from) : result;
+}
+NM_PER_THREAD(cuStreamCopyAttributes, "_ptsz");
+
 /* Called at once, on the caller's thread: the stream has nothing left to do before it. */
 typedef void (*stream_callback)(nm_cu_stream, nm_cu_result, void *);
 typedef void (*host_function)(void *);
@@ -211,6 +234,32 @@ NM_CU cuEventRecordWithFlags(nm_cu_event handle, nm_cu_stream stream, unsigned f
     return flags > 1 ? NM_CUDA_ERROR_INVALID_VALUE : cuEventRecord(handle, stream);
 }
 NM_PER_THREAD(cuEventRecordWithFlags, "_ptsz");
+
+/* Of a whole context: whatever its streams were asked for is done. */
+static nm_cu_result record_in(const nm_context *context, nm_cu_event handle) {
+    if (!context) return NM_CUDA_ERROR_INVALID_CONTEXT;
+    event *recorded = nm_object_of(handle, NM_EVENT);
+    if (!recorded) return NM_CUDA_ERROR_INVALID_HANDLE;
+    recorded->recorded = true;
+    recorded->at_ns = now_ns();
+    return nm_context_state(context);
+}
+static nm_cu_result wait_in(const nm_context *context, nm_cu_event handle) {
+    if (!context) return NM_CUDA_ERROR_INVALID_CONTEXT;
+    return nm_object_of(handle, NM_EVENT) ? nm_context_state(context) : NM_CUDA_ERROR_INVALID_HANDLE;
+}
+NM_CU cuCtxRecordEvent(nm_cu_context context, nm_cu_event handle) {
+    return nm_is_ready() ? record_in(nm_object_of(context, NM_CONTEXT), handle) : NM_CUDA_ERROR_NOT_INITIALIZED;
+}
+NM_CU cuCtxWaitEvent(nm_cu_context context, nm_cu_event handle) {
+    return nm_is_ready() ? wait_in(nm_object_of(context, NM_CONTEXT), handle) : NM_CUDA_ERROR_NOT_INITIALIZED;
+}
+NM_CU cuGreenCtxRecordEvent(void *green, nm_cu_event handle) {
+    return nm_is_ready() ? record_in(nm_green_view(green), handle) : NM_CUDA_ERROR_NOT_INITIALIZED;
+}
+NM_CU cuGreenCtxWaitEvent(void *green, nm_cu_event handle) {
+    return nm_is_ready() ? wait_in(nm_green_view(green), handle) : NM_CUDA_ERROR_NOT_INITIALIZED;
+}
 
 NM_CU cuEventQuery(nm_cu_event handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;

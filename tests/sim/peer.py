@@ -441,6 +441,53 @@ def destroy_stream(stream):
     do("cuStreamDestroy_v2", stream)
 
 
+def create_event():
+    return got(c_void_p, "cuEventCreate", 0)
+
+
+def elapsed_ms(start, end):
+    return got(ctypes.c_float, "cuEventElapsedTime", start, end)
+
+
+def out_of(name, handle):
+    """The first eight bytes of what such a getter writes about a handle."""
+    out = (c_uint64 * 16)()
+    do(name, handle, byref(out))
+    return out[0]
+
+
+def called_back(name, *arguments):
+    """How often the program's function was called by the time that the driver's returned."""
+    calls = []
+    function = ctypes.CFUNCTYPE(None, c_void_p)(calls.append)
+    _kept.append(function)
+    do(name, *(function if argument == "function" else argument for argument in arguments))
+    return len(calls)
+
+
+def user_object(references):
+    """[handle, a list that grows when the object is destroyed]: the list's number, for `destroyed`."""
+    calls = []
+    function = ctypes.CFUNCTYPE(None, c_void_p)(calls.append)
+    _kept.append(function)
+    _kept.append(calls)
+    return [got(c_void_p, "cuUserObjectCreate", 77, function, references, 1), len(_kept) - 1]
+
+
+def destroyed(number):
+    return _kept[number]
+
+
+def view(name):
+    """A texture or surface object of something."""
+    something = (c_ubyte * 256)()
+    more = [byref(something), None] if name == "cuTexObjectCreate" else []
+    return got(c_uint64, name, byref(something), *more)
+
+
+_kept = []  # what the driver may still call
+
+
 # ---- graphs ----------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +103,19 @@ def test_errors_have_names_and_words(client: Client) -> None:
 def test_a_stub_says_that_it_is_one(client: Client) -> None:
     with pytest.raises(Exception, match="NOT_SUPPORTED"):
         client.do("cuTexRefCreate", 0)
+
+
+def test_a_preloaded_library_does_not_get_between_the_driver_and_itself(tmp_path: Path) -> None:
+    """A shim exports the driver's names. What the driver refers to by them must stay its own."""
+    source, library = tmp_path / "shim.c", tmp_path / "shim.so"
+    hooked = ("cuMemAlloc_v2", "cuMemAllocAsync", "cuMemcpyHtoD_v2", "cuStreamQuery")
+    source.write_text("".join(f"int {name}(void) {{ return 77; }}\n" for name in hooked))
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=60)
+    with simulator.create(tmp_path / "n", 1, GIB) as node, Client(node.environment() | {"LD_PRELOAD": str(library)}) as client:
+        client.ready()
+        for name in hooked[:2]:
+            base = name.removesuffix("_v2")
+            assert client.look_up(base, 12000) == [SUCCESS, FOUND, client.symbol(name)]
+        client.alloc_async(1, 0, "_ptsz")
+        client.put(client.alloc(16), "x")
+        client.do("cuStreamSynchronize", 0)
