@@ -390,9 +390,7 @@ def test_without_the_shim_a_framework_gets_the_grant_as_its_own_limit(node: Mana
     assert ended(start(alice, share, shim=False))[0] == 0.25
 
 
-def test_pytorch_and_tensorflow_load_under_the_shim_and_take_no_gpu_until_devices_are_listed(
-    node: Manager, start: Start, alice: str
-) -> None:
+def test_pytorch_and_tensorflow_take_a_gpu_when_devices_are_listed_and_not_before(node: Manager, start: Start, alice: str) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     node.quota(alice, 2)
@@ -403,9 +401,16 @@ def test_pytorch_and_tensorflow_load_under_the_shim_and_take_no_gpu_until_device
         cuda = tf.sysconfig.get_build_info()["is_cuda_build"]
         print(json.dumps([torch.cuda.is_available(), torch.ones(2).sum().item(), cuda]), flush=True)
         sys.stdin.readline()
-        tf.config.list_physical_devices()
+        os.environ["NODEMGR_GPUS"] = "3"
+        try:
+            tf.config.list_physical_devices()
+            refusal = ""
+        except RuntimeError as error:
+            refusal = str(error)
+        os.environ["NODEMGR_GPUS"] = "2"
+        cpus = len(tf.config.list_physical_devices("CPU"))
         total = int(tf.reduce_sum(tf.constant([1, 2])))
-        print(json.dumps([total, os.environ.get("CUDA_VISIBLE_DEVICES", "").count("GPU-")]), flush=True)
+        print(json.dumps([refusal, cpus, total, os.environ.get("CUDA_VISIBLE_DEVICES", "").count("GPU-")]), flush=True)
         """,
         real=True,
         TF_CPP_MIN_LOG_LEVEL="3",
@@ -415,7 +420,9 @@ def test_pytorch_and_tensorflow_load_under_the_shim_and_take_no_gpu_until_device
     assert (available, total) == (False, 2.0)
     assert asked(node, alice) == []
     stdout, stderr = program.communicate("\n", timeout=100)
-    assert json.loads(stdout) == [3, 2 if cuda else 0]
+    refusal, *rest = json.loads(stdout)
+    assert refusal.startswith("nodemgr: 3 GPUs" if cuda else "")
+    assert rest == [1, 3, 2 if cuda else 0]
     assert "nodemgr" not in stderr
 
 

@@ -1,9 +1,8 @@
-"""The real PyTorch and TensorFlow, as they are installed, through the hook; PyTorch's CPU build with the CUDA build's functions."""
+"""The real PyTorch, as it is installed, through the hook; its CPU build with the CUDA build's functions. (With the real client, and
+TensorFlow: test_end_to_end.py.)"""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -129,55 +128,6 @@ def test_workers_of_a_data_loader_ask_for_nothing_and_belong_to_the_task(world: 
     )
     assert child.seen == [True] * 4
     assert asked(child.log) == []
-
-
-def test_the_ranks_of_torchrun_are_one_task(world: World) -> None:
-    program = world.directory / "rank.py"
-    program.write_text(
-        "import json, os, sys, torch, torch_cuda_build\n"
-        "torch_cuda_build.install(torch)\n"
-        "sys.modules['_nodemgr_client_plugin.adapters.torch'].adapt(torch)\n"
-        "torch.cuda.init()\n"
-        "seen = [os.environ['NODEMGR_TASK'], os.environ['LOCAL_WORLD_SIZE'], torch.cuda.device_count()]\n"
-        "open(f'rank{os.environ[\"RANK\"]}.json', 'w').write(json.dumps(seen))\n"
-    )
-    world.environ["OMP_NUM_THREADS"] = "1"
-    child = world.run(
-        "import sys, torch.distributed.run as launcher\n"
-        f"launcher.main(['--standalone', '--local-addr', '127.0.0.1', '--nproc-per-node', '2', {str(program)!r}])\n"
-        "import json, os; print(json.dumps(os.environ['NODEMGR_TASK']))"
-    )
-    assert child.returncode == 0, child.stderr
-    ranks = [json.loads((world.directory / f"rank{rank}.json").read_text()) for rank in (0, 1)]
-    assert ranks == [[child.seen, "2", 2]] * 2
-
-
-@pytest.mark.skipif(sys.version_info < (3, 9), reason="TensorFlow needs a later Python")
-def test_tensorflow_lists_devices_with_a_lease(world: World) -> None:
-    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
-    world.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    world.script["requests"] = [DENIED, HELD]
-    child = world.run(
-        """
-        import json, os, tensorflow as tf
-        build = tf.sysconfig.get_build_info()["is_cuda_build"]
-        refused = None
-        try:
-            tf.config.list_physical_devices()
-        except RuntimeError as error:
-            refused = str(error)
-        cpus = tf.config.list_physical_devices("CPU")
-        total = int(tf.reduce_sum(tf.constant([1, 2, 3])))
-        print(json.dumps([build, refused, len(cpus), total, os.environ["TF_FORCE_GPU_ALLOW_GROWTH"]]))
-        """
-    )
-    build, refused, cpus, total, growth = child.seen
-    assert (cpus, total, growth) == (1, 6, "true")
-    if build:
-        assert refused == "nodemgr: over quota: alice may hold 2 GPUs"
-        assert asked(child.log) == ["begin", "begin"]
-    else:
-        assert asked(child.log) == []
 
 
 def test_the_stand_in_has_the_originals_names() -> None:

@@ -140,8 +140,7 @@ def tasks(node: Manager, env: str) -> list[dict[str, Any]]:
     return [task for task in node.status()["tasks"] if task["env"] == env]
 
 
-@pytest.mark.parametrize("shim", [True, False], ids=["shim", "no shim"])
-@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize(("framework", "shim"), [("torch", True), ("jax", False)], ids=["torch", "jax, no shim"])
 def test_the_wait_is_in_the_cell_and_interrupt_ends_it(node: Manager, envs, hold_all, open_notebook, framework: str, shim: bool) -> None:
     alice, bob = envs
     holding = hold_all(bob)
