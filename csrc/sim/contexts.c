@@ -51,7 +51,7 @@ static nm_context *usable(nm_cu_context handle) {
 /* ---- birth and death ------------------------------------------------------------------------------------- */
 
 static void count_context(const nm_context *context, int change) {
-    atomic_fetch_add(&nm_device(context->device)->contexts[nm_the_driver.node.slot], (uint32_t)change);
+    atomic_fetch_add(&nm_device(context->device)->account[nm_the_driver.node.slot].contexts, (uint32_t)change);
 }
 
 static nm_cu_result charge_implicit(nm_context *context, uint64_t bytes) {

@@ -195,13 +195,14 @@ int nm_sim_read_processes(nm_sim_handle *handle, uint32_t index, nm_sim_process_
     *count = 0;
     for (int slot = 0; slot < (int)atomic_load(&handle->node.state->slots_high); slot++) {
         int pid = nm_sim_node_owner(&handle->node, slot);
-        uint64_t used = nm_sim_share_bytes(&device->memory_share[slot]);
-        uint32_t contexts = atomic_load(&device->contexts[slot]);
+        nm_sim_account *account = &device->account[slot];
+        uint64_t used = nm_sim_account_bytes(account);
+        uint32_t contexts = atomic_load(&account->contexts);
         if (pid == 0 || (used == 0 && contexts == 0)) continue;
         if (*count < room) {
             out[*count] = (nm_sim_process_books){.pid = pid, .contexts = contexts, .used_bytes = used};
             for (int kind = 0; kind < NM_SIM_KIND_COUNT; kind++)
-                out[*count].kind_bytes[kind] = atomic_load(&device->kind_bytes[kind][slot]);
+                out[*count].kind_bytes[kind] = atomic_load(&account->kind_bytes[kind]);
         }
         ++*count;
     }

@@ -136,9 +136,9 @@ static void raise_peak(nm_sim_tally *tally, uint64_t bytes) {
 }
 
 /* Sees to it that the operation in `word`, a value that the tally had, is in the books of the slot that made it. */
-static void settle(nm_sim_tally *tally, nm_sim_share shares[], uint64_t word) {
+static void settle(nm_sim_tally *tally, nm_sim_account accounts[], nm_sim_which which, uint64_t word) {
     raise_peak(tally, word >> 24);
-    nm_sim_share *share = &shares[(word >> 14) & (NM_SIM_SLOTS - 1)];
+    nm_sim_share *share = &accounts[(word >> 14) & (NM_SIM_SLOTS - 1)].share[which];
     uint64_t sequence = word & SEQUENCE_MASK;
     uint64_t announced = atomic_load(&share->announced);
     uint64_t applied = atomic_load(&share->applied);
@@ -149,31 +149,31 @@ static void settle(nm_sim_tally *tally, nm_sim_share shares[], uint64_t word) {
 }
 
 /* Adds delta to the tally on behalf of `slot`, whose owner, or only reaper, the caller is. False: above the limit. */
-static bool add(nm_sim_tally *tally, nm_sim_share shares[], int slot, int64_t delta, uint64_t limit) {
-    nm_sim_share *share = &shares[slot];
+static bool add(nm_sim_tally *tally, nm_sim_account accounts[], nm_sim_which which, int slot, int64_t delta, uint64_t limit) {
+    nm_sim_share *share = &accounts[slot].share[which];
     uint64_t sequence = (atomic_load(&share->applied) + 1) & SEQUENCE_MASK;
     atomic_store_explicit(&share->announced, ((uint64_t)delta << 14) | sequence, memory_order_release);
     uint64_t word = atomic_load(&tally->word), next;
     do {
-        settle(tally, shares, word);
+        settle(tally, accounts, which, word);
         uint64_t sum = (word >> 24) + (uint64_t)delta;
         if (delta > 0 && sum > limit) return false; /* the announcement stays: without its word it means nothing */
         next = (sum << 24) | ((uint64_t)slot << 14) | sequence;
     } while (!atomic_compare_exchange_weak(&tally->word, &word, next));
-    settle(tally, shares, next);
+    settle(tally, accounts, which, next);
     return true;
 }
 
 /* Takes out of the tally whatever a slot without a living owner has in it. */
-static void drain(nm_sim_tally *tally, nm_sim_share shares[], int slot) {
-    settle(tally, shares, atomic_load(&tally->word));
-    uint64_t bytes = nm_sim_share_bytes(&shares[slot]);
-    if (bytes > 0) add(tally, shares, slot, -(int64_t)bytes, 0);
+static void drain(nm_sim_tally *tally, nm_sim_account accounts[], nm_sim_which which, int slot) {
+    settle(tally, accounts, which, atomic_load(&tally->word));
+    uint64_t bytes = atomic_load(&accounts[slot].share[which].applied) >> 14;
+    if (bytes > 0) add(tally, accounts, which, slot, -(int64_t)bytes, 0);
 }
 
 void nm_sim_node_settle(nm_sim_node *node, int index) {
     nm_sim_device *device = &node->state->device[index];
-    settle(&device->memory, device->memory_share, atomic_load(&device->memory.word));
+    settle(&device->memory, device->account, NM_SIM_IN_MEMORY, atomic_load(&device->memory.word));
 }
 
 /* ---- slots ----------------------------------------------------------------------------------------------- */
@@ -197,10 +197,12 @@ static void clear_slot(nm_sim_state *state, int slot) {
     uint32_t group = atomic_load(&state->slot_group[slot]);
     for (uint32_t index = 0; index < state->device_count; index++) {
         nm_sim_device *device = &state->device[index];
-        if (group > 0 && group <= NM_SIM_GROUPS) drain(&device->group[group - 1], device->group_share, slot);
-        drain(&device->memory, device->memory_share, slot);
-        for (int kind = 0; kind < NM_SIM_KIND_COUNT; kind++) atomic_store(&device->kind_bytes[kind][slot], 0);
-        atomic_store(&device->contexts[slot], 0);
+        nm_sim_account *account = &device->account[slot];
+        bool grouped = group > 0 && group <= NM_SIM_GROUPS;
+        if (grouped) drain(&device->group[group - 1], device->account, NM_SIM_IN_GROUP, slot);
+        drain(&device->memory, device->account, NM_SIM_IN_MEMORY, slot);
+        for (int kind = 0; kind < NM_SIM_KIND_COUNT; kind++) atomic_store(&account->kind_bytes[kind], 0);
+        atomic_store(&account->contexts, 0);
     }
     atomic_store(&state->slot_group[slot], 0);
     atomic_store(&state->slot_taken[slot], 0);
@@ -262,22 +264,24 @@ static nm_sim_tally *group_tally(nm_sim_node *node, nm_sim_device *device, nm_si
 
 bool nm_sim_node_charge(nm_sim_node *node, int index, nm_sim_kind kind, uint64_t bytes) {
     nm_sim_device *device = &node->state->device[index];
+    nm_sim_account *accounts = device->account;
     uint64_t capacity = nm_sim_capacity(node->state);
     if (bytes > capacity) return false;
-    if (!add(&device->memory, device->memory_share, node->slot, (int64_t)bytes, capacity)) {
+    if (!add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, (int64_t)bytes, capacity)) {
         nm_sim_node_reap(node);
-        if (!add(&device->memory, device->memory_share, node->slot, (int64_t)bytes, capacity)) return false;
+        if (!add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, (int64_t)bytes, capacity)) return false;
     }
     nm_sim_tally *group = group_tally(node, device, kind);
-    if (group) add(group, device->group_share, node->slot, (int64_t)bytes, UINT64_MAX);
-    atomic_fetch_add(&device->kind_bytes[kind][node->slot], bytes);
+    if (group) add(group, accounts, NM_SIM_IN_GROUP, node->slot, (int64_t)bytes, UINT64_MAX);
+    atomic_fetch_add(&accounts[node->slot].kind_bytes[kind], bytes);
     return true;
 }
 
 void nm_sim_node_give_back(nm_sim_node *node, int index, nm_sim_kind kind, uint64_t bytes) {
     nm_sim_device *device = &node->state->device[index];
+    nm_sim_account *accounts = device->account;
     nm_sim_tally *group = group_tally(node, device, kind);
-    atomic_fetch_sub(&device->kind_bytes[kind][node->slot], bytes);
-    if (group) add(group, device->group_share, node->slot, -(int64_t)bytes, UINT64_MAX);
-    add(&device->memory, device->memory_share, node->slot, -(int64_t)bytes, UINT64_MAX);
+    atomic_fetch_sub(&accounts[node->slot].kind_bytes[kind], bytes);
+    if (group) add(group, accounts, NM_SIM_IN_GROUP, node->slot, -(int64_t)bytes, UINT64_MAX);
+    add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, -(int64_t)bytes, UINT64_MAX);
 }

@@ -67,6 +67,14 @@ typedef struct {
     _Atomic uint64_t applied;
 } nm_sim_share;
 
+/* A slot's books on one device, in cache lines of their own. Capacity rests on the shares; the rest is for readers. */
+typedef enum { NM_SIM_IN_MEMORY, NM_SIM_IN_GROUP, NM_SIM_SHARE_COUNT } nm_sim_which;
+typedef struct {
+    _Alignas(128) nm_sim_share share[NM_SIM_SHARE_COUNT];
+    _Atomic uint64_t kind_bytes[NM_SIM_KIND_COUNT];
+    _Atomic uint32_t contexts;
+} nm_sim_account;
+
 typedef struct {
     unsigned char uuid[16];
     uint32_t pci_bus;
@@ -78,10 +86,7 @@ typedef struct {
     };
     nm_sim_tally memory;
     nm_sim_tally group[NM_SIM_GROUPS];
-    nm_sim_share memory_share[NM_SIM_SLOTS];
-    nm_sim_share group_share[NM_SIM_SLOTS];
-    _Atomic uint64_t kind_bytes[NM_SIM_KIND_COUNT][NM_SIM_SLOTS]; /* for readers; capacity rests on `memory` alone */
-    _Atomic uint32_t contexts[NM_SIM_SLOTS];
+    nm_sim_account account[NM_SIM_SLOTS];
 } nm_sim_device;
 
 typedef struct {
@@ -150,7 +155,9 @@ int nm_sim_node_owner(const nm_sim_node *node, int slot);
 
 static inline uint64_t nm_sim_capacity(const nm_sim_state *state) { return state->memory_bytes - state->reserved_bytes; }
 static inline uint64_t nm_sim_tally_bytes(nm_sim_tally *tally) { return atomic_load(&tally->word) >> 24; }
-static inline uint64_t nm_sim_share_bytes(nm_sim_share *share) { return atomic_load(&share->applied) >> 14; }
+static inline uint64_t nm_sim_account_bytes(nm_sim_account *account) {
+    return atomic_load(&account->share[NM_SIM_IN_MEMORY].applied) >> 14;
+}
 
 /* The key of a group's name (FNV-1a, never 0). */
 uint64_t nm_sim_group_key(const char *name);

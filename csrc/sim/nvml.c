@@ -352,12 +352,12 @@ static unsigned list_processes(int index, nm_nvml_process_info_v2 out[NM_SIM_SLO
     nm_sim_node_reap(&node);
     nm_sim_node_settle(&node, index);
     for (int slot = 0; slot < (int)atomic_load(&node.state->slots_high); slot++) {
-        if (atomic_load(&device->contexts[slot]) == 0) continue;
+        if (atomic_load(&device->account[slot].contexts) == 0) continue;
         int pid = nm_sim_node_owner(&node, slot);
         if (pid <= 0) continue;
         out[count++] = (nm_nvml_process_info_v2){
             .pid = (unsigned)pid,
-            .used_gpu_memory = nm_sim_share_bytes(&device->memory_share[slot]),
+            .used_gpu_memory = nm_sim_account_bytes(&device->account[slot]),
             .gpu_instance_id = UINT32_MAX,
             .compute_instance_id = UINT32_MAX,
         };

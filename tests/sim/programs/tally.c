@@ -18,35 +18,41 @@ enum { DEAD = 3, OTHER = 7, THIRD = 9, LIMIT = 1000 };
     } while (0)
 
 static nm_sim_tally tally;
-static nm_sim_share shares[NM_SIM_SLOTS];
+static nm_sim_account accounts[NM_SIM_SLOTS];
+
+static bool change(int slot, int64_t delta, uint64_t limit) {
+    return add(&tally, accounts, NM_SIM_IN_MEMORY, slot, delta, limit);
+}
+static void drain_dead(void) { drain(&tally, accounts, NM_SIM_IN_MEMORY, DEAD); }
+static uint64_t bytes_of(int slot) { return nm_sim_account_bytes(&accounts[slot]); }
 
 static void begin(void) {
     memset(&tally, 0, sizeof tally);
-    memset(shares, 0, sizeof shares);
-    HOLDS(add(&tally, shares, DEAD, 100, LIMIT));
-    HOLDS(add(&tally, shares, OTHER, 200, LIMIT));
+    memset(accounts, 0, sizeof accounts);
+    HOLDS(change(DEAD, 100, LIMIT));
+    HOLDS(change(OTHER, 200, LIMIT));
 }
 
 /* An operation's first step. */
 static uint64_t announce(int slot, int64_t delta) {
-    uint64_t sequence = (atomic_load(&shares[slot].applied) + 1) & SEQUENCE_MASK;
-    atomic_store(&shares[slot].announced, ((uint64_t)delta << 14) | sequence);
+    uint64_t sequence = (atomic_load(&accounts[slot].share[NM_SIM_IN_MEMORY].applied) + 1) & SEQUENCE_MASK;
+    atomic_store(&accounts[slot].share[NM_SIM_IN_MEMORY].announced, ((uint64_t)delta << 14) | sequence);
     return sequence;
 }
 
 /* Its first two: the sum has changed, the slot's own books have not. */
 static void announce_and_commit(int slot, int64_t delta) {
     uint64_t sequence = announce(slot, delta), word = atomic_load(&tally.word);
-    settle(&tally, shares, word);
+    settle(&tally, accounts, NM_SIM_IN_MEMORY, word);
     atomic_store(&tally.word, (((word >> 24) + (uint64_t)delta) << 24) | ((uint64_t)slot << 14) | sequence);
 }
 
 static void all_is_mended(uint64_t others) {
-    drain(&tally, shares, DEAD);
-    HOLDS(nm_sim_share_bytes(&shares[DEAD]) == 0);
-    HOLDS(nm_sim_share_bytes(&shares[OTHER]) == others);
+    drain_dead();
+    HOLDS(bytes_of(DEAD) == 0);
+    HOLDS(bytes_of(OTHER) == others);
     HOLDS(nm_sim_tally_bytes(&tally) == others);
-    drain(&tally, shares, DEAD);
+    drain_dead();
     HOLDS(nm_sim_tally_bytes(&tally) == others);
 }
 
@@ -56,7 +62,7 @@ static void dead_after_announcing(int64_t delta) {
     all_is_mended(200);
     begin();
     announce(DEAD, delta);
-    HOLDS(add(&tally, shares, OTHER, 50, LIMIT));
+    HOLDS(change(OTHER, 50, LIMIT));
     all_is_mended(250);
 }
 
@@ -67,9 +73,9 @@ static void dead_after_committing(int64_t delta) {
     all_is_mended(200);
     begin();
     announce_and_commit(DEAD, delta);
-    HOLDS(add(&tally, shares, OTHER, 50, LIMIT));
-    HOLDS(nm_sim_share_bytes(&shares[DEAD]) == (uint64_t)(100 + delta));
-    HOLDS(add(&tally, shares, OTHER, 50, LIMIT));
+    HOLDS(change(OTHER, 50, LIMIT));
+    HOLDS(bytes_of(DEAD) == (uint64_t)(100 + delta));
+    HOLDS(change(OTHER, 50, LIMIT));
     HOLDS(nm_sim_tally_bytes(&tally) == (uint64_t)(400 + delta));
     all_is_mended(300);
 }
@@ -81,7 +87,7 @@ static void dead_reapers(void) {
     all_is_mended(200);
     begin();
     announce_and_commit(DEAD, -100);
-    HOLDS(add(&tally, shares, OTHER, 1, LIMIT));
+    HOLDS(change(OTHER, 1, LIMIT));
     all_is_mended(201);
 }
 
@@ -89,22 +95,22 @@ static void dead_reapers(void) {
 static void a_new_owner(void) {
     begin();
     announce(DEAD, 500);
-    drain(&tally, shares, DEAD);
-    HOLDS(add(&tally, shares, DEAD, 10, LIMIT));
-    HOLDS(add(&tally, shares, OTHER, 10, LIMIT));
-    HOLDS(nm_sim_share_bytes(&shares[DEAD]) == 10);
+    drain_dead();
+    HOLDS(change(DEAD, 10, LIMIT));
+    HOLDS(change(OTHER, 10, LIMIT));
+    HOLDS(bytes_of(DEAD) == 10);
     HOLDS(nm_sim_tally_bytes(&tally) == 220);
     all_is_mended(210);
 }
 
 static void a_refusal_changes_nothing(void) {
     begin();
-    HOLDS(!add(&tally, shares, DEAD, 701, LIMIT));
-    HOLDS(add(&tally, shares, OTHER, 1, LIMIT));
-    HOLDS(!add(&tally, shares, DEAD, 700, LIMIT));
-    HOLDS(add(&tally, shares, DEAD, 699, LIMIT));
+    HOLDS(!change(DEAD, 701, LIMIT));
+    HOLDS(change(OTHER, 1, LIMIT));
+    HOLDS(!change(DEAD, 700, LIMIT));
+    HOLDS(change(DEAD, 699, LIMIT));
     HOLDS(nm_sim_tally_bytes(&tally) == LIMIT && atomic_load(&tally.peak_bytes) == LIMIT);
-    HOLDS(nm_sim_share_bytes(&shares[DEAD]) == 799);
+    HOLDS(bytes_of(DEAD) == 799);
     all_is_mended(201);
     HOLDS(atomic_load(&tally.peak_bytes) == LIMIT);
 }
@@ -113,7 +119,7 @@ static void a_refusal_changes_nothing(void) {
 static void a_peak_of_the_dead(void) {
     begin();
     announce_and_commit(DEAD, 600);
-    HOLDS(add(&tally, shares, OTHER, -200, LIMIT));
+    HOLDS(change(OTHER, -200, LIMIT));
     HOLDS(atomic_load(&tally.peak_bytes) == 900);
     all_is_mended(0);
 }
@@ -122,22 +128,22 @@ static void a_peak_of_the_dead(void) {
 static void sequences_wrap(void) {
     begin();
     for (int round = 0; round < 50000; round++) {
-        HOLDS(add(&tally, shares, DEAD, round % 2 ? -5 : 5, LIMIT));
-        if (round % 3 == 0) HOLDS(add(&tally, shares, THIRD, 0, LIMIT));
+        HOLDS(change(DEAD, round % 2 ? -5 : 5, LIMIT));
+        if (round % 3 == 0) HOLDS(change(THIRD, 0, LIMIT));
     }
-    HOLDS(nm_sim_share_bytes(&shares[DEAD]) == 100 && nm_sim_tally_bytes(&tally) == 300);
+    HOLDS(bytes_of(DEAD) == 100 && nm_sim_tally_bytes(&tally) == 300);
     all_is_mended(200);
 }
 
 static void the_largest_sums(void) {
     const int64_t most = (int64_t)NM_SIM_MEMORY_LIMIT_BYTES - 1;
     memset(&tally, 0, sizeof tally);
-    memset(shares, 0, sizeof shares);
-    HOLDS(add(&tally, shares, NM_SIM_SLOTS - 1, most, (uint64_t)most));
-    HOLDS(!add(&tally, shares, 0, 1, (uint64_t)most));
+    memset(accounts, 0, sizeof accounts);
+    HOLDS(change(NM_SIM_SLOTS - 1, most, (uint64_t)most));
+    HOLDS(!change(0, 1, (uint64_t)most));
     HOLDS(nm_sim_tally_bytes(&tally) == (uint64_t)most);
-    HOLDS(nm_sim_share_bytes(&shares[NM_SIM_SLOTS - 1]) == (uint64_t)most);
-    HOLDS(add(&tally, shares, NM_SIM_SLOTS - 1, -most, 0));
+    HOLDS(bytes_of(NM_SIM_SLOTS - 1) == (uint64_t)most);
+    HOLDS(change(NM_SIM_SLOTS - 1, -most, 0));
     HOLDS(nm_sim_tally_bytes(&tally) == 0);
 }
 
