@@ -87,6 +87,7 @@ class Control:
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.MAXMSGSIZE, MAX_ORDER_BYTES)
         self._stream = self._context.socket(zmq.XPUB)
+        self._looking = False
         self._stream.setsockopt(zmq.SNDHWM, SEND_HWM)
         self._stream.setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
         for socket, name in ((self._router, CONTROL_SOCKET), (self._stream, EVENTS_SOCKET)):
@@ -114,11 +115,15 @@ class Control:
     # -- events --
 
     def publish(self, name: str, text: str) -> None:
-        self._stream.send_multipart([name.encode(), text.encode()], zmq.NOBLOCK)
-        self._loop.call_soon(self._subscribed)  # sending may swallow the descriptor's edge
+        self._stream.send(name.encode(), zmq.NOBLOCK | zmq.SNDMORE)
+        self._stream.send(text.encode(), zmq.NOBLOCK)
+        if not self._looking:  # sending may swallow the descriptor's edge
+            self._looking = True
+            self._loop.call_soon(self._subscribed)
 
     def _subscribed(self) -> None:
         """Subscriptions are zmq's own affair, but must be taken out of the socket."""
+        self._looking = False
         while _option(self._stream, zmq.EVENTS) & zmq.POLLIN:
             self._stream.recv_multipart(zmq.NOBLOCK)
 

@@ -107,6 +107,7 @@ class Daemon:
                 self._do(effect)
         finally:
             self._stepping = False
+        self.journal.publish()
         if self.journal.fault is not None and self._store_retry is None:
             self._store_retry = self.loop.call_later(STORE_RETRY_S, self._retry_store)
         if transition.then is not None:

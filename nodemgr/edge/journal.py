@@ -1,4 +1,4 @@
-"""What a step changes, written before it is told: rows and events in one commit, then the stream.
+"""What a step changes, written before it is told to anybody: rows and events in one commit.
 
 Knows: the store, the numbering of events, what to do while the store cannot be written. Must not know: what a row decides.
 
@@ -26,7 +26,7 @@ MAX_PENDING_EVENTS = 10_000
 Publisher = Callable[[str, str], None]
 """Takes an event's name and its JSON text."""
 
-_to_text = json.JSONEncoder(separators=(",", ":"), default=str).encode
+_to_text = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False).encode
 
 
 class Journal:
@@ -35,9 +35,10 @@ class Journal:
     def __init__(self, store: Store, clock: Clock, publisher: Publisher) -> None:
         self._store = store
         self._clock = clock
-        self._publish = publisher
+        self._publisher = publisher
         self._sequence = store.last_sequence()
         self._pending = Batch.empty()
+        self._untold: list[tuple[str, str]] = []
         self.fault: str | None = None
         """Why the store cannot be written now; None: it can."""
         self.on_recovery: Callable[[], None] = lambda: None
@@ -46,7 +47,7 @@ class Journal:
     # -- writing --
 
     def write(self, effects: Iterable[Effect], *, must_hold: bool, durable: bool = False) -> bool:
-        """Stores a step's rows and events, then publishes the events; False: refused, nothing happened."""
+        """Stores a step's rows and events; False: refused, nothing happened. `publish` tells the events afterwards."""
         batch, events = Batch.empty(), []
         for effect in effects:
             if isinstance(effect, Save):
@@ -55,9 +56,16 @@ class Journal:
                 events.append((effect.name, effect.fields))
         return self._commit(batch, events, must_hold=must_hold, durable=durable)
 
+    def publish(self) -> None:
+        """Tells the stream what was stored since the last call: after the clients, who wait for their answers."""
+        untold, self._untold = self._untold, []
+        for name, text in untold:
+            self._publisher(name, text)
+
     def note(self, name: str, **fields: object) -> None:
-        """An event of the manager's own."""
+        """An event of the manager's own, stored and told."""
         self._commit(Batch.empty(), [(name, fields)], must_hold=True)
+        self.publish()
 
     def remember(self, key: str, text: str | None) -> None:
         """One fact about this manager's surroundings; None forgets it."""
@@ -85,8 +93,7 @@ class Journal:
                 self._pending.add(batch)
                 del self._pending.events[:-MAX_PENDING_EVENTS]
             self._sequence += len(texts)
-            for name, text in texts:
-                self._publish(name, text)
+            self._untold += texts
         if fault is not None and self.fault is None:
             self._begin_failing(fault)
         return fault is None or must_hold

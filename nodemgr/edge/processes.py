@@ -99,6 +99,8 @@ def command_line(pid: int) -> str:
 
 def one_line(text: str) -> str:
     """What a stranger wrote, fit for a terminal: no control characters, not long."""
+    if text.isprintable():
+        return text[:MAX_COMMAND_CHARS].strip()
     return "".join(char if char.isprintable() else " " for char in text[: MAX_COMMAND_CHARS * 2]).strip()[:MAX_COMMAND_CHARS]
 
 

@@ -30,6 +30,8 @@ class World:
         self.recovered += 1
 
     def names(self) -> list[str]:
+        """Of what was told, in order."""
+        self.journal.publish()
         return [event["name"] for event in self.told]
 
 
@@ -45,6 +47,8 @@ def env(name: str, gpus: int = 1) -> Save:
 def test_rows_and_events_are_stored_together_then_told(world: World) -> None:
     assert world.journal.write([env("alice"), Publish("quota.set", {"env": "alice"})], must_hold=False)
     assert world.journal.rows() == [("env", "alice", Env("alice", Quota(1)))]
+    assert world.told == [], "not before the clients have their answers"
+    world.journal.publish()
     (event,) = world.told
     assert event == {
         "schema_version": 1, "sequence": 1, "name": "quota.set", "time_ns": world.clock.wall_ns(),

@@ -1,0 +1,175 @@
+"""Request to grant on an open connection, against a bare echo and a bare commit of the same size in the same run.
+
+    python bench/grant_latency.py [--rounds 2000]
+
+The reference is what such an answer costs at least in Python: a SEQPACKET echo between two processes, and one SQLite commit
+(WAL, synchronous=NORMAL) of the rows that a grant really writes, captured from the core. The three are measured in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sqlite3
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from bench.node import Client, Node, table, verdict
+from nodemgr.core.events import Acquire, Caller, GpusChanged, SetQuota
+from nodemgr.core.manager import State, step
+from nodemgr.core.model import Config, Gpu, Quota, Transport
+from nodemgr.edge.clock import RealClock
+from nodemgr.edge.journal import Journal
+from nodemgr.edge.store import Batch, Store
+
+TARGET_RATIO = 3.0
+REQUEST = "task={token}\ngpus=1\ncommand=python train.py\n"
+
+
+class Echo:
+    """A process that sends back what it gets."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket = ours
+        self._pid = os.fork()
+        if self._pid == 0:
+            ours.close()
+            while packet := theirs.recv(2_000):
+                theirs.send(packet)
+            os._exit(0)
+        theirs.close()
+
+    def once(self, packet: bytes) -> None:
+        self.socket.send(packet)
+        self.socket.recv(2_000)
+
+    def close(self) -> None:
+        self.socket.close()
+        os.waitpid(self._pid, 0)
+
+
+class _Captured(Store):
+    """Keeps the last batch."""
+
+    batch = Batch.empty()
+
+    def commit(self, batch: Batch, *, durable: bool = False) -> None:
+        self.batch = batch
+        super().commit(batch, durable=durable)
+
+
+def grants_batch(directory: Path) -> Batch:
+    """What the store is given at a grant to one more task of an env, by the real core."""
+    directory.mkdir()
+    store = _Captured(directory)
+    journal, state, clock = Journal(store, RealClock(), lambda name, text: None), State.empty(Config()), RealClock()
+    caller = Caller(1, "alice", f"unix:{os.getpid()}:12345678", Transport.UNIX, os.getpid(), "somebody", (1,))
+    gpu = Gpu("GPU-e6d2d1db-1c11-fa9e-1064-18565ac54c9b", 0, "Simulated GPU", 80 * 2**30)
+    acquire = Acquire(caller, "1", "ab" * 16, 1, None, 1, None, "python train.py", clock.wall_ns())
+    other = Acquire(Caller(2, "alice", "unix:2:2", Transport.UNIX, 2, "root"), "2", "cd" * 16, 1, None, 1, None, "x", clock.wall_ns())
+    for event in (GpusChanged((gpu,), clock.wall_ns()), SetQuota("alice", Quota(1), "", clock.wall_ns()), other, acquire):
+        transition = step(state, event, clock.monotonic_ns())
+        journal.write(transition.effects, must_hold=True)
+        state.apply(transition)
+    store.close()
+    return store.batch
+
+
+class Commit:
+    """The same rows, straight into SQLite."""
+
+    def __init__(self, directory: Path, batch: Batch) -> None:
+        directory.mkdir()
+        self._batch = batch
+        self._number = 0
+        self._db = sqlite3.connect(directory / "bare.db", isolation_level=None)
+        for statement in (
+            "PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL",
+            "CREATE TABLE current (kind TEXT, key TEXT, value TEXT, PRIMARY KEY (kind, key)) WITHOUT ROWID",
+            "CREATE TABLE records (id INTEGER PRIMARY KEY, env TEXT, granted INTEGER, value TEXT)",
+            "CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT)",
+        ):  # fmt: skip
+            self._db.execute(statement)
+
+    def once(self) -> None:
+        self._number += 1
+        execute = self._db.execute
+        execute("BEGIN IMMEDIATE")
+        for (kind, key), value in self._batch.current.items():
+            execute("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", (kind, key + str(self._number % 50), value))
+        for record in self._batch.records:
+            execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", (self._number, record.env, 1, record.value))
+        for event in self._batch.events:
+            execute("INSERT OR REPLACE INTO events VALUES (?, ?)", (self._number, event.value))
+        execute("COMMIT")
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def timed(action: object, *arguments: object) -> float:
+    begin_ns = time.perf_counter_ns()
+    action(*arguments)  # type: ignore[operator]
+    return (time.perf_counter_ns() - begin_ns) / 1e3
+
+
+def ask(client: Client, rid: int) -> None:
+    client.send("ACQUIRE", rid=rid, task=f"{rid:032x}", gpus=1, command="python train.py")
+    client.until("GRANT")
+
+
+def give_back(client: Client, rid: int) -> None:
+    client.send("RELEASE", rid=rid + 10**9, task=f"{rid:032x}")
+    client.until("ACK")
+
+
+def holder(node: Node) -> int:
+    """Another process of the env, as most of the time there is one: it holds a lease and beats."""
+    pid = os.fork()
+    if pid == 0:
+        client = Client(node.env_dir("alice"))
+        ask(client, 7)
+        while True:
+            time.sleep(1)
+            client.send("BEAT", task=f"{7:032x}")
+    while not node.call("status")["tasks"]:
+        time.sleep(0.01)
+    return pid
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=2_000)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as directory, Node("4x80GiB") as node:
+        node.call("quota_set", env="alice", gpus=1)
+        batch = grants_batch(Path(directory) / "store")
+        echo, commit = Echo(), Commit(Path(directory) / "bare", batch)
+        pid = holder(node)
+        client = Client(node.env_dir("alice"))
+        request = f"NODEMGR/1 ACQUIRE\nrid=12345\n{REQUEST.format(token='ab' * 16)}".encode()
+        echoes, commits, grants = [], [], []
+        for number in range(1, rounds + 101):
+            sample = (timed(echo.once, request), timed(commit.once), timed(ask, client, number * 10))
+            give_back(client, number * 10)
+            if number > 100:  # the first ones warm up
+                for values, value in zip((echoes, commits, grants), sample, strict=True):
+                    values.append(value)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        echo.close()
+        commit.close()
+    reference = [a + b for a, b in zip(echoes, commits, strict=True)]
+    print(f"a grant writes {len(batch.current)} rows, {len(batch.records)} record, {len(batch.events)} events")
+    rows = [("bare echo", echoes), ("bare commit", commits), ("echo + commit", reference), ("request to grant", grants)]
+    table("Request to grant on an open connection", rows, "µs", "echo + commit")
+    verdict("ratio of medians", statistics.median(grants) / statistics.median(reference), TARGET_RATIO, "times")
+
+
+if __name__ == "__main__":
+    main()

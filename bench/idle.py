@@ -1,0 +1,66 @@
+"""The manager with nothing to do: resident memory, and how often it wakes up.
+
+    python bench/idle.py [--seconds 10]
+
+After a lease has come and gone and nobody holds or waits for anything. The reference is a Python process that imports what
+the manager imports and sleeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.node import ROOT, Client, Node, verdict
+
+TARGET_MIB = 60.0
+SETTLE_S = 3.0
+IMPORTS = "import nodemgr.edge.service, pynvml, time; print(flush=True); time.sleep(3600)"
+
+
+def resident_mib(pid: int) -> float:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+def switches(pid: int) -> int:
+    """How often any of its threads gave the processor away so far."""
+    count = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        count += sum(int(line.split()[1]) for line in status.read_text().splitlines() if "ctxt_switches" in line)
+    return count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    seconds = parser.parse_args().seconds
+    with Node("4x80GiB") as node, subprocess.Popen([sys.executable, "-c", IMPORTS], cwd=ROOT, stdout=subprocess.PIPE) as bare:
+        assert bare.stdout is not None
+        bare.stdout.readline()
+        node.call("quota_set", env="alice", gpus=1)
+        client = Client(node.env_dir("alice"))
+        client.send("ACQUIRE", rid=1, task="ab" * 16)
+        client.until("GRANT")
+        client.send("RELEASE", rid=2, task="ab" * 16)
+        client.until("ACK")
+        client.socket.close()
+        node.call("status")
+        time.sleep(SETTLE_S)
+        before = {pid: switches(pid) for pid in (bare.pid, node.pid)}
+        time.sleep(seconds)
+        woken = {pid: switches(pid) - before[pid] for pid in (bare.pid, node.pid)}
+        mib = {pid: resident_mib(pid) for pid in (bare.pid, node.pid)}
+        bare.kill()
+    print(f"\nIdle for {seconds:g} s\n{'':22} {'resident MiB':>13} {'ratio':>6} {'wake-ups':>9}")
+    for name, pid in (("imports, then sleep", bare.pid), ("manager", node.pid)):
+        print(f"{name:22} {mib[pid]:13.1f} {mib[pid] / mib[bare.pid]:6.2f} {woken[pid]:9}")
+    verdict("resident", mib[node.pid], TARGET_MIB, "MiB")
+    verdict("wake-ups", woken[node.pid], 0, "")
+
+
+if __name__ == "__main__":
+    main()

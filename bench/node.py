@@ -1,0 +1,119 @@
+"""What the manager's benches share: a private manager on a simulated node, a bare client, a table.
+
+Standard library and the project only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from nodemgr.edge.control_client import ControlClient  # noqa: E402
+from nodemgr.paths import env_dir  # noqa: E402
+
+
+class Node:
+    """A manager of its own, in a temporary directory, ended with the context."""
+
+    def __init__(self, simulate: str, *options: str, **variables: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="nmb", dir="/tmp"))
+        self.run_dir = self.directory / "run"
+        self.state_dir = self.directory / "state"
+        command = [sys.executable, "-m", "nodemgr", "serve", "--simulate", simulate, "--run-dir", str(self.run_dir)]
+        self._process = subprocess.Popen(
+            [*command, "--state-dir", str(self.state_dir), *options],
+            cwd=ROOT, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._process.stderr is not None
+        line = self._process.stderr.readline().decode()
+        if "ready on" not in line:
+            raise SystemExit(f"the manager did not start: {line}")
+        self.pid = self._process.pid
+
+    def call(self, verb: str, **arguments: object) -> dict[str, Any]:
+        with ControlClient(self.run_dir, timeout_s=60) as client:
+            return client.call(verb, **arguments)
+
+    def env_dir(self, env: str) -> Path:
+        return env_dir(self.run_dir, env)
+
+    def cpu_s(self) -> float:
+        return cpu_s(self.pid)
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(30)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Client:
+    """One connection, by hand: nothing between the wire and the clock."""
+
+    def __init__(self, directory: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.connect(str(directory / "socket"))
+
+    def send(self, verb: str, **fields: object) -> None:
+        lines = "".join(f"{key}={value}\n" for key, value in fields.items())
+        self.socket.send(f"NODEMGR/1 {verb}\n{lines}".encode())
+
+    def receive(self, timeout_s: float = 30.0) -> tuple[str, bytes]:
+        """(verb, packet); descriptors that come along are dropped by the kernel."""
+        if not select.select([self.socket], [], [], timeout_s)[0]:
+            raise SystemExit("the manager does not answer")
+        packet = self.socket.recv(2_000)
+        return packet.split(b"\n", 1)[0].removeprefix(b"NODEMGR/1 ").decode(), packet
+
+    def until(self, verb: str) -> bytes:
+        while True:
+            found, packet = self.receive()
+            if found == verb:
+                return packet
+            if found not in ("WAIT", "NOTE"):
+                raise SystemExit(f"{packet!r} instead of {verb}")
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process so far, all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def table(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str, reference: str | None = None) -> None:
+    """Median, 95 % and, against the median of `reference`, the ratio."""
+    medians = {name: statistics.median(values) for name, values in rows}
+    width = max(len(name) for name, _ in rows)
+    print(f"\n{title} ({unit})\n{'':{width}}  {'median':>10} {'95 %':>10} {'ratio':>7} {'n':>6}")
+    for name, values in rows:
+        ratio = f"{medians[name] / medians[reference]:7.2f}" if reference else " " * 7
+        print(f"{name:{width}}  {medians[name]:10.1f} {quantile(values, 0.95):10.1f} {ratio} {len(values):6}")
+
+
+def verdict(what: str, value: float, limit: float, unit: str) -> bool:
+    good = value <= limit
+    print(f"{'within' if good else 'ABOVE'} the target: {what} {value:.2f} {unit}, at most {limit:g} {unit}")
+    return good
