@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from nodemgr.core import events
+from nodemgr.edge import log
 from nodemgr.edge.control import OrderError, WhenFresh
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.sessions import Session
@@ -49,6 +50,9 @@ class Questions:
             answer = kind(session, fields)
         except OrderError as error:
             answer = {"error": " ".join(str(error).split()), "code": error.code}
+        except Exception as error:  # an answer is owed whatever happens
+            log.fault("in a question", error)
+            answer = {"error": f"internal fault: {error!r} (the manager's log has more)", "code": "internal"}
         parts = list(pages(answer))
         if len(parts) > MAX_PARTS:
             parts = list(pages({"error": "the answer is too long for this way; an administrator's nodemgr gives it", "code": "refused"}))

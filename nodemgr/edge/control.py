@@ -160,9 +160,13 @@ class Control:
 
     def _perform(self, envelope: list[bytes], order: Order, arguments: dict[str, Any]) -> None:
         try:
-            self._reply(envelope, {"ok": True, "result": order.perform(arguments)})
+            reply = {"ok": True, "result": order.perform(arguments)}
         except OrderError as error:
-            self._reply(envelope, _refusal(error))
+            reply = _refusal(error)
+        except Exception as error:  # an answer is owed whatever happens
+            log.fault("in an order", error)
+            reply = _refusal(OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
+        self._reply(envelope, reply)
 
     def _reply(self, envelope: list[bytes], reply: Mapping[str, Any]) -> None:
         try:

@@ -35,7 +35,7 @@ class ManagerRefused(ControlError):
     def __init__(self, text: str, code: str) -> None:
         super().__init__(text)
         self.code = code
-        """usage, not_found, refused, quota, store."""
+        """usage, not_found, refused, quota, store, internal."""
 
 
 def _check_socket(path: Path) -> str:

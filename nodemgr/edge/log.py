@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 
 def say(text: str) -> None:
@@ -12,3 +13,11 @@ def say(text: str) -> None:
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         pass
+
+
+def fault(where: str, error: BaseException) -> None:
+    """A fault of ours, to be seen whole; the manager goes on."""
+    say(f"internal fault {where}: {error!r}")
+    for entry in traceback.format_exception(error):
+        for line in entry.rstrip().splitlines():
+            say(f"  {line}")

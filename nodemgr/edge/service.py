@@ -15,7 +15,6 @@ import os
 import resource
 import signal
 import socket
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -272,10 +271,5 @@ def _raise_descriptor_limit() -> None:
 
 
 def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A fault in one callback is a fault of ours, to be seen; the manager goes on."""
-    error = context.get("exception")
-    log.say(f"internal fault: {context.get('message')}: {error!r}")
-    if error is not None:
-        for line in traceback.format_exception(error):
-            for part in line.rstrip().splitlines():
-                log.say(f"  {part}")
+    """One callback failed: its caller gets no answer, everybody else is served."""
+    log.fault(str(context.get("message")), context.get("exception") or RuntimeError("without an exception"))

@@ -36,9 +36,12 @@ class Views:
     @staticmethod
     @cache
     def version() -> str:
-        from importlib.metadata import version  # not before somebody asks
+        from importlib.metadata import PackageNotFoundError, version  # not before somebody asks
 
-        return version("nodemgr")
+        try:
+            return version("nodemgr")
+        except PackageNotFoundError:  # run from a bare source tree
+            return "unknown"
 
     def status(self, env: str | None = None) -> dict[str, Any]:
         """The object of `nodemgr status --json`; with `env` what it may know of itself."""

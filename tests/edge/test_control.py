@@ -210,6 +210,18 @@ def test_the_doctor_tells_what_is_ill_with_its_cure(manager: LocalManager) -> No
     manager.store.fault = None
 
 
+def test_a_fault_of_our_own_is_answered_and_the_manager_goes_on(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodemgr.edge.views.snapshot.status", lambda *_, **__: 1 / 0)
+    code, text = refusal(manager, "status")
+    assert (code, "ZeroDivisionError" in text) == ("internal", True)
+    manager.call("quota_set", env="alice", gpus=1)
+    with FakeClient(manager.env_dir("alice")) as client:
+        client.send("ASK", rid=1, what="status")
+        assert "internal fault" in client.expect("PART")["data"]
+    monkeypatch.undo()
+    manager.call("status")
+
+
 def test_only_root_and_the_group_may_order(manager: LocalManager) -> None:
     for name in ("control.sock", "events.sock"):
         assert stat.S_IMODE((manager.run_dir / name).stat().st_mode) == 0o660
