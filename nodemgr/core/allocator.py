@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodemgr.core.model import DenyCode, Uuid
 
@@ -21,7 +21,7 @@ class Ask:
     gpus: int
     quota_gpus: int
     quota_remaining_bytes: int | None
-    """Of the env's memory quota; None without one."""
+    """Of the env's memory quota, below zero after it was lowered; None without one."""
     max_tasks_per_gpu: int
 
 
@@ -36,13 +36,13 @@ class Candidate:
     tasks: int
     """Of all envs, those not stalled."""
     remaining_bytes: int
-    """Of the GPU's memory, promised to nobody."""
+    """Of the GPU's memory, promised to nobody; below zero where lost processes hold more."""
     need_bytes: int
     """What a grant here takes out of the GPU and out of the env's quota, if it is fresh."""
     big_enough: bool = True
-    """For what the request names, if it were fresh."""
+    """Could a grant here ever hold what the request names?"""
     has_free: bool = True
-    """If it is used: the env's ledger has free here what the request names."""
+    """Of a grant here, what the request names is not in use by the env's other tasks."""
     kept: bool = False
     """A request that came before waits for it: it is nobody's fresh GPU."""
 
@@ -88,30 +88,37 @@ def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> De
 
 def choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy = POLICIES["spread"]) -> Choice | Shortage:
     """The GPUs for a request within its quota, or what they are short of."""
-    used = [gpu for gpu in candidates if gpu.used]
-    reusable = sorted((gpu for gpu in used if gpu.has_free), key=_reuse_order)
-    slots = max(0, ask.quota_gpus - len(used))
-    fresh = _fresh(ask, candidates, slots, ask.quota_remaining_bytes, policy)[: ask.gpus]
-    missing = ask.gpus - len(fresh)
-    if missing <= len(reusable):
-        return Choice(tuple(fresh), tuple(reusable[:missing]))
-    if missing <= len(used):
+    choice = _choose(ask, candidates, policy)
+    if choice is not None:
+        return choice
+    freed = [replace(gpu, has_free=True) for gpu in candidates]
+    if _choose(ask, freed, policy) is not None:
         return Shortage.LEDGER
-    without_quota = min(ask.gpus, len(_fresh(ask, candidates, slots, None, policy)))
-    return Shortage.QUOTA_MEMORY if ask.gpus - without_quota <= len(used) else Shortage.NODE
+    if _choose(replace(ask, quota_remaining_bytes=None), freed, policy) is not None:
+        return Shortage.QUOTA_MEMORY
+    return Shortage.NODE
+
+
+def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice | None:
+    """DESIGN.md's table, from `slots` on: where there are none left, nothing is fresh."""
+    used = [gpu for gpu in candidates if gpu.used]
+    slots = max(0, ask.quota_gpus - len(used))
+    fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus]
+    missing = ask.gpus - len(fresh)
+    reusable = sorted((gpu for gpu in used if gpu.has_free), key=_reuse_order) if missing else []
+    return Choice(tuple(fresh), tuple(reusable[:missing])) if missing <= len(reusable) else None
 
 
 def _reuse_order(gpu: Candidate) -> tuple[int, ...]:
     return (gpu.tasks, -gpu.remaining_bytes, gpu.index)
 
 
-def _fresh(
-    ask: Ask, candidates: Iterable[Candidate], slots: int, quota_remaining_bytes: int | None, policy: Policy
-) -> list[Candidate]:
+def _fresh(ask: Ask, candidates: Iterable[Candidate], slots: int, policy: Policy) -> list[Candidate]:
     """The fresh GPUs that qualify, in the policy's order, at most `slots`, together within the remaining quota."""
     if slots == 0:
         return []
     picked: list[Candidate] = []
+    quota_remaining_bytes = ask.quota_remaining_bytes
     for gpu in sorted((gpu for gpu in candidates if not gpu.kept and qualifies(gpu, ask)), key=policy):
         if quota_remaining_bytes is not None:
             if gpu.need_bytes > quota_remaining_bytes:
@@ -125,4 +132,4 @@ def _fresh(
 
 def qualifies(gpu: Candidate, ask: Ask) -> bool:
     """May it be somebody's fresh GPU, if it is not kept for another?"""
-    return not gpu.used and gpu.big_enough and gpu.tasks < ask.max_tasks_per_gpu and gpu.need_bytes <= gpu.remaining_bytes
+    return not gpu.used and gpu.big_enough and gpu.has_free and gpu.tasks < ask.max_tasks_per_gpu and gpu.need_bytes <= gpu.remaining_bytes

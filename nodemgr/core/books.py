@@ -79,10 +79,12 @@ def need(book: Book, env: str, uuid: Uuid, grant_bytes: int) -> int:
 
 def most(book: Book, grant: Grant) -> int:
     """How much this grant may be at most, by the room in its GPU and in its env's quota."""
-    room_bytes = gpu_remaining(book, book.gpus[grant.uuid])
-    env_bytes = env_remaining(book, grant.env)
+    room_bytes = gpu_room(book, book.gpus[grant.uuid])
+    quota_bytes = quota_room(book, grant.env)
+    if quota_bytes is not None:
+        room_bytes = min(room_bytes, quota_bytes)
     alive_bytes = book.residue_alive.get((grant.env, grant.uuid)) or 0
-    return max(grant.memory_bytes, alive_bytes) + (room_bytes if env_bytes is None else min(room_bytes, env_bytes))
+    return max(grant.memory_bytes, alive_bytes) + room_bytes if room_bytes > 0 else grant.memory_bytes
 
 
 def capacity(book: Book, gpu: Gpu) -> int:
@@ -90,16 +92,27 @@ def capacity(book: Book, gpu: Gpu) -> int:
     return int(gpu.memory_total_bytes * book.config.memory_overcommit)
 
 
+def gpu_room(book: Book, gpu: Gpu) -> int:
+    """What of a GPU's memory is promised to nobody; below zero where lost processes hold more than it has to spare, so that
+    not even a grant that needs nothing more is made there."""
+    return capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0)
+
+
+def quota_room(book: Book, env: str) -> int | None:
+    """What is left of an env's memory quota, below zero after it was lowered; None without one."""
+    quota = book.envs[env].quota
+    return None if quota.memory_bytes is None else quota.memory_bytes - (book.env_charged.get(env) or 0)
+
+
 def gpu_remaining(book: Book, gpu: Gpu) -> int:
-    return max(0, capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0))
+    """`gpu_room`, as it is shown."""
+    return max(0, gpu_room(book, gpu))
 
 
 def env_remaining(book: Book, env: str) -> int | None:
-    """What is left of an env's memory quota; None without one."""
-    quota = book.envs[env].quota
-    if quota.memory_bytes is None:
-        return None
-    return max(0, quota.memory_bytes - (book.env_charged.get(env) or 0))
+    """`quota_room`, as it is shown."""
+    room_bytes = quota_room(book, env)
+    return None if room_bytes is None else max(0, room_bytes)
 
 
 def residue_of(process: Process, pid: int, uuid: Uuid, memory_bytes: int, *, alive: bool) -> Residue:

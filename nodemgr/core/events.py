@@ -162,8 +162,8 @@ class Match:
     """
 
     wall_ns: int
-    used_bytes: Mapping[tuple[str, Uuid], int] = field(default_factory=dict)
-    """As in Tick, from which it was handed on."""
+    used_bytes: Mapping[tuple[str, Uuid], int] | None = None
+    """As in the Tick that it follows, if it follows one."""
 
 
 Event = (

@@ -46,7 +46,8 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
         _hold(draft, task, uuid)
     draft.put_task(task)
     records.open_record(draft, task, reused, request.since_wall_ns)
-    draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+    heard_just_now = request.since_ns == now_ns
+    draft.at_latest("silence", now_ns + (draft.config.timeout_ms if heard_just_now else draft.config.beat_ms) * MS)
     task = join(draft, task, request.askers)
     if task.processes:
         _publish_granted(draft, task, request, now_ns)
@@ -115,6 +116,7 @@ def lose_member(draft: Draft, task: Task, process: Process, why: str, now_ns: in
     """`task` is already without this process (members.depart, members.bury): written, or ended with its last process."""
     draft.put_task(task)
     if task.processes:
+        draft.at_latest("silence", now_ns + draft.config.beat_ms * MS)  # those who are left may be silent since long
         draft.publish(
             "task.left",
             {"env": task.env, "task": task.task_id, "pid": process.pid, "user": process.user, "why": why, "processes": len(task.processes)},
@@ -227,14 +229,18 @@ def _has_room(draft: Draft, task: Task) -> bool:
     quota = draft.envs[task.env].quota
     if any(not draft.gpus[uuid].healthy for uuid in task.gpus) or (again and used + len(again) > quota.gpus):
         return False
-    needs = [(uuid, books.need(draft, task.env, uuid, _regrown(draft, draft.grants[task.env, uuid]))) for uuid in again]
-    remaining_bytes = books.env_remaining(draft, task.env)
-    if remaining_bytes is not None and sum(need for _, need in needs) > remaining_bytes:
+    if any((draft.active.get(uuid) or 0) >= draft.config.max_tasks_per_gpu for uuid in again):
         return False
-    return all(
-        need <= books.gpu_remaining(draft, draft.gpus[uuid]) and (draft.active.get(uuid) or 0) < draft.config.max_tasks_per_gpu
-        for uuid, need in needs
-    )
+    grown = {uuid: _regrown(draft, draft.grants[task.env, uuid]) for uuid in again}
+    needs = {
+        uuid: books.need(draft, task.env, uuid, grown_bytes)
+        for uuid, grown_bytes in grown.items()
+        if grown_bytes > draft.grants[task.env, uuid].memory_bytes
+    }
+    quota_bytes = books.quota_room(draft, task.env)
+    if needs and quota_bytes is not None and sum(needs.values()) > quota_bytes:
+        return False
+    return all(need_bytes <= books.gpu_room(draft, draft.gpus[uuid]) for uuid, need_bytes in needs.items())
 
 
 def set_memory(draft: Draft, grant: Grant, memory_bytes: int) -> None:

@@ -37,7 +37,8 @@ __all__ = ["State", "Transition", "step"]
 
 
 def _match(draft: Draft, event: Match, now_ns: int) -> None:
-    draft.figures = event.used_bytes
+    draft.figures = event.used_bytes or {}
+    draft.told = event.used_bytes is not None
     matching.match(draft, now_ns, event.wall_ns)
 
 
@@ -70,5 +71,7 @@ def step(state: State, event: Event, now_ns: int) -> Transition:
     rule = RULES[type(event)]
     draft = Draft(state)
     rule.handler(draft, event, now_ns)
-    then = Match(event.wall_ns, draft.figures) if draft.rescan and not isinstance(event, Disconnected) else None
+    then = None
+    if draft.rescan and not isinstance(event, Disconnected):
+        then = Match(event.wall_ns, event.used_bytes if isinstance(event, Tick) else None)
     return draft.finish(must_apply=rule.must_apply, then=then, ticked=isinstance(event, Tick))

@@ -56,19 +56,18 @@ def candidates(draft: Draft, request: Request, kept: dict[Uuid, Request]) -> lis
         full_bytes = books.full_grant(quota, gpu)
         wanted_bytes = request.memory_bytes
         if udp_askers:
-            wanted_bytes = udp_askers * members.share(request.memory_bytes, request.world, full_bytes)
+            wanted_bytes = udp_askers * members.share(draft, request.env, gpu, request.memory_bytes, request.world)
         used = books.active_tasks(grant) > 0
-        free_bytes = None if grant is None or not used or wanted_bytes is None else members.ledger_free(draft, grant)
         rows.append(
             Candidate(
                 uuid=gpu.uuid,
                 index=gpu.index,
                 used=used,
                 tasks=draft.active.get(gpu.uuid) or 0,
-                remaining_bytes=books.gpu_remaining(draft, gpu),
+                remaining_bytes=books.gpu_room(draft, gpu),
                 need_bytes=0 if used else books.need(draft, request.env, gpu.uuid, full_bytes),
                 big_enough=request.memory_bytes is None or request.memory_bytes <= full_bytes,
-                has_free=wanted_bytes is None or (free_bytes is not None and free_bytes >= wanted_bytes),
+                has_free=wanted_bytes is None or members.has_free(draft, request.env, gpu, wanted_bytes),
                 kept=gpu.uuid in kept,
             )
         )
@@ -78,8 +77,8 @@ def candidates(draft: Draft, request: Request, kept: dict[Uuid, Request]) -> lis
 def judge(draft: Draft, request: Request, kept: dict[Uuid, Request]) -> Verdict:
     """What the request would get now, beside those who keep some GPUs."""
     rows = candidates(draft, request, kept)
-    remaining_bytes = books.env_remaining(draft, request.env)
-    ask = Ask(request.gpus, draft.envs[request.env].quota.gpus, remaining_bytes, draft.config.max_tasks_per_gpu)
+    room_bytes = books.quota_room(draft, request.env)
+    ask = Ask(request.gpus, draft.envs[request.env].quota.gpus, room_bytes, draft.config.max_tasks_per_gpu)
     answer = choose(ask, rows, POLICIES[draft.config.placement])
     why = "" if isinstance(answer, Choice) else reasons.of_shortage(draft, request, answer, ask, rows, kept)
     return Verdict(answer, why, tuple(row.uuid for row in rows if not row.used and row.big_enough and not row.kept))
@@ -149,14 +148,14 @@ def _keep(scan: Scan, request: Request, verdict: Verdict) -> None:
 
 
 def _want_figures(draft: Draft, request: Request, wanted: bool, now_ns: int) -> None:
-    """Whether memory has become free in a ledger is known only from a Tick's figures: at once, then at each beat."""
-    if not wanted:
+    """Whether memory has become free in a ledger is known only from a Tick's figures: at once, then at each beat. (Of what
+    only lost processes hold, ResidueChanged tells.)"""
+    if not wanted or not any((request.env, uuid) in draft.grants for uuid in draft.gpus):
         if request.request_id in draft.wants_figures:
             draft.wants_figures.drop(request.request_id)
         return
     draft.wants_figures.put(request.request_id, True)
-    told = any(env == request.env for env, _ in draft.figures)
-    draft.at_latest("figures", now_ns + draft.config.beat_ms * MS if told else now_ns)
+    draft.at_latest("figures", now_ns + draft.config.beat_ms * MS if draft.told else now_ns)
 
 
 def _tell(draft: Draft, request: Request, position: int, line: str, now_ns: int) -> None:
@@ -173,7 +172,7 @@ def _tell(draft: Draft, request: Request, position: int, line: str, now_ns: int)
 
 def _raise_pending(draft: Draft) -> None:
     """Grants below what the quota says, since the GPU had no room: as far as it has now."""
-    for env, uuid in list(draft.unsettled):
+    for env, uuid in sorted(draft.unsettled):
         grant = draft.grants[env, uuid]
         target_bytes = books.target(draft, grant)
         if grant.memory_bytes < target_bytes:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nodemgr.core import books, effects
-from nodemgr.core.model import GENERATIONS, Asker, DenyCode, Grant, Process, Residue, Task, Transport, Uuid
+from nodemgr.core.model import GENERATIONS, Asker, DenyCode, Gpu, Grant, Process, Residue, Task, Transport, Uuid
 from nodemgr.core.state import GENERATION, Draft
 
 
@@ -49,7 +49,7 @@ def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Proces
 
 def _by_cap(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
     """Over UDP there is no ledger: a fixed share of each grant, taken out of what the ledger may give to the others."""
-    cap_bytes = min(share(task.memory_bytes, task.world, draft.grants[task.env, uuid].memory_bytes) for uuid in task.gpus)
+    cap_bytes = min(share(draft, task.env, draft.gpus[uuid], task.memory_bytes, task.world) for uuid in task.gpus)
     for uuid in task.gpus:
         free_bytes = ledger_free(draft, draft.grants[task.env, uuid])
         if free_bytes is None or free_bytes < cap_bytes:
@@ -62,9 +62,14 @@ def _by_cap(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
     )
 
 
-def share(memory_bytes: int | None, world: int, grant_bytes: int) -> int:
-    """What a process over UDP may take of a grant: what it named, else an equal part among those announced."""
-    return grant_bytes // max(1, world) if memory_bytes is None else memory_bytes
+def share(draft: Draft, env: str, gpu: Gpu, memory_bytes: int | None, world: int) -> int:
+    """What a process over UDP takes of a grant: what it named, else an equal part of it among those announced."""
+    if memory_bytes is not None:
+        return memory_bytes
+    grant = draft.grants.get((env, gpu.uuid))
+    if grant is None or books.active_tasks(grant) == 0:
+        return books.full_grant(draft.envs[env].quota, gpu) // max(1, world)
+    return min(grant.memory_bytes, books.target(draft, grant)) // max(1, world)
 
 
 def ledger_free(draft: Draft, grant: Grant) -> int | None:
@@ -73,6 +78,18 @@ def ledger_free(draft: Draft, grant: Grant) -> int | None:
     if used_bytes is None:
         return None
     return max(0, grant.limit_bytes - max(used_bytes, grant.kept_bytes))
+
+
+def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int) -> bool:
+    """Would a task of the env find this much free in its grant on the GPU, held already or fresh?"""
+    grant = draft.grants.get((env, gpu.uuid))
+    full_bytes = books.full_grant(draft.envs[env].quota, gpu)
+    if grant is None:
+        return full_bytes - (draft.residue_alive.get((env, gpu.uuid)) or 0) >= wanted_bytes
+    if books.active_tasks(grant) == 0:  # as it would be, grown again
+        grant = replace(grant, limit_bytes=full_bytes)
+    free_bytes = ledger_free(draft, grant)
+    return free_bytes is not None and free_bytes >= wanted_bytes
 
 
 def depart(draft: Draft, task: Task, process: Process) -> Task:
@@ -85,9 +102,10 @@ def depart(draft: Draft, task: Task, process: Process) -> Task:
         if process.slot is not None:
             draft.emit(effects.SetSlot(process.env, process.slot, process.generation, "fenced"))
         for uuid in task.gpus:
-            bytes_at_most = draft.grants[task.env, uuid].memory_bytes
-            draft.put_residue(books.residue_of(process, process.pid, uuid, bytes_at_most, alive=True))
-            draft.emit(effects.WatchResidue(process.key, process.pid, uuid))
+            at_most_bytes = draft.grants[task.env, uuid].memory_bytes
+            if at_most_bytes > 0:
+                draft.put_residue(books.residue_of(process, process.pid, uuid, at_most_bytes, alive=True))
+                draft.emit(effects.WatchResidue(process.key, process.pid, uuid))
     return _without(task, process)
 
 
@@ -115,7 +133,9 @@ def _give_back_cap(draft: Draft, task: Task, process: Process) -> None:
         return
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
-        draft.put_grant(replace(grant, caps_bytes=grant.caps_bytes - process.cap_bytes))
+        left_bytes = max(books.target(draft, grant), grant.memory_bytes - process.cap_bytes)
+        memory_bytes = min(grant.memory_bytes, left_bytes)  # less, if the quota was lowered: nobody uses this part
+        draft.put_grant(replace(grant, memory_bytes=memory_bytes, caps_bytes=grant.caps_bytes - process.cap_bytes))
 
 
 def _forget(draft: Draft, process: Process) -> None:

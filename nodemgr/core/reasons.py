@@ -30,7 +30,7 @@ def of_shortage(
     """Why the GPUs that there are do not do."""
     match shortage:
         case Shortage.QUOTA_MEMORY:
-            left_bytes = ask.quota_remaining_bytes or 0
+            left_bytes = max(0, ask.quota_remaining_bytes or 0)
             need_bytes = min((row.need_bytes for row in rows if not row.used), default=0)
             return f"needs {gib(need_bytes)} of {request.env}'s memory quota per GPU, {gib(left_bytes)} left: waits for its own tasks"
         case Shortage.LEDGER:

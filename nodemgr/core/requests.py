@@ -17,6 +17,7 @@ from nodemgr.core.state import IDS, Draft
 def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     caller = event.caller
     draft.figures = {(caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()}
+    draft.told = bool(event.used_bytes)
     env = draft.envs.get(caller.env)
     if env is None:
         _deny(draft, event, DenyCode.UNKNOWN_ENV, f"environment {caller.env} has no quota on this node")
@@ -153,7 +154,7 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, now_ns: int) -> None:
         askers=(_asker(event),),
         world=max(1, event.world),
     )
-    if not len(draft.state.queue):
+    if not len(draft.state.queue) and not draft.rescan:
         verdict = matching.judge(draft, request, {})
         if isinstance(verdict.answer, allocator.Choice):
             leases.begin(draft, request, verdict.answer, now_ns, event.wall_ns)

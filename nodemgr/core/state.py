@@ -265,6 +265,8 @@ class Draft:
         self.published: list[Publish] = []
         self.figures: Mapping[EnvGpu, int] = {}
         """Memory in use in each grant, as far as this step was told."""
+        self.told = False
+        """Whether it was told all that somebody waits for: then there is no use in asking again at once."""
         self.rescan = False
         """Something became free, or the queue changed: who waits may be served now."""
 
@@ -453,7 +455,7 @@ class Draft:
         """After a restart: everybody is heard now, and every waiter is away."""
         for process in self.request_of:
             self.go_away(process, now_ns)
-        if self.tasks.changes:
+        if self.tasks.changes or self.udp_askers.changes:
             self.timers.put("silence", now_ns + self.config.timeout_ms * MS)
         if self.unsettled.changes:
             self.timers.put("figures", now_ns)

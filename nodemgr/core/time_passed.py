@@ -81,7 +81,7 @@ def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
 
 def _shrink(draft: Draft) -> None:
     """A grant above what it should be falls to what is still used."""
-    for env, uuid in list(draft.unsettled):
+    for env, uuid in sorted(draft.unsettled):
         grant = draft.grants[env, uuid]
         used_bytes = draft.figures.get((env, uuid))
         target_bytes = books.target(draft, grant)

@@ -40,12 +40,12 @@ def remove(draft: Draft, request: Request, process: ProcessKey) -> Request | Non
     askers = tuple(asker for asker in request.askers if asker.process != process)
     if process not in draft.processes:
         draft.disconnect(process)
+    draft.rescan = True
     if askers:
         request = replace(request, askers=askers)
         draft.put_request(request)
         return request
     draft.drop_request(request)
-    draft.rescan = True
     return None
 
 

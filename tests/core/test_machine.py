@@ -1,0 +1,281 @@
+"""Whatever happens, in whatever order: the core does what the plain node does, and keeps every promise at each step.
+
+World.happens asserts after each step that invariants hold, that no grant grew beyond a GPU or a quota, and that the rows
+that were saved give the same state again (promise 3). Here the outcome is compared with tests/core/plain.py as well.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from nodemgr.core.model import TaskState
+from tests.core import plain
+from tests.core.world import GIB, Node, gpu, key
+
+SIZES_GIB = (80, 80, 40)
+ENVS = ("alice", "bob", "carol")
+EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "120"))
+"""More of them for a longer search by hand."""
+
+
+class Core(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.node = Node(0)
+        self.node.gpus_are([gpu(index, size) for index, size in enumerate(SIZES_GIB)])
+        self.plain = plain.PlainNode([size * GIB for size in SIZES_GIB])
+        self.lost: set[int] = set()
+        self.stopped: set[int] = set()
+        self.pids = 0
+        self.env_of: dict[int, str] = {}
+        self.token_of: dict[int, str] = {}
+        self.set_quota("alice", 1, 40, "normal")
+        self.set_quota("bob", 2, None, "normal")
+
+    # -- who there is --
+
+    def holders(self) -> list[int]:
+        return sorted(pid for task in self.plain.tasks for pid in task.members)
+
+    def waiters(self) -> list[int]:
+        return sorted(pid for request in self.plain.queue for pid in request.askers)
+
+    def on_unix(self, pids: list[int]) -> list[int]:
+        return [pid for pid in pids if pid not in self.plain.udp]
+
+    def known_on_unix(self) -> list[int]:
+        return self.on_unix(sorted({*self.holders(), *self.waiters(), *self.plain.left}))
+
+    # -- rules --
+
+    @rule(
+        env=st.sampled_from(ENVS),
+        gpus=st.integers(0, 3),
+        gib=st.sampled_from([None, 20, 40, 60, 120]),
+        rank=st.sampled_from(["high", "normal", "normal", "low"]),
+    )
+    def set_quota(self, env: str, gpus: int, gib: int | None, rank: str) -> None:
+        self.plain.set_quota(env, plain.Quota(gpus, None if gib is None else gib * GIB, rank))
+        self.node.quota(env, gpus, gib, priority=rank)
+
+    @rule(env=st.sampled_from(ENVS))
+    def remove_quota(self, env: str) -> None:
+        self.plain.remove_quota(env)
+        self.node.removes(env)
+
+    @rule(
+        env=st.sampled_from(ENVS),
+        gpus=st.sampled_from([None, None, 1, 1, 2, 3, 4, 0]),
+        gib=st.sampled_from([None, None, None, 10, 30, 50]),
+        wait=st.sampled_from([None, None, None, 0, 3, 8]),
+        udp=st.sampled_from([False, False, False, True]),
+    )
+    def ask(self, env: str, gpus: int | None, gib: int | None, wait: int | None, udp: bool) -> None:
+        self.pids += 1
+        if (gib is not None or udp) and gpus != 0:
+            gpus = 1  # what is free on several GPUs at once is known at one moment only: the plain node knows it always
+        self._ask(self.pids, env, gpus, gib, f"token{self.pids}", wait, udp)
+
+    @precondition(lambda self: self.plain.tasks or self.plain.queue)
+    @rule(data=st.data(), udp=st.sampled_from([False, False, False, True]))
+    def join(self, data: st.DataObject, udp: bool) -> None:
+        """Another process of a task, or of a request that waits."""
+        groups = [(task.env, task.token) for task in self.plain.tasks] + [(request.env, request.token) for request in self.plain.queue]
+        env, token = data.draw(st.sampled_from(groups))
+        waits = any((request.env, request.token) == (env, token) for request in self.plain.queue)
+        self.pids += 1
+        self._ask(self.pids, env, 1, None, token, None, udp and not waits)
+
+    @precondition(lambda self: self.plain.left)
+    @rule(data=st.data())
+    def ask_anew(self, data: st.DataObject) -> None:
+        """One that left its lease and lives on."""
+        pid = data.draw(st.sampled_from(sorted(self.plain.left)))
+        if pid not in self.waiters():
+            self._ask(pid, self.env_of[pid], 1, None, f"anew{pid}.{self.plain.numbers}", None, udp=False)
+
+    def _ask(self, pid: int, env: str, gpus: int | None, gib: int | None, token: str, wait: int | None, udp: bool) -> None:
+        self.env_of[pid], self.token_of[pid] = env, token
+        self.stopped.discard(pid)
+        used = {index: self.plain.used.get((env, index), 0) // GIB for index in range(len(SIZES_GIB))}
+        self.plain.ask(env, pid, gpus, None if gib is None else gib * GIB, token, wait, udp)
+        wait_ms = None if wait is None else wait * 1_000
+        self.node.asks(env, pid, gpus, gib=gib, token=token, wait_ms=wait_ms, udp=udp, used_gib=used)
+
+    @precondition(lambda self: self.known_on_unix())
+    @rule(data=st.data(), residue=st.dictionaries(st.sampled_from([0, 1, 2]), st.integers(1, 10), max_size=1))
+    def die(self, data: st.DataObject, residue: dict[int, int]) -> None:
+        pid = data.draw(st.sampled_from(self.known_on_unix()))
+        self.plain.dies(pid, {index: size * GIB for index, size in residue.items()})
+        self.node.dies(pid, residue)
+
+    @precondition(lambda self: self.holders() or self.waiters())
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        pid = data.draw(st.sampled_from(self.holders() + self.waiters()))
+        self.plain.leaves(pid)
+        self.node.releases(self.env_of[pid], pid, udp=pid in self.plain.udp)
+
+    @precondition(lambda self: self.on_unix(self.waiters()))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        pid = data.draw(st.sampled_from(self.on_unix(self.waiters())))
+        self.plain.stop_waiting(pid)
+        self.plain.settle()
+        self.node.cancels(self.env_of[pid], pid)
+
+    @precondition(lambda self: self.on_unix(self.waiters()))
+    @rule(data=st.data(), comes_back=st.booleans())
+    def disconnect(self, data: st.DataObject, comes_back: bool) -> None:
+        pid = data.draw(st.sampled_from(self.on_unix(self.waiters())))
+        (request,) = [request for request in self.plain.queue if pid in request.askers]
+        if pid not in request.away:
+            request.away[pid] = self.plain.now
+        self.plain.settle()
+        self.node.disconnects(pid)
+        if comes_back:
+            self.come_back(pid)
+
+    @precondition(lambda self: any(request.away for request in self.plain.queue))
+    @rule(data=st.data())
+    def reconnect(self, data: st.DataObject) -> None:
+        self.come_back(data.draw(st.sampled_from(sorted(pid for request in self.plain.queue for pid in request.away))))
+
+    def come_back(self, pid: int) -> None:
+        (request,) = [request for request in self.plain.queue if pid in request.askers]
+        request.away.pop(pid)
+        self.plain.heard[pid] = self.plain.now
+        self.plain.settle()
+        udp = pid in self.plain.udp
+        used = {index: self.plain.used.get((request.env, index), 0) // GIB for index in range(len(SIZES_GIB))}
+        self.node.asks(self.env_of[pid], pid, 1, token=self.token_of[pid], udp=udp, used_gib=used)
+
+    @precondition(lambda self: self.holders() or self.waiters())
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        """SIGSTOP: from now on it is silent. Of its whole task, since else nothing comes of it."""
+        pid = data.draw(st.sampled_from(self.holders() + self.waiters()))
+        task = self.plain.task_of(pid)
+        self.stopped |= {pid} if task is None else set(task.members)
+
+    @precondition(lambda self: self.stopped)
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        pid = data.draw(st.sampled_from(sorted(self.stopped)))
+        self.stopped.discard(pid)
+        task = self.plain.task_of(pid)
+        if task is not None and task.stalled:
+            self.plain.hears(pid)
+            self.node.beats_again(self.env_of[pid], pid)
+
+    @rule(seconds=st.integers(1, 6))
+    def time_passes(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.plain.second(self.stopped)
+            self.node.passes(1_000, silent=self.stopped)
+            assert self._seen() == self._expected()  # it woke up by itself for all that was due
+
+    @precondition(lambda self: self.plain.memory)
+    @rule(data=st.data(), part=st.integers(0, 4))
+    def use(self, data: st.DataObject, part: int) -> None:
+        """The env's processes have a part of a grant in use, as the next second's figures show."""
+        env, index = data.draw(st.sampled_from(sorted(self.plain.memory)))
+        gib = self.plain.memory[env, index] * part // 4 // GIB
+        self.plain.used[env, index] = gib * GIB
+        self.node.uses(env, index, gib)
+        self.time_passes(1)
+
+    @precondition(lambda self: self.plain.lost)
+    @rule(data=st.data(), part=st.integers(0, 3))
+    def driver_looks(self, data: st.DataObject, part: int) -> None:
+        pid, index = data.draw(st.sampled_from(sorted(self.plain.lost)))
+        gib = self.plain.lost[pid, index].memory * part // 4 // GIB
+        self.plain.lost[pid, index].memory = gib * GIB
+        if gib == 0:
+            del self.plain.lost[pid, index]
+        self.plain.settle()
+        self.node.driver_shows(pid, index, gib)
+
+    @rule(index=st.integers(0, 2))
+    def lose_or_restore(self, index: int) -> None:
+        self.lost ^= {index}
+        self.plain.healthy[index] = index not in self.lost
+        self.plain.settle()
+        self.node.gpus_are([gpu(i, size) for i, size in enumerate(SIZES_GIB) if i not in self.lost])
+
+    @precondition(lambda self: self.plain.numbers)
+    @rule(data=st.data())
+    def admin_releases(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(1, self.plain.numbers))
+        self.plain.admin_releases(number)
+        self.node.admin_releases(f"t{number}")
+        self.node.admin_releases(f"r{number}")
+
+    @rule()
+    def restart(self) -> None:
+        self.plain.restart()
+        self.plain.settle()
+        self.node.restart()
+
+    # -- what is compared --
+
+    @invariant()
+    def settled(self) -> None:
+        """After what is due at this moment."""
+        self.node.used = {(env, f"GPU-{index}"): used for (env, index), used in self.plain.used.items()}
+        self.node.passes(0, silent=self.stopped)
+        self.plain.tick(self.stopped)
+        self.node.ticks()  # sooner than it asked for is always right
+        self.node.passes(0, silent=self.stopped)
+        assert self._seen() == self._expected()
+
+    def _seen(self) -> dict[str, Any]:
+        state = self.node.state
+        return {
+            "held": {
+                number(task.task_id): (
+                    [state.gpus[uuid].index for uuid in task.gpus],
+                    sorted(int(member.split(":")[1]) for member in task.processes),
+                    task.state is TaskState.STALLED,
+                )
+                for task in state.tasks.values()
+            },
+            "queue": [number(request.request_id) for request, _, _ in state.waiting()],
+            "askers": {
+                number(request.request_id): sorted(int(asker.process.split(":")[1]) for asker in request.askers)
+                for request in state.requests.values()
+            },
+            "grants": {
+                (grant.env, state.gpus[grant.uuid].index): (grant.memory_bytes, grant.limit_bytes) for grant in state.grants.values()
+            },
+            "lost": {
+                (residue.process, state.gpus[residue.uuid].index): (residue.memory_bytes, residue.alive)
+                for residue in state.residues.values()
+            },
+        }
+
+    def _expected(self) -> dict[str, Any]:
+        return {
+            "held": {task.number: (task.gpus, sorted(task.members), task.stalled) for task in self.plain.tasks},
+            "queue": [request.number for request in self.plain.in_order()],
+            "askers": {request.number: sorted(request.askers) for request in self.plain.queue},
+            "grants": {
+                (env, index): (memory, self.plain.limit(env, index)) for (env, index), memory in self.plain.memory.items()
+            },
+            "lost": {(key(pid), index): (lost.memory, lost.alive) for (pid, index), lost in self.plain.lost.items()},
+        }
+
+
+def number(row: str) -> int:
+    return int(row[1:])
+
+
+TestCore = Core.TestCase
+TestCore.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
