@@ -22,6 +22,7 @@ enum nm_block_kind {
     NM_BLOCK_HANDLE,  /* key: handle; owner: physical allocation; bytes: how often the program holds the handle */
     NM_BLOCK_MAPPING, /* key: address; owner: physical allocation; bytes: of the mapping */
     NM_BLOCK_TILE,    /* key: a place in a sparse array; owner: physical allocation */
+    NM_BLOCK_GRAPH,   /* key: executable graph and device (graphs.c); bytes: that its allocation nodes need there */
 };
 
 struct nm_block {

@@ -181,6 +181,19 @@ bool nm_charge_resize_alone(struct nm_charge *charge, uint64_t bytes)
     return resize(charge, bytes, true);
 }
 
+void nm_charge_resize_anyway(struct nm_charge *charge, uint64_t bytes)
+{
+    const struct nm_lease *lease = nm_client_lease();
+    if (resize(charge, bytes, true) || lease == NULL)
+        return;
+    if (charge->lease != lease->number)
+        charge->bytes = 0;
+    if (nm_ledger_charge(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation, bytes - charge->bytes) != NM_OK)
+        return;
+    charge->lease = lease->number;
+    charge->bytes = bytes;
+}
+
 void nm_charge_give_back(struct nm_charge *charge)
 {
     resize(charge, 0, true);

@@ -30,6 +30,8 @@ bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t byte
 bool nm_charge_resize(struct nm_charge *charge, uint64_t bytes);
 /* The same for the pools themselves: without asking them to give something up first. */
 bool nm_charge_resize_alone(struct nm_charge *charge, uint64_t bytes);
+/* What is there already and cannot be undone: charged without a look at the limit, so that the next request is refused. */
+void nm_charge_resize_anyway(struct nm_charge *charge, uint64_t bytes);
 void nm_charge_give_back(struct nm_charge *charge);
 /* CUDA_ERROR_OUT_OF_MEMORY, and once per process the reason in words. */
 int nm_charge_refusal(const struct nm_charge *charge);

@@ -11,6 +11,7 @@
 #include <limits.h>
 
 #include "charge.h"
+#include "graphs.h"
 #include "interpose.h"
 #include "pools.h"
 
@@ -236,6 +237,7 @@ static void context_ended(uint64_t context)
     nm_block_take_owned(NM_BLOCK_LINEAR, context, nm_charge_give_back_block);
     nm_block_take_owned(NM_BLOCK_ARRAY, context, nm_charge_give_back_block);
     nm_pools_settle();
+    nm_graphs_settle();
 }
 
 int nm_hook_cuCtxDestroy_v2(nm_cu_context context)

@@ -301,12 +301,20 @@ static nm_cu_memory_pool pool_of(const struct request *request, nm_cu_device *de
     return *device >= 0 ? handle : NULL;
 }
 
+/* Then the allocation becomes a node of a graph, and is charged when that is launched (graphs.c). */
+static bool is_captured(nm_cu_stream stream)
+{
+    int status = NM_CU_STREAM_CAPTURE_STATUS_NONE;
+    bool may_be = stream != NULL && stream != NM_CU_STREAM_LEGACY;
+    return may_be && nm_real_cuStreamIsCapturing(stream, &status) == SUCCESS && status == NM_CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
 static int allocate(const struct request *request)
 {
     struct nm_charge nothing;
     nm_cu_device device;
     nm_cu_memory_pool handle = pool_of(request, &device);
-    if (handle == NULL)
+    if (handle == NULL || is_captured(request->stream))
         return ask_driver(request);
     if (!nm_charge_take(&nothing, device, 0))
         return nm_charge_refusal(&nothing);

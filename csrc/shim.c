@@ -16,6 +16,7 @@
 #include "blocks.h"
 #include "charge.h"
 #include "client.h"
+#include "graphs.h"
 #include "interpose.h"
 #include "linker.h"
 #include "pools.h"
@@ -117,6 +118,7 @@ static void forget_in_child(void)
     nm_block_forget();
     nm_virtual_forget();
     nm_pools_forget();
+    nm_graphs_forget();
 }
 
 static void watch_forks(void)

@@ -341,6 +341,76 @@ def present_pool_of_a_place(probe: Probe, env: World) -> None:
     from_a_pool_that_was_asked_for(probe, env, "cuMemGetMemPool")
 
 
+# -- graphs --
+
+
+def graph_with_memory(probe: Probe, size: int) -> int:
+    """It allocates and frees."""
+    graph, node, free = probe.alloc(8), probe.alloc(8), probe.alloc(8)
+    params = probe.alloc(content=struct.pack("<ii", PINNED, 0) + location_of(0) + bytes(72 + 16) + struct.pack("<QQ", size, 0))
+    assert probe.call("cuGraphCreate", graph, 0) == 0
+    assert probe.call("cuGraphAddMemAllocNode", node, probe.u64(graph), 0, 0, params) == 0
+    assert probe.call("cuGraphAddMemFreeNode", free, probe.u64(graph), node, 1, probe.u64(params + 112)) == 0
+    return probe.u64(graph)
+
+
+def launched(probe: Probe, env: World, instantiate: Callable[[int, int], int], launch: str) -> None:
+    exec_out = probe.alloc(8)
+    assert instantiate(exec_out, graph_with_memory(probe, 3 * MIB)) == 0
+    env.agree(0)
+    for _ in range(2):
+        assert probe.call(launch, probe.u64(exec_out), 0) == 0
+        env.agree(2 * GRANULE)
+    assert probe.cuGraphExecDestroy(probe.u64(exec_out)) == 0
+    env.agree(2 * GRANULE)
+    assert probe.cuDeviceGraphMemTrim(0) == 0
+    env.agree(0)
+
+
+@scenario("cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphExecDestroy", "cuDeviceGraphMemTrim")
+def graph(probe: Probe, env: World) -> None:
+    launched(probe, env, lambda out, graph: probe.call("cuGraphInstantiateWithFlags", out, graph, 0), "cuGraphLaunch")
+
+
+@scenario("cuGraphInstantiate", "cuGraphLaunch_ptsz")
+def graph_of_old(probe: Probe, env: World) -> None:
+    launched(probe, env, lambda out, graph: probe.call("cuGraphInstantiate", out, graph, 0, 0, 0), "cuGraphLaunch_ptsz")
+
+
+@scenario("cuGraphInstantiate_v2", "cuGraphUpload")
+def graph_uploaded(probe: Probe, env: World) -> None:
+    launched(probe, env, lambda out, graph: probe.call("cuGraphInstantiate_v2", out, graph, 0, 0, 0), "cuGraphUpload")
+
+
+@scenario("cuGraphInstantiateWithParams", "cuGraphUpload_ptsz")
+def graph_with_parameters(probe: Probe, env: World) -> None:
+    params = probe.alloc(40)
+    launched(probe, env, lambda out, graph: probe.call("cuGraphInstantiateWithParams", out, graph, params), "cuGraphUpload_ptsz")
+
+
+@scenario("cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz")
+def graph_uploaded_at_once(probe: Probe, env: World) -> None:
+    for name in ("cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"):
+        params = probe.alloc(content=struct.pack("<Q32x", 2))
+        assert probe.call(name, probe.alloc(8), graph_with_memory(probe, 3 * MIB), params) == 0
+        env.agree(2 * GRANULE)
+        assert probe.cuDeviceGraphMemTrim(0) == 0
+        env.agree(0)
+
+
+@scenario("cuMemAllocAsync", "cuMemFreeAsync", "cuGraphLaunch")
+def captured(probe: Probe, env: World) -> None:
+    own, address, captured_graph, exec_out = stream(probe), probe.alloc(8), probe.alloc(8), probe.alloc(8)
+    assert probe.call("cuStreamBeginCapture_v2", own, 2) == 0
+    assert probe.cuMemAllocAsync(address, 3 * MIB, own) == 0
+    assert probe.cuMemFreeAsync(probe.u64(address), own) == 0
+    assert probe.call("cuStreamEndCapture", own, captured_graph) == 0
+    env.agree(0)
+    assert probe.cuGraphInstantiateWithFlags(exec_out, probe.u64(captured_graph), 0) == 0
+    assert probe.cuGraphLaunch(probe.u64(exec_out), own) == 0
+    env.agree(2 * GRANULE)
+
+
 # -- arrays --
 
 FLOAT = 0x20
@@ -506,6 +576,12 @@ def test_every_row_has_a_scenario() -> None:
 
 # -- the refusal is the same on every path --
 
+def launch_of(probe: Probe, size: int) -> int:
+    exec_out = probe.alloc(8)
+    assert probe.cuGraphInstantiateWithFlags(exec_out, graph_with_memory(probe, size), 0) == 0
+    return probe.cuGraphLaunch(probe.u64(exec_out), 0)
+
+
 REFUSED: dict[str, Callable[[Probe], int]] = {
     "cuMemAlloc_v2": lambda p: p.cuMemAlloc_v2(p.alloc(8), GIB + 1),
     "cuMemAlloc": lambda p: p.cuMemAlloc(p.alloc(8), GIB + 1),
@@ -517,6 +593,10 @@ REFUSED: dict[str, Callable[[Probe], int]] = {
     "cuMemAllocAsync_ptsz": lambda p: p.cuMemAllocAsync_ptsz(p.alloc(8), GIB + 1, 0),
     "cuMemAllocFromPoolAsync": lambda p: p.cuMemAllocFromPoolAsync(p.alloc(8), GIB + 1, new_pool(p), 0),
     "cuMemAllocFromPoolAsync_ptsz": lambda p: p.cuMemAllocFromPoolAsync_ptsz(p.alloc(8), GIB + 1, new_pool(p), 0),
+    "cuGraphLaunch": lambda p: launch_of(p, GIB + 1),
+    "cuGraphInstantiateWithParams": lambda p: p.cuGraphInstantiateWithParams(
+        p.alloc(8), graph_with_memory(p, GIB + 1), p.alloc(content=struct.pack("<Q32x", 2))
+    ),
     "cuArrayCreate_v2": lambda p: p.cuArrayCreate_v2(p.alloc(8), p.alloc(content=struct.pack("<QQiI", 32768, 16384, FLOAT, 4))),
     "cuArray3DCreate_v2": lambda p: p.cuArray3DCreate_v2(
         p.alloc(8), p.alloc(content=struct.pack("<QQQiII4x", 1024, 1024, 1024, FLOAT, 1, 0))

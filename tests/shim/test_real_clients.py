@@ -1,0 +1,78 @@
+"""Real CUDA clients under the shim: they see the quota, and run out of memory by it. The programs are those of tests/clients."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.shim.world import GIB, LINKED_WITH_DRIVER, MIB, ROOT, World, compiled
+from tests.sim import headers
+
+PROGRAMS = ROOT / "tests" / "clients" / "programs"
+HEADERS = headers.find("cuda.h")
+
+
+def needs(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
+
+
+def seen_by(env: World, *command: str | Path) -> dict[str, Any]:
+    ran = env.run(*command)
+    assert ran.returncode == 0, ran.stderr
+    seen: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    seen["stderr"] = ran.stderr
+    return seen
+
+
+@needs("cuda.bindings")
+def test_cuda_bindings(env: World) -> None:
+    program = PROGRAMS / "bindings.py"
+    seen = seen_by(env, sys.executable, "-I", program, str(500 * MIB))
+    assert (seen["total_bytes"], seen["device_total_bytes"]) == (GIB, GIB)
+    assert (seen["free_bytes"], seen["free_bytes_after"]) == (GIB - 500 * MIB, GIB)
+    assert set(seen["refused"].values()) == {None}
+    assert seen["stderr"] == ""
+    seen = seen_by(env, sys.executable, "-I", program, str(600 * MIB))
+    assert set(seen["refused"].values()) == {"CUDA_ERROR_OUT_OF_MEMORY"}
+    assert "out of GPU memory by quota" in seen["stderr"]
+    env.manager.await_no_seats()
+    env.agree(0)
+
+
+@needs("numba_cuda")
+def test_numba_cuda(env: World) -> None:
+    program = PROGRAMS / "numba_arrays.py"
+    seen = seen_by(env, sys.executable, "-I", program, str(500 * MIB))
+    assert (seen["total_bytes"], seen["refused"]) == (GIB, None)
+    assert seen["free_bytes"] <= GIB - 500 * MIB
+    seen = seen_by(env, sys.executable, "-I", program, str(GIB))
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in seen["refused"]
+    env.manager.await_no_seats()
+    env.agree(0)
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=[path.parent.parent.name for path in HEADERS])
+def test_a_program_written_against_the_vendors_header(header: Path, env: World) -> None:
+    program = compiled((PROGRAMS / "toolkit.c").read_text(), f"-I{header.parent}", *LINKED_WITH_DRIVER)
+    seen = seen_by(env, program, str(64 * MIB))
+    assert set(seen["refused"].values()) == {None}
+    assert seen["free_bytes"] == seen["free_bytes_after"] == GIB
+    seen = seen_by(env, program, str(GIB + 2 * MIB))
+    assert set(seen["refused"].values()) == {"CUDA_ERROR_OUT_OF_MEMORY"}
+    assert env.peak() <= GIB
+    env.manager.await_no_seats()
+    env.agree(0)
+
+
+@needs("pynvml")
+def test_a_monitor_without_a_lease_sees_what_the_env_may_have(make_world: Callable[..., World]) -> None:
+    env = make_world(settings={"memory_per_gpu": str(2 * GIB)})
+    (device,) = seen_by(env, sys.executable, "-I", PROGRAMS / "monitor.py")["devices"]
+    assert (device["total_bytes"], device["used_bytes"], device["free_bytes"]) == (2 * GIB, 0, 2 * GIB)
+    assert env.manager.verbs() == []
