@@ -140,6 +140,7 @@ void nm_fork_mark(void)
         void *fresh = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (fresh != MAP_FAILED && madvise(fresh, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) == 0) {
             page = fresh;
+            atomic_store(page, 1); /* before others see it: an empty page says that they are children */
             atomic_store(&birth_page, page);
         }
     }

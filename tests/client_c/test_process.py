@@ -13,6 +13,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
+from tests.client_c.compiled import compile_c
 from tests.client_c.conftest import LIBRARY, Spawn
 from tests.client_c.manager import GPUS, Books, Manager
 from tests.client_c.test_unix import asked, held
@@ -172,3 +173,10 @@ def test_it_loads_into_anything(program: str, variables: dict[str, str]) -> None
     arguments = ["-c", "true"] if program == "/bin/sh" else []
     result = subprocess.run([program, *arguments], env=environment, capture_output=True, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_two_threads_first_contact_at_once_makes_no_child(tmp_path: Path) -> None:
+    """Whoever comes while the process is being marked is of that process: were it taken for a child, the session would be emptied."""
+    sources = ["prim.c", Path(__file__).with_name("first_contact.c")]
+    program = compile_c(tmp_path / "first_contact", sources, "-Wl,--wrap=syscall")
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "itself\n"
