@@ -289,6 +289,7 @@ int nm_channel_receive(struct nm_channel *channel, struct nm_packet *packet)
     struct iovec part = {.iov_base = packet->bytes, .iov_len = sizeof packet->bytes};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     packet->fd_count = 0;
+    packet->fds_lost = false;
     if (channel->fd < 0 || !nm_fd_is(channel->fd, &channel->id)) {
         errno = EBADF;
         return NM_CHANNEL_LOST;
@@ -303,6 +304,7 @@ int nm_channel_receive(struct nm_channel *channel, struct nm_packet *packet)
         return NM_CHANNEL_LOST;
     }
     take_fds(&message, packet);
+    packet->fds_lost = (message.msg_flags & MSG_CTRUNC) != 0;
     int result = decoded(channel, packet, (size_t)size);
     while (result != NM_CHANNEL_OK && packet->fd_count > 0)
         close(packet->fds[--packet->fd_count]);

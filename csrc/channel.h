@@ -33,6 +33,7 @@ struct nm_packet {
     char bytes[NM_PACKET_BYTES + 1];
     int fds[NM_PACKET_FDS];
     int fd_count;
+    bool fds_lost; /* some that came found no free number here */
 };
 
 enum nm_channel_result {

@@ -56,7 +56,7 @@ struct nm_lease_gpu {
     uint32_t row;
 };
 
-/* What is held. Constant once published; lives for ever (a pointer to it never dangles). */
+/* What is held. Constant once published (but for its ledger's least_slots); lives for ever (a pointer to it never dangles). */
 struct nm_lease {
     uint32_t number; /* grows with each lease of this process; an allocation remembers it */
     uint32_t slot, generation;

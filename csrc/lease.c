@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "session.h"
@@ -48,11 +49,23 @@ static void close_if(int fd, const struct nm_file_id *id)
         close(fd);
 }
 
+/* A restarted manager has new limits and the old usage file. That stays mapped where it is: so the lease's words move nowhere. */
+static void keep_usage(struct nm_ledger *fresh, const struct nm_file_id *usage_id)
+{
+    const struct nm_ledger *mapped = &nm_session.ledger;
+    if (mapped->usage == NULL || usage_id->device != nm_session.usage_id.device || usage_id->inode != nm_session.usage_id.inode)
+        return;
+    munmap(fresh->usage, sizeof *fresh->usage);
+    fresh->usage = mapped->usage;
+}
+
 /* Maps the received files, unless they are those that are mapped. An old mapping stays: other threads may be reading it (one per
  * restart of the manager). Takes the descriptors out of the packet. */
 static bool take_ledger(struct nm_packet *packet)
 {
     struct nm_file_id limits_id, usage_id;
+    if (packet->fds_lost)
+        return false;
     if (packet->fd_count != 2)
         return nm_session.ledger.limits != NULL && packet->fd_count == 0 && nm_session.state == NODEMGR_HELD;
     int limits_fd = packet->fds[0], usage_fd = packet->fds[1];
@@ -64,6 +77,7 @@ static bool take_ledger(struct nm_packet *packet)
     if (nm_ledger_map_client(&fresh, limits_fd, usage_fd) != NM_LEDGER_OK)
         return false;
     packet->fd_count = 0;
+    keep_usage(&fresh, &usage_id);
     close_if(nm_session.ledger.limits_fd, &nm_session.limits_id);
     close_if(nm_session.ledger.usage_fd, &nm_session.usage_id);
     nm_session.ledger = fresh;
@@ -92,15 +106,32 @@ static bool make_private_ledger(struct grant *grant, uint32_t number)
     return true;
 }
 
-/* The process got another place in the books while it holds memory (they were lost, say): its bytes go there with it. */
-static void carry_over(const struct nm_lease *from, const struct nm_lease *to)
+/* -- the process got another place in the books while it holds memory (they were lost, say): its bytes go there with it -- */
+
+static bool is_same_place(const struct nm_lease *from, const struct nm_lease *to)
 {
-    if (from->ledger.usage == to->ledger.usage && from->slot == to->slot && from->generation == to->generation)
-        return;
+    return from->ledger.usage == to->ledger.usage && from->slot == to->slot && from->generation == to->generation;
+}
+
+/* First they stand in both places: never in none. */
+static void copy_bytes(const struct nm_lease *from, const struct nm_lease *to, uint64_t copied_bytes[NM_LEDGER_ROWS])
+{
+    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
+        uint64_t bytes = nm_ledger_slot_used(&from->ledger, row, from->slot);
+        bool stands = bytes > 0 && nm_ledger_charge(&to->ledger, row, to->slot, to->generation, bytes) == NM_OK;
+        copied_bytes[row] = stands ? bytes : 0;
+    }
+}
+
+/* What other threads allocated or freed in the old place meanwhile is made good in the new one. */
+static void take_away(const struct nm_lease *from, const struct nm_lease *to, const uint64_t copied_bytes[NM_LEDGER_ROWS])
+{
     for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
         uint64_t bytes = nm_ledger_take(&from->ledger, row, from->slot, from->generation);
-        if (bytes > 0)
-            nm_ledger_charge(&to->ledger, row, to->slot, to->generation, bytes);
+        if (bytes > copied_bytes[row])
+            nm_ledger_charge(&to->ledger, row, to->slot, to->generation, bytes - copied_bytes[row]);
+        else
+            nm_ledger_release(&to->ledger, row, to->slot, to->generation, copied_bytes[row] - bytes);
     }
 }
 
@@ -119,9 +150,13 @@ static void put_lease(const struct grant *grant, const struct nm_ledger *ledger,
         nm_copy(lease->gpu[i].uuid, grant->uuid_length[i] + 1, grant->uuid[i]);
         lease->gpu[i].row = (uint32_t)grant->row[i];
     }
+    uint64_t copied_bytes[NM_LEDGER_ROWS];
+    bool moves = again && before != NULL && !is_same_place(before, lease);
+    if (moves)
+        copy_bytes(before, lease, copied_bytes);
     atomic_store(&nm_session.lease, lease);
-    if (again && before != NULL)
-        carry_over(before, lease);
+    if (moves)
+        take_away(before, lease, copied_bytes);
 }
 
 static bool same_lease(const struct grant *grant, const struct nm_ledger *ledger)
@@ -162,6 +197,7 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
     }
     if (!again || !same_lease(&grant, ledger))
         put_lease(&grant, ledger, again);
+    nm_sum_all_slots(false);
     return true;
 }
 
@@ -174,6 +210,13 @@ void nm_become_lost(const char *reason)
     nm_copy(nm_session.fence_reason, sizeof nm_session.fence_reason, reason);
     nm_become_final(NODEMGR_LOST, reason);
     nm_say_later(reason);
+}
+
+void nm_sum_all_slots(bool all)
+{
+    const struct nm_lease *lease = atomic_load(&nm_session.lease);
+    if (lease != NULL)
+        nm_ledger_sum_all(&leases[lease - leases].ledger, all);
 }
 
 const struct nm_lease *nm_lease_numbered(uint32_t number)

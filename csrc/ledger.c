@@ -235,7 +235,8 @@ uint64_t nm_ledger_used(const struct nm_ledger *ledger, uint32_t row)
     if (row >= NM_LEDGER_ROWS)
         return 0;
     const struct nm_limits *limits = ledger->limits;
-    uint32_t slots = nm_ledger_slots_used(ledger);
+    uint32_t slots = nm_ledger_slots_used(ledger), least = __atomic_load_n(&ledger->least_slots, __ATOMIC_ACQUIRE);
+    slots = slots > least ? slots : least;
     uint64_t most = most_of(limits, row), sum = 0;
     for (uint32_t slot = 0; slot < slots; slot++)
         sum += clamp(atomic_load_explicit(&ledger->usage->word[row][slot], memory_order_seq_cst), most);
@@ -262,6 +263,11 @@ uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger)
 {
     uint32_t slots = atomic_load_explicit(&ledger->limits->slots_used, memory_order_relaxed);
     return slots < NM_LEDGER_SLOTS ? slots : NM_LEDGER_SLOTS;
+}
+
+void nm_ledger_sum_all(struct nm_ledger *ledger, bool all)
+{
+    __atomic_store_n(&ledger->least_slots, all ? NM_LEDGER_SLOTS : 0, __ATOMIC_RELEASE);
 }
 
 const char *nm_ledger_uuid(const struct nm_ledger *ledger, uint32_t row)

@@ -64,6 +64,7 @@ struct nm_ledger {
     struct nm_limits *limits_writable; /* the manager's; NULL at a client */
     struct nm_usage *usage;
     int limits_fd, usage_fd; /* -1: private to this process */
+    uint32_t least_slots;    /* summed whatever slots_used says; see nm_ledger_sum_all. Read and written atomically */
 };
 
 /* The manager's: a new ledger, both files sealed. */
@@ -95,6 +96,8 @@ uint64_t nm_ledger_slot_used(const struct nm_ledger *ledger, uint32_t row, uint3
 uint64_t nm_ledger_limit(const struct nm_ledger *ledger, uint32_t row);
 uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row);
 uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger);
+/* A client's, while it is out of its manager's reach: a restarted one gives out slots that only its new limits file tells of. */
+void nm_ledger_sum_all(struct nm_ledger *ledger, bool all);
 int nm_ledger_slot_state(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation); /* nm_reserve: what a reserve would say */
 const char *nm_ledger_uuid(const struct nm_ledger *ledger, uint32_t row);         /* "" where the row is unused */
 

@@ -111,6 +111,7 @@ void nm_publish_visible(const char *value);
 /* -- lease.c -- */
 bool nm_install_grant(struct nm_packet *packet, bool again); /* false: not usable, `fault` says why. again: of the lease that is held */
 void nm_become_lost(const char *reason);
+void nm_sum_all_slots(bool all); /* of the lease that is held: true from the end of the connection to the manager's word on the new one */
 const struct nm_lease *nm_lease_numbered(uint32_t number);   /* the present or an earlier one of this process, or NULL */
 bool nm_holds_memory(const struct nm_lease *lease);
 

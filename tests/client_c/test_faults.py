@@ -300,6 +300,23 @@ def test_no_room_for_the_ledgers_descriptors_asks_again(manager: Manager, spawn:
     assert child.answer() == ["HELD", ""]
 
 
+def test_without_room_for_a_new_managers_ledger_the_old_one_is_not_kept(manager: Manager, spawn: Spawn) -> None:
+    """There is a number for the connection, and none for what comes with the grant: it asks until there is one."""
+    child, books = spawn(), Books()
+    client = held(child, manager, books)
+    child.ask("fill", 0)
+    client.close()
+    client, adopted = manager.accept(), books.adopted()
+    adopted.ledger.set_limit(0, 5 << 30)
+    client.grant(client.expect("REJOIN"), adopted)
+    assert client.closes() == []
+    child.ask("free")
+    client = manager.accept()
+    client.grant(client.expect("REJOIN"), adopted)
+    client.expect("BEAT")
+    assert child.ask("lease")["limits"] == str(5 << 30)
+
+
 def test_ours_are_high_and_close_on_exec(manager: Manager, spawn: Spawn) -> None:
     child = spawn()
     before = set(child.ask("descriptors"))

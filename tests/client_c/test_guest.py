@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger import SlotState
 from tests.client_c.compiled import CLIENT_SOURCES, ENVIRONMENT, SANITIZERS, compile_c
 from tests.client_c.conftest import FORGET
@@ -61,6 +62,22 @@ class Guest:
         self.process.stdin.close()
         said = self.process.stderr.read() if self.process.stderr is not None else ""
         return self.process.wait(timeout=30), said
+
+
+class Seat:
+    """Another process's slot in the books."""
+
+    def __init__(self, books: Books, slot: int) -> None:
+        self.native = ffi.new("struct nm_ledger *")
+        self.slot = slot
+        assert lib.nm_ledger_map_client(self.native, *(os.dup(fd) for fd in books.ledger.fds)) == lib.NM_LEDGER_OK
+
+    def reserve(self, size_bytes: int) -> int:
+        result: int = lib.nm_ledger_reserve(self.native, 0, self.slot, 0, size_bytes)
+        return result
+
+    def release(self, size_bytes: int) -> None:
+        lib.nm_ledger_release(self.native, 0, self.slot, 0, size_bytes)
 
 
 Start = Callable[..., Guest]
@@ -180,6 +197,46 @@ def test_an_earlier_leases_memory_is_freed_there(manager: Manager, start: Start)
     guest.ask("discharge", 1, 0, 1 << 30)
     assert [books.ledger.slot_used(0, slot) for slot in (0, 5)] == [2 << 30, 2 << 30]
     client.expect("BEAT")
+
+
+def test_until_its_manager_is_back_every_slot_counts(manager: Manager, start: Start) -> None:
+    """A restarted manager gives a newcomer a slot of which only its new limits tell."""
+    guest, books = start(), Books(10 << 30)
+    client = acquired(guest, manager, books)
+    adopted = books.adopted()
+    adopted.ledger.set_slot(900, 0, SlotState.LIVE)
+    client.close()
+    client = manager.accept()
+    rejoin = client.expect("REJOIN")
+    newcomer = Seat(adopted, 900)
+    assert newcomer.reserve(8 << 30) == OK
+    assert guest.charge(0, 4 << 30)[0] == OVER
+    newcomer.release(8 << 30)
+    assert guest.charge(0, 4 << 30)[0] == OK
+    client.grant(rejoin, adopted)
+    client.expect("BEAT")
+    assert newcomer.reserve(6 << 30) == OK
+    assert guest.charge(0, 1)[0] == OVER
+    assert adopted.ledger.used(0) == 10 << 30
+
+
+def test_a_restart_moves_no_word(manager: Manager, start: Start) -> None:
+    """The usage file stays mapped once: were its words carried over, the memory would count for nothing in between."""
+    guest, books = start(), Books()
+    client = acquired(guest, manager, books)
+    assert guest.charge(0, 3 << 30)[0] == OK
+    for _ in range(3):
+        books = books.adopted()
+        client.close()
+        client = manager.accept()
+        client.grant(client.expect("REJOIN"), books)
+        client.expect("BEAT")
+        assert Path(f"/proc/{guest.process.pid}/maps").read_text().count("memfd:nodemgr-usage") == 1
+        assert books.ledger.used(0) == 3 << 30
+    books.ledger.set_limit(0, 4 << 30)
+    assert guest.charge(0, 2 << 30)[0] == OVER, "it reads the newest limits"
+    guest.ask("discharge", 1, 0, 3 << 30)
+    assert books.ledger.used(0) == 0
 
 
 def test_fixed_caps_over_udp(env: Env, start: Start) -> None:
