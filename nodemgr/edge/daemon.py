@@ -126,8 +126,10 @@ class Daemon:
         elif kind is not effects.Publish:
             try:
                 self._effects[kind](effect)
-            except (OSError, LedgerError, ValueError) as error:  # one that fails must not keep the others from happening
+            except (OSError, LedgerError) as error:  # one that fails must not keep the others from happening
                 log.say(f"{kind.__name__} failed: {error}")
+            except Exception as error:
+                log.fault(f"in {kind.__name__}", error)
 
     def _note_row(self, save: effects.Save) -> None:
         """A stalled task's and a fenced process's beats are for the core."""
@@ -252,7 +254,12 @@ class Daemon:
         session = self._sessions.get(effect.connection)
         if session is None or self.recovery.holds_back(session, effect):
             return
-        ledger = self.ledgers.get(effect.env) if session.transport is Transport.UNIX else None
+        ledger = None
+        if session.transport is Transport.UNIX:
+            if effect.env not in self.ledgers:  # it could not be made when it was due: descriptors were out
+                self.ledgers.open(effect.env)
+                self._ledger_ready(effect.env, [])
+            ledger = self.ledgers.get(effect.env)
         requests.answer_grant(session, effect, self.state.config.beat_ms, ledger.fds if ledger is not None else ())
 
     def _beats_fast(self, key: ProcessKey, fast: bool) -> None:

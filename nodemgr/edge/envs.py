@@ -53,6 +53,8 @@ class Envs:
         self._udp_address = udp_address
         self._library_directory = library_directory
         self._access: dict[str, _Access] = {}
+        self.faults: dict[str, str] = {}
+        """Envs whose clients cannot find them as they are now, and why."""
 
     def may_enter(self, env: str, identity: Identity) -> bool:
         """Root, the manager's own user, and whom the quota names. Nobody is kept from hearing that an env is gone."""
@@ -65,13 +67,15 @@ class Envs:
 
     def refresh(self, env: str) -> None:
         """After a change of the quota or of the node: what clients find is what holds now."""
+        self.faults.pop(env, None)
         try:
             if env in self._state.envs:
                 self._open(env)
             else:
                 self._close(env)
         except (OSError, RunDirError) as error:
-            log.say(f"the directory of env {env} could not be refreshed: {error}")
+            self.faults[env] = f"the directory of env {env} could not be refreshed, its clients do not see this change: {error}"
+            log.say(self.faults[env])
 
     def _open(self, env: str) -> None:
         conf = self.conf(env)

@@ -26,7 +26,11 @@ MAX_PENDING_EVENTS = 10_000
 Publisher = Callable[[str, str], None]
 """Takes an event's name and its JSON text."""
 
-_to_text = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False).encode
+_encoder = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False)
+
+
+def _to_text(value: object) -> str:
+    return _encoder.encode(value)
 
 
 class Journal:
@@ -75,9 +79,10 @@ class Journal:
     def _add_row(batch: Batch, save: Save) -> None:
         value = save.value
         text = None if value is None else _to_text(encoding.encode(save.kind, value))
-        if isinstance(value, Record) and text is not None:
+        if save.kind == "record" and isinstance(value, Record) and text is not None:
             batch.records.append(RecordRow(value.record_id, value.env, value.granted_wall_ns, text))
-        batch.current[save.kind, save.key] = text if not (isinstance(value, Record) and value.ended_wall_ns is not None) else None
+            text = None if value.ended_wall_ns is not None else text
+        batch.current[save.kind, save.key] = text
 
     def _commit(
         self, batch: Batch, events: list[tuple[str, Mapping[str, object]]], *, must_hold: bool, durable: bool = False
@@ -99,9 +104,9 @@ class Journal:
         return fault is None or must_hold
 
     def _event_text(self, sequence: int, name: str, fields: Mapping[str, object]) -> str:
-        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
-        head = {"schema_version": SCHEMA_VERSION, "sequence": sequence, "name": name, "time_ns": wall_ns, "monotonic_ns": now_ns}
-        return _to_text({**head, **fields})
+        head = f'{{"schema_version":{SCHEMA_VERSION},"sequence":{sequence},"name":"{name}",'
+        times = f'"time_ns":{self._clock.wall_ns()},"monotonic_ns":{self._clock.monotonic_ns()}'
+        return f"{head}{times},{_to_text(fields)[1:]}" if fields else f"{head}{times}}}"
 
     def _try(self, batch: Batch, durable: bool) -> str | None:
         """None: written; else why not."""

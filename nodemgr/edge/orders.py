@@ -149,6 +149,8 @@ class Administration:
             if env == name and missing > 0:
                 index = state.gpus[uuid].index
                 warnings.append(f"{format_size(missing)} more on GPU {index} is pending until others there give memory back")
+        if fault := self._daemon.envs.faults.get(name):
+            warnings.append(fault)
         return warnings
 
     def _quota_show(self, given: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import gc
 import os
 import resource
 import signal
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -192,8 +191,6 @@ class Service:
             return self.settings.client_address
         assert self.daemon.udp is not None
         host, port = self.daemon.udp.address
-        if host in ("0.0.0.0", "::"):  # everywhere: the client must know one of this machine's names
-            host = socket.gethostbyname(socket.gethostname()) if host == "0.0.0.0" else "::1"
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _when_fresh(self, then: Any) -> None:
@@ -202,8 +199,8 @@ class Service:
     # -- run and end --
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT. Leases stay."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        """Until SIGTERM, SIGINT or SIGHUP. Leases stay."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.add_signal_handler(number, self.loop.stop)
         log.say(self._ready_line())
         systemd.notify("READY=1")

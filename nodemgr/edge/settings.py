@@ -18,6 +18,7 @@ from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
 from nodemgr.units import UnitError, parse_node
 
 ENV_PREFIX = "NODEMGR_"
+ANYWHERE = ("0.0.0.0", "::")
 SYSTEM_CONFIG_FILE = Path("/etc/nodemgr/config.toml")
 
 
@@ -220,5 +221,10 @@ def load(
         raise SettingsError(
             f"timeout_ms ({settings.core.timeout_ms}) must be at least twice beat_ms ({settings.core.beat_ms}), "
             "else one late beat ends a task"
+        )
+    if settings.udp is not None and settings.udp[0] in ANYWHERE and settings.client_address is None:
+        raise SettingsError(
+            f"udp listens on every address ({settings.udp[0]}), but clients must know one: "
+            "say client_address = \"HOST:PORT\" (NODEMGR_CLIENT_ADDRESS)"
         )
     return settings

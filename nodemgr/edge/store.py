@@ -199,11 +199,11 @@ class Store:
 
     def _write(self, batch: Batch) -> None:
         execute = self._db.execute
-        for (kind, key), value in batch.current.items():
-            if value is None:
-                execute("DELETE FROM current WHERE kind = ? AND key = ?", (kind, key))
-            else:
-                execute("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", (kind, key, value))
+        if puts := [(*row, value) for row, value in batch.current.items() if value is not None]:
+            self._db.executemany("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", puts)
+        if len(puts) < len(batch.current):
+            gone = [row for row, value in batch.current.items() if value is None]
+            self._db.executemany("DELETE FROM current WHERE kind = ? AND key = ?", gone)
         for record in batch.records:
             execute(
                 "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -130,6 +131,7 @@ def decode(packet: bytes, direction: Direction = Direction.UP) -> Message:
 _ESCAPES = {code: f"%{code:02x}" for code in (*range(0x20), 0x7F, ord("%"))}
 
 
+@lru_cache(maxsize=4_096, typed=True)  # most values of a GRANT are those of the last one
 def _encode_value(key: str, value: Value, direction: Direction) -> bytes:
     index = _KEY_INDEX.get(key)
     if index is None:

@@ -16,6 +16,7 @@ import pytest
 from nodemgr.edge import ledgers
 from nodemgr.edge.clock import RealClock
 from nodemgr.edge.control_client import EventStream
+from nodemgr.edge.ledger import Ledger, LedgerError
 from tests.support.clients import FakeClient
 from tests.support.local import GIB, FakeGpus, LocalManager
 
@@ -133,6 +134,31 @@ def test_an_env_that_is_gone_denies(manager: LocalManager, make_client: Client) 
     manager.call("quota_rm", env="alice")
     client.ask(1)
     assert client.expect("DENY")["code"] == "unknown_env"
+
+
+def test_a_ledger_that_could_not_be_made_is_made_when_it_is_needed(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptors() -> Ledger:
+        raise LedgerError("ledger: Too many open files")
+
+    monkeypatch.setattr(Ledger, "create", no_descriptors)
+    client = make_client(manager.env_dir("alice"))
+    rid = client.ask(1)
+    assert client.receive(timeout_s=0.3) is None
+    monkeypatch.undo()
+    client.ask(1, rid=rid)
+    grant = client.expect("GRANT")
+    assert client.order("limit", row=int(grant["rows"]))["limit"] == 80 * GIB
+
+
+def test_an_env_whose_directory_cannot_be_written_is_warned_of(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str, mode: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nodemgr.edge.rundir.replace", full)
+    (warning,) = manager.call("quota_set", env="alice", gpus=3)["warnings"]
+    assert "its clients do not see this change" in warning
 
 
 # -- silence --

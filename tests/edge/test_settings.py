@@ -66,6 +66,7 @@ def test_queues_in_one_variable() -> None:
         ('[queues]\nnormal = "x"\n', "line 1: queues: must be a whole number"),
         ('[queues]\n"Big Job" = 1\nnormal = 1\n', "line 1: queues: 'Big Job' is no name of a queue"),
         ('run_dir = ""\n', "line 1: run_dir: must be a text"),
+        ('udp = "0.0.0.0:7000"\n', "clients must know one: say client_address"),
         ("beat_ms = 1000\ntimeout_ms = 1500\n", r"timeout_ms \(1500\) must be at least twice beat_ms"),
     ],
 )
