@@ -160,9 +160,10 @@ def test_who_falls_silent_is_reclaimed_since_nobody_can_tell_whether_he_lives(no
 
 def test_beats_keep_it_alive_through_loss(node: Manager, network: LossyNetwork) -> None:
     remote = Remote(node, "alice", network)
+    events = node.events(since=None)
     program = remote.hold()
     said(program)
-    events = node.events(since=None)
+    events.expect("task.granted")
     assert [task["state"] for task in node.status()["tasks"]] == ["running"]
     while network.lost < 10:
         events.expect_nothing(QUICK_BEAT_S)
