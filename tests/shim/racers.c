@@ -1,7 +1,7 @@
 /* racers.c: threads that allocate and free at random by many paths, against one grant.
  *
  *   racers THREADS STEPS SEED   -> "SUCCESSES REFUSALS" and exit 0; an answer that is neither success nor out of memory: exit 1
- * At its end nothing is allocated. With STEPS 0 it goes on until it is killed.
+ * At its end nothing is allocated; it says so, and waits for the end of its input. With STEPS 0 it goes on until it is killed.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -34,6 +34,14 @@ static struct {
     int (*cuArrayCreate_v2)(void **, const nm_cu_array_descriptor *);
     int (*cuArrayDestroy)(void *);
     int (*cuStreamSynchronize)(void *);
+    int (*cuGraphCreate)(void **, unsigned);
+    int (*cuGraphDestroy)(void *);
+    int (*cuGraphAddMemAllocNode)(void **, void *, void **, size_t, nm_cu_mem_alloc_node_params *);
+    int (*cuGraphAddMemFreeNode)(void **, void *, void **, size_t, uint64_t);
+    int (*cuGraphInstantiateWithFlags)(void **, void *, unsigned long long);
+    int (*cuGraphLaunch)(void *, void *);
+    int (*cuGraphExecDestroy)(void *);
+    int (*cuDeviceGraphMemTrim)(int);
 } cu;
 
 static _Atomic long successes, refusals;
@@ -73,6 +81,14 @@ static void find_driver(void)
     FIND(cuArrayCreate_v2);
     FIND(cuArrayDestroy);
     FIND(cuStreamSynchronize);
+    FIND(cuGraphCreate);
+    FIND(cuGraphDestroy);
+    FIND(cuGraphAddMemAllocNode);
+    FIND(cuGraphAddMemFreeNode);
+    FIND(cuGraphInstantiateWithFlags);
+    FIND(cuGraphLaunch);
+    FIND(cuGraphExecDestroy);
+    FIND(cuDeviceGraphMemTrim);
 }
 
 static int take_linear(uint64_t *out, size_t bytes) { return cu.cuMemAlloc_v2(out, bytes); }
@@ -89,6 +105,30 @@ static int take_array(uint64_t *out, size_t bytes)
 {
     nm_cu_array_descriptor shape = {.width = 1024, .height = (bytes >> 12) + 1, .format = NM_CU_AD_FORMAT_FLOAT, .num_channels = 1};
     return cu.cuArrayCreate_v2((void **)out, &shape);
+}
+
+/* A graph that allocates and frees, launched once; held is the graph's reserve of the device. */
+static int take_graph(uint64_t *out, size_t bytes)
+{
+    void *graph = NULL, *taking = NULL, *giving = NULL, *exec = NULL;
+    nm_cu_mem_alloc_node_params params = {
+        .pool_props = {.alloc_type = NM_CU_MEM_ALLOCATION_TYPE_PINNED, .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+        .bytesize = bytes,
+    };
+    if (cu.cuGraphCreate(&graph, 0) != 0 || cu.cuGraphAddMemAllocNode(&taking, graph, NULL, 0, &params) != 0 ||
+        cu.cuGraphAddMemFreeNode(&giving, graph, &taking, 1, params.dptr) != 0 || cu.cuGraphInstantiateWithFlags(&exec, graph, 0) != 0)
+        return -1;
+    int result = cu.cuGraphLaunch(exec, NULL);
+    if (result != 0 && cu.cuGraphExecDestroy(exec) != 0)
+        return -1;
+    *out = (uint64_t)(uintptr_t)exec;
+    return cu.cuGraphDestroy(graph) == 0 ? result : -1;
+}
+
+static int drop_graph(uint64_t handle)
+{
+    int result = cu.cuGraphExecDestroy((void *)(uintptr_t)handle);
+    return result != 0 ? result : cu.cuDeviceGraphMemTrim(0);
 }
 
 static int drop_linear(uint64_t handle) { return cu.cuMemFree_v2(handle); }
@@ -108,7 +148,7 @@ static const struct {
 } paths[] = {
     {"linear", take_linear, drop_linear},    {"linear", take_linear, drop_linear}, {"managed", take_managed, drop_linear},
     {"async", take_async, drop_async},       {"virtual", take_virtual, drop_virtual},
-    {"array", take_array, drop_array},
+    {"array", take_array, drop_array},       {"graph", take_graph, drop_graph},
 };
 
 static void drop(struct held *held)
@@ -166,5 +206,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);
     printf("%ld %ld\n", successes, refusals);
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
     return 0;
 }

@@ -40,9 +40,12 @@ def test_racing_threads_and_processes(sanitizer: str, make_world: Callable[..., 
     preload = ":".join([*map(runtime, RUNTIMES[sanitizer]), str(library)])
     environ = {**env.environment(), **ENVIRONMENT, "LD_PRELOAD": preload}
     running = [
-        subprocess.Popen([racers, "3", "400", str(seed)], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [racers, "3", "400", str(seed)], env=environ, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
         for seed in range(2)
-    ]
+    ]  # fmt: skip
     for process in running:
         stdout, stderr = process.communicate(timeout=100)
         assert process.returncode == 0, stderr
