@@ -76,34 +76,68 @@ static bool is_first(_Atomic bool *told)
     return !atomic_exchange(told, true);
 }
 
+struct shares {
+    uint64_t own_bytes, others_bytes, correction_bytes;
+};
+
+/* Reservations that are about to be withdrawn stand in the books for microseconds: they are looked at again until they say something
+ * that can last. (Where the limit was lowered meanwhile, or the driver shows more than was asked for, that may be more than the limit.) */
+static struct shares shares_of(const struct nm_lease *lease, uint32_t row)
+{
+    enum { LOOKS = 50, PAUSE_NS = 20000 };
+    struct shares shares = {0};
+    for (int look = 0; look < LOOKS; look++) {
+        uint64_t all = nm_ledger_used(&lease->ledger, row);
+        shares.own_bytes = nm_ledger_slot_used(&lease->ledger, row, lease->slot);
+        shares.correction_bytes = nm_ledger_correction(&lease->ledger, row);
+        uint64_t accounted = shares.own_bytes + shares.correction_bytes;
+        shares.others_bytes = all > accounted ? all - accounted : 0;
+        if (accounted + shares.others_bytes <= nm_ledger_limit(&lease->ledger, row))
+            break;
+        nm_pause_ns(PAUSE_NS);
+    }
+    return shares;
+}
+
+static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes, const char *env)
+{
+    char asked[24], own[24], others[24], more[24], limit[24], corrected[80] = "";
+    struct shares shares = shares_of(lease, row);
+    size_text(bytes, asked);
+    size_text(shares.own_bytes, own);
+    size_text(shares.others_bytes, others);
+    size_text(shares.correction_bytes, more);
+    size_text(nm_ledger_limit(&lease->ledger, row), limit);
+    if (shares.correction_bytes > 0)
+        snprintf(corrected, sizeof corrected, ", contexts and modules of all of them %s", more);
+    nm_say("out of GPU memory by quota, not by the GPU: %s asked on %s; environment '%s' may use %s there, this process holds %s, its other "
+           "processes %s%s. `nodemgr status` shows who; whoever set the quota can raise it with `nodemgr quota set`",
+           asked, nm_ledger_uuid(&lease->ledger, row), env, limit, own, others, corrected);
+}
+
 static void tell_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes)
 {
     static _Atomic bool told;
     if (!is_first(&told))
         return;
-    char asked[24], own[24], others[24], limit[24], env[80];
-    uint64_t mine = nm_ledger_slot_used(&lease->ledger, row, lease->slot), all = nm_ledger_used(&lease->ledger, row);
-    size_text(bytes, asked);
-    size_text(mine, own);
-    size_text(all > mine ? all - mine : 0, others);
-    size_text(nm_ledger_limit(&lease->ledger, row), limit);
+    char env[80];
     if (nodemgr_setting("env", env, sizeof env) < 0)
         nm_copy(env, sizeof env, "?");
     if (nm_ledger_limit(&lease->ledger, row) == 0)
         nm_say("%s is not among the GPUs of this task: environment '%s' has no memory on it, so allocations there are refused",
                nm_ledger_uuid(&lease->ledger, row), env);
     else
-        nm_say("out of GPU memory by quota, not by the GPU: %s asked on %s; environment '%s' may use %s there, this process holds %s, "
-               "its other processes %s. `nodemgr status` shows who; whoever set the quota can raise it with `nodemgr quota set`",
-               asked, nm_ledger_uuid(&lease->ledger, row), env, limit, own, others);
+        say_over(lease, row, bytes, env);
 }
 
-static void tell_lost(void)
+static void tell_lost(const struct nm_lease *lease)
 {
     static _Atomic bool told;
-    const char *reason = nm_client_fence_reason();
-    if (is_first(&told))
-        nm_say("GPU memory is refused: %s. Restart the program to ask for GPUs anew", *reason != '\0' ? reason : "this task's lease is over");
+    if (lease == NULL || nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) != NM_STALLED)
+        nm_client_tell_lost();
+    else if (is_first(&told))
+        nm_say("GPU memory is refused for now: this process was silent for so long that the manager took it for stopped, and the manager "
+               "does not answer; try again, or see `nodemgr doctor`");
 }
 
 /* -- charging -- */
@@ -132,6 +166,17 @@ static int reserve(const struct nm_lease *lease, int row, uint64_t bytes, uint32
     return answer == NM_STALLED || answer == NM_FENCED ? nm_client_charge((uint32_t)row, bytes, number) : answer;
 }
 
+/* What an earlier lease of this process was charged, and what it still holds, goes on under the present one. */
+static void bring_along(struct nm_charge *charge)
+{
+    const struct nm_lease *lease = nm_client_lease();
+    if (lease == NULL || charge->lease == lease->number || charge->bytes == 0)
+        return;
+    if (nm_ledger_charge(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation, charge->bytes) == NM_OK)
+        nm_client_discharge(charge->lease, (uint32_t)charge->row, charge->bytes);
+    charge->lease = lease->number;
+}
+
 static bool charge_more(struct nm_charge *charge, const struct nm_lease *lease, uint64_t bytes, bool alone)
 {
     uint32_t number = 0;
@@ -143,8 +188,7 @@ static bool charge_more(struct nm_charge *charge, const struct nm_lease *lease, 
         charge->lost = answer != NM_OVER;
         return false;
     }
-    if (charge->lease != number)
-        charge->bytes = 0; /* what an earlier lease was charged went with it */
+    bring_along(charge);
     charge->lease = number;
     charge->bytes += bytes;
     return true;
@@ -186,8 +230,7 @@ void nm_charge_resize_anyway(struct nm_charge *charge, uint64_t bytes)
     const struct nm_lease *lease = nm_client_lease();
     if (resize(charge, bytes, true) || lease == NULL)
         return;
-    if (charge->lease != lease->number)
-        charge->bytes = 0;
+    bring_along(charge);
     if (nm_ledger_charge(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation, bytes - charge->bytes) != NM_OK)
         return;
     charge->lease = lease->number;
@@ -203,7 +246,7 @@ int nm_charge_refusal(const struct nm_charge *charge)
 {
     const struct nm_lease *lease = nm_client_lease();
     if (charge->lost || lease == NULL)
-        tell_lost();
+        tell_lost(lease);
     else
         tell_over(lease, (uint32_t)charge->row, charge->refused_bytes);
     return NM_CUDA_ERROR_OUT_OF_MEMORY;
@@ -233,27 +276,43 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static bool figures_of(const struct nm_lease *lease, int row, struct nm_figures *out)
+/* The lease whose figures hold: the present one, else the one that this process has lost: where it is over, nothing is free. */
+static const struct nm_lease *telling_lease(bool *over)
+{
+    bool lost;
+    const struct nm_lease *lease = present_lease(&lost);
+    *over = lost || (lease != NULL && nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) == NM_FENCED);
+    return lost ? nm_client_latest_lease() : lease;
+}
+
+/* The total is never less than what is used, and never zero: programs divide by it. A limit falls to zero where a stopped task's share
+ * is offered to others. */
+static bool figures_of(const struct nm_lease *lease, int row, bool over, struct nm_figures *out)
 {
     if (row < 0)
         return false;
-    out->total_bytes = nm_ledger_limit(&lease->ledger, (uint32_t)row);
-    out->used_bytes = smaller(nm_ledger_used(&lease->ledger, (uint32_t)row), out->total_bytes);
+    uint64_t limit = nm_ledger_limit(&lease->ledger, (uint32_t)row), used = nm_ledger_used(&lease->ledger, (uint32_t)row);
+    out->total_bytes = limit > used ? limit : used;
+    if (out->total_bytes == 0)
+        out->total_bytes = used = nm_ledger_total(&lease->ledger, (uint32_t)row);
+    out->used_bytes = over ? out->total_bytes : used;
     return true;
 }
 
 bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out)
 {
-    const struct nm_lease *lease = nm_client_lease();
-    return lease != NULL && figures_of(lease, row_of_device(lease, device), out);
+    bool over;
+    const struct nm_lease *lease = telling_lease(&over);
+    return lease != NULL && figures_of(lease, row_of_device(lease, device), over, out);
 }
 
 bool nm_figures_of_uuid(const char *uuid, uint64_t driver_total, uint64_t driver_used, struct nm_figures *out)
 {
     char limit[24];
-    const struct nm_lease *lease = nm_client_lease();
+    bool over;
+    const struct nm_lease *lease = telling_lease(&over);
     if (lease != NULL) {
-        if (!figures_of(lease, nm_client_row(lease, uuid), out))
+        if (!figures_of(lease, nm_client_row(lease, uuid), over, out))
             return false;
         out->total_bytes = smaller(out->total_bytes, driver_total);
         out->used_bytes = smaller(out->used_bytes, out->total_bytes);

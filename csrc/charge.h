@@ -45,7 +45,7 @@ void nm_charge_forget(void);
 
 /* What a program may be told about a device. False: the driver's own figures hold. */
 struct nm_figures {
-    uint64_t total_bytes; /* the quota */
+    uint64_t total_bytes; /* the quota, or what is used where that is more; not 0 where the GPU's size is known */
     uint64_t used_bytes;  /* by all processes of the env; at most the total */
 };
 bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out);

@@ -187,13 +187,17 @@ void nodemgr_publish_env(const char *name, const char *value)
 
 /* -- for the shim -- */
 
-/* The manager took this process for stalled (it was stopped): it beats, and hears whether the lease is still its own. */
-static void await_unstalled(const struct nm_lease *lease)
+/* The books say stalled (this process was stopped) or fenced: it beats, and hears from the manager whether the lease is still its own,
+ * or why not. */
+static void await_word(const struct nm_lease *lease, int state)
 {
     uint64_t end_ns = nm_now_ns() + STALLED_NS;
     nm_enter();
-    nm_beat(nm_now_ns());
-    while (atomic_load(&nm_session.lease) == lease && nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) == NM_STALLED &&
+    if (nm_session.told_lost == lease->number)
+        end_ns = 0; /* heard already */
+    else
+        nm_beat(nm_now_ns());
+    while (atomic_load(&nm_session.lease) == lease && nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) == state &&
            nm_now_ns() < end_ns)
         nm_pump(end_ns);
     nm_leave();
@@ -203,8 +207,8 @@ int nm_client_charge(uint32_t row, uint64_t bytes, uint32_t *number)
 {
     const struct nm_lease *lease = nm_client_lease();
     int result = lease != NULL ? nm_ledger_reserve(&lease->ledger, row, lease->slot, lease->generation, bytes) : NM_FENCED;
-    if (result == NM_STALLED) {
-        await_unstalled(lease);
+    if (lease != NULL && (result == NM_STALLED || result == NM_FENCED)) {
+        await_word(lease, result);
         lease = nm_client_lease();
         result = lease != NULL ? nm_ledger_reserve(&lease->ledger, row, lease->slot, lease->generation, bytes) : NM_FENCED;
     }
@@ -228,9 +232,11 @@ void nm_client_discharge(uint32_t number, uint32_t row, uint64_t bytes)
     nm_leave();
 }
 
-const char *nm_client_fence_reason(void)
+void nm_client_tell_lost(void)
 {
-    return nm_session.fence_reason;
+    nm_enter();
+    nm_tell_lost();
+    nm_leave();
 }
 
 /* -- the end -- */

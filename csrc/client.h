@@ -56,7 +56,7 @@ struct nm_lease_gpu {
     uint32_t row;
 };
 
-/* What is held. Constant once published (but for its ledger's least_slots); lives for ever (a pointer to it never dangles). */
+/* What is held. Constant once published; lives for ever (a pointer to it never dangles). */
 struct nm_lease {
     uint32_t number; /* grows with each lease of this process; an allocation remembers it */
     uint32_t slot, generation;
@@ -66,9 +66,10 @@ struct nm_lease {
 };
 
 const struct nm_lease *nm_client_lease(void); /* NULL: nothing held (or a forked child that has not asked yet) */
+const struct nm_lease *nm_client_latest_lease(void); /* held or not any more; NULL: this process never had one */
 int nm_client_row(const struct nm_lease *lease, const char *uuid); /* ledger row, or -1: not of this lease. "GPU-..." as NVML writes it */
-/* Charges the present lease: an nm_reserve. A stalled slot beats first and waits up to 1 s for the manager's word. *number gets
- * the lease's number, for nm_client_discharge. No lease: NM_FENCED. */
+/* Charges the present lease: an nm_reserve. A stalled slot beats first and waits up to 1 s for the manager's word, and so does one that
+ * is fenced before that word has come. *number gets the lease's number, for nm_client_discharge. No lease: NM_FENCED. */
 int nm_client_charge(uint32_t row, uint64_t bytes, uint32_t *number);
 /* Gives back what nm_client_charge took under that number; a lease that is over is left alone. */
 void nm_client_discharge(uint32_t number, uint32_t row, uint64_t bytes);
@@ -76,6 +77,6 @@ void nm_client_discharge(uint32_t number, uint32_t row, uint64_t bytes);
 int (*nm_client_waiter(void))(void); /* what nodemgr_set_waiter said, or NULL */
 /* Asks and waits in C, showing one line on stderr; returns the final state. Signals are the program's own affair: EINTR ends no wait. */
 int nm_client_acquire_blocking(void);
-const char *nm_client_fence_reason(void); /* "" where there is none */
+void nm_client_tell_lost(void); /* once a lease: why it is lost, and what follows */
 
 #endif

@@ -11,9 +11,29 @@
 
 #include "session.h"
 
-#define LEASES 64 /* remembered, for frees of what an earlier one allocated */
+/* Every lease of this process is remembered: for threads that still read it, for frees of what it allocated. A page or so each time
+ * that one is granted anew or its manager restarted. */
+enum { SHELF = 64, SHELVES = 4096 };
 
-static struct nm_lease leases[LEASES];
+static struct nm_lease *shelves[SHELVES];
+
+static struct nm_lease *lease_at(uint32_t index)
+{
+    return &shelves[index / SHELF][index % SHELF];
+}
+
+/* False: no memory for one more. */
+static bool make_room(void)
+{
+    uint32_t shelf = nm_session.lease_next / SHELF;
+    if (shelf >= SHELVES)
+        return false;
+    if (shelves[shelf] == NULL) {
+        void *fresh = mmap(NULL, SHELF * sizeof(struct nm_lease), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        shelves[shelf] = fresh != MAP_FAILED ? fresh : NULL;
+    }
+    return shelves[shelf] != NULL;
+}
 
 struct grant {
     int count;
@@ -87,15 +107,12 @@ static bool take_ledger(struct nm_packet *packet)
 }
 
 /* Over UDP there is no shared memory: a ledger of this process alone, with the granted bytes as fixed caps. */
-static bool make_private_ledger(struct grant *grant, uint32_t number)
+static bool make_private_ledger(struct grant *grant)
 {
     struct nm_ledger *ledger = &nm_session.private_ledger;
     if (ledger->limits == NULL && nm_ledger_map_private(ledger) != NM_LEDGER_OK)
         return false;
-    grant->slot = 0;
-    grant->generation = number & 0xffff;
-    if ((uint32_t)nm_ledger_slot_generation(ledger, 0) != grant->generation || nm_ledger_slots_used(ledger) == 0)
-        nm_ledger_clear_slot(ledger, 0, (uint32_t)(grant->generation - 1) & 0xffff);
+    grant->slot = grant->generation = 0; /* as before: what still lives of an earlier lease is in it */
     for (int i = 0; i < grant->count; i++) {
         char uuid[NM_UUID_BYTES];
         nm_copy(uuid, grant->uuid_length[i] + 1, grant->uuid[i]);
@@ -139,8 +156,7 @@ static void take_away(const struct nm_lease *from, const struct nm_lease *to, co
 static void put_lease(const struct grant *grant, const struct nm_ledger *ledger, bool again)
 {
     const struct nm_lease *before = atomic_load(&nm_session.lease);
-    struct nm_lease *lease = &leases[nm_session.lease_next++ % LEASES];
-    memset(lease, 0, sizeof *lease);
+    struct nm_lease *lease = lease_at(nm_session.lease_next++);
     lease->number = nm_session.lease_number;
     lease->slot = (uint32_t)grant->slot;
     lease->generation = (uint32_t)grant->generation;
@@ -171,6 +187,13 @@ static bool same_lease(const struct grant *grant, const struct nm_ledger *ledger
     return true;
 }
 
+/* Before its first lease a program has no memory. What stands there was its predecessor's in this process, and went with the exec. */
+static void empty_words(const struct grant *grant, const struct nm_ledger *ledger)
+{
+    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++)
+        nm_ledger_take(ledger, row, (uint32_t)grant->slot, (uint32_t)grant->generation);
+}
+
 bool nm_install_grant(struct nm_packet *packet, bool again)
 {
     struct grant grant;
@@ -178,8 +201,13 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
         nm_copy(nm_session.fault, sizeof nm_session.fault, "it sent a grant that cannot be read");
         return false;
     }
+    bool first = nm_session.lease_number == 0;
     uint32_t number = again ? nm_session.lease_number : nm_session.lease_number + 1;
-    bool has_ledger = grant.has_slot ? take_ledger(packet) : nm_session.channel.udp && make_private_ledger(&grant, number);
+    if (!make_room()) {
+        nm_copy(nm_session.fault, sizeof nm_session.fault, "no memory for the grant");
+        return false;
+    }
+    bool has_ledger = grant.has_slot ? take_ledger(packet) : nm_session.channel.udp && make_private_ledger(&grant);
     if (!has_ledger) {
         nm_copy(nm_session.fault, sizeof nm_session.fault,
                 "the memory ledger did not come with the grant: no free descriptors, or no memory?");
@@ -195,9 +223,10 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
         nm_publish_visible(nm_session.visible);
         nm_session.fence_reason[0] = '\0';
     }
+    if (first)
+        empty_words(&grant, ledger);
     if (!again || !same_lease(&grant, ledger))
         put_lease(&grant, ledger, again);
-    nm_sum_all_slots(false);
     return true;
 }
 
@@ -209,23 +238,27 @@ void nm_become_lost(const char *reason)
     atomic_store(&nm_session.lease, NULL);
     nm_copy(nm_session.fence_reason, sizeof nm_session.fence_reason, reason);
     nm_become_final(NODEMGR_LOST, reason);
-    nm_say_later(reason);
+    nm_tell_lost();
 }
 
-void nm_sum_all_slots(bool all)
+void nm_tell_lost(void)
 {
-    const struct nm_lease *lease = atomic_load(&nm_session.lease);
-    if (lease != NULL)
-        nm_ledger_sum_all(&leases[lease - leases].ledger, all);
+    char line[NM_LINE_BYTES];
+    const char *reason = nm_session.fence_reason;
+    if (nm_session.told_lost == nm_session.lease_number)
+        return;
+    nm_session.told_lost = nm_session.lease_number;
+    snprintf(line, sizeof line,
+             "%.900s; what this process holds stays, new allocations are refused; restart the program to ask for GPUs anew",
+             reason[0] != '\0' ? reason : "this task's lease is over");
+    nm_say_later(line);
 }
 
 const struct nm_lease *nm_lease_numbered(uint32_t number)
 {
-    for (uint32_t back = 1; back <= LEASES && back <= nm_session.lease_next - nm_session.lease_first; back++) {
-        const struct nm_lease *lease = &leases[(nm_session.lease_next - back) % LEASES];
-        if (lease->number == number)
-            return lease;
-    }
+    for (uint32_t next = nm_session.lease_next; next > nm_session.lease_first; next--)
+        if (lease_at(next - 1)->number == number)
+            return lease_at(next - 1);
     return NULL;
 }
 
@@ -233,6 +266,14 @@ const struct nm_lease *nm_client_lease(void)
 {
     const struct nm_lease *lease = atomic_load_explicit(&nm_session.lease, memory_order_acquire);
     return lease != NULL && !nm_forked() ? lease : NULL;
+}
+
+const struct nm_lease *nm_client_latest_lease(void)
+{
+    nm_enter();
+    const struct nm_lease *lease = nm_session.lease_next > nm_session.lease_first ? lease_at(nm_session.lease_next - 1) : NULL;
+    nm_leave();
+    return lease;
 }
 
 int nm_client_row(const struct nm_lease *lease, const char *uuid)

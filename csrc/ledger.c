@@ -235,13 +235,17 @@ uint64_t nm_ledger_used(const struct nm_ledger *ledger, uint32_t row)
     if (row >= NM_LEDGER_ROWS)
         return 0;
     const struct nm_limits *limits = ledger->limits;
-    uint32_t slots = nm_ledger_slots_used(ledger), least = __atomic_load_n(&ledger->least_slots, __ATOMIC_ACQUIRE);
-    slots = slots > least ? slots : least;
+    uint32_t slots = nm_ledger_slots_used(ledger);
     uint64_t most = most_of(limits, row), sum = 0;
     for (uint32_t slot = 0; slot < slots; slot++)
         sum += clamp(atomic_load_explicit(&ledger->usage->word[row][slot], memory_order_seq_cst), most);
-    uint64_t correction = atomic_load_explicit(&limits->row[row].correction_bytes, memory_order_relaxed);
-    return sum + (correction < NM_BYTES_MASK ? correction : NM_BYTES_MASK);
+    return sum + nm_ledger_correction(ledger, row);
+}
+
+uint64_t nm_ledger_correction(const struct nm_ledger *ledger, uint32_t row)
+{
+    uint64_t bytes = row < NM_LEDGER_ROWS ? atomic_load_explicit(&ledger->limits->row[row].correction_bytes, memory_order_relaxed) : 0;
+    return bytes < NM_BYTES_MASK ? bytes : NM_BYTES_MASK;
 }
 
 uint64_t nm_ledger_slot_used(const struct nm_ledger *ledger, uint32_t row, uint32_t slot)
@@ -262,12 +266,9 @@ uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row)
 uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger)
 {
     uint32_t slots = atomic_load_explicit(&ledger->limits->slots_used, memory_order_relaxed);
+    uint32_t shared = atomic_load_explicit(&ledger->usage->slots_used, memory_order_seq_cst); /* after one's own announcement */
+    slots = slots > shared ? slots : shared;
     return slots < NM_LEDGER_SLOTS ? slots : NM_LEDGER_SLOTS;
-}
-
-void nm_ledger_sum_all(struct nm_ledger *ledger, bool all)
-{
-    __atomic_store_n(&ledger->least_slots, all ? NM_LEDGER_SLOTS : 0, __ATOMIC_RELEASE);
 }
 
 const char *nm_ledger_uuid(const struct nm_ledger *ledger, uint32_t row)
@@ -397,8 +398,11 @@ int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generat
     if (slot >= NM_LEDGER_SLOTS || ledger->limits_writable == NULL)
         return -1;
     struct nm_limits *limits = ledger->limits_writable;
+    /* before the slot lives: what it announces is summed */
     if (atomic_load(&limits->slots_used) <= slot)
-        atomic_store(&limits->slots_used, slot + 1); /* before the slot lives: what it announces is summed */
+        atomic_store(&limits->slots_used, slot + 1);
+    if (atomic_load(&ledger->usage->slots_used) < atomic_load(&limits->slots_used))
+        atomic_store(&ledger->usage->slots_used, atomic_load(&limits->slots_used));
     atomic_store(&limits->slot_state[slot], state_of(generation, state));
     return 0;
 }

@@ -5,7 +5,7 @@
  *
  * limits: written by the manager alone; clients map it read-only, and its seals keep them from more.
  * usage:  one word per (GPU, process slot): generation << 48 | bytes. Written by clients; nothing in it is believed:
- *         each word is clamped to the GPU's memory, no header, no total, nothing that could be held.
+ *         each word is clamped to the GPU's memory; no total, nothing that could be held.
  * To reserve is: add to one's own word, sum all words, withdraw if over. So two racers may both see too much and both
  * withdraw (they try again after random pauses), but never both pass; and kill -9 between any two instructions leaves
  * one word, which the manager clears after the death of its process.
@@ -54,8 +54,12 @@ struct nm_limits {
     _Atomic uint64_t slot_state[NM_LEDGER_SLOTS]; /* generation << 8 | enum nm_slot_state */
 };
 
+/* slots_used is the manager's word on how many slots to sum, and raises it further: a restarted manager gives out slots of which only
+ * its new limits file tells, while this one is everybody's. It can make a sum longer, never shorter. */
 struct nm_usage {
     _Atomic uint64_t word[NM_LEDGER_ROWS][NM_LEDGER_SLOTS];
+    _Atomic uint32_t slots_used;
+    uint32_t reserved[15];
 };
 
 /* cffi: begin */
@@ -64,7 +68,6 @@ struct nm_ledger {
     struct nm_limits *limits_writable; /* the manager's; NULL at a client */
     struct nm_usage *usage;
     int limits_fd, usage_fd; /* -1: private to this process */
-    uint32_t least_slots;    /* summed whatever slots_used says; see nm_ledger_sum_all. Read and written atomically */
 };
 
 /* The manager's: a new ledger, both files sealed. */
@@ -95,9 +98,8 @@ uint64_t nm_ledger_used(const struct nm_ledger *ledger, uint32_t row);          
 uint64_t nm_ledger_slot_used(const struct nm_ledger *ledger, uint32_t row, uint32_t slot); /* clamped to the GPU's memory */
 uint64_t nm_ledger_limit(const struct nm_ledger *ledger, uint32_t row);
 uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row);
-uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger);
-/* A client's, while it is out of its manager's reach: a restarted one gives out slots that only its new limits file tells of. */
-void nm_ledger_sum_all(struct nm_ledger *ledger, bool all);
+uint64_t nm_ledger_correction(const struct nm_ledger *ledger, uint32_t row);      /* as summed; at most 2^48 */
+uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger); /* how many are summed */
 int nm_ledger_slot_state(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation); /* nm_reserve: what a reserve would say */
 const char *nm_ledger_uuid(const struct nm_ledger *ledger, uint32_t row);         /* "" where the row is unused */
 

@@ -72,7 +72,7 @@ static struct timespec timespec_of(uint64_t duration_ns)
 void nm_pause_ns(uint64_t duration_ns)
 {
     struct timespec duration = timespec_of(duration_ns);
-    nanosleep(&duration, NULL);
+    syscall(SYS_nanosleep, &duration, NULL); /* glibc's is a cancellation point, and callers hold locks */
 }
 
 /* -- waiting for a word -- */

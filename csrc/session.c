@@ -44,12 +44,16 @@ static void prepare(void)
     pthread_atfork(NULL, NULL, become_child);
 }
 
+/* A thread that is cancelled while it holds the lock would leave it held for ever. */
 void nm_enter(void)
 {
+    int cancel_state;
     prepare();
     if (nm_forked()) /* by a clone of its own making, without the handlers */
         become_child();
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     nm_lock(&nm_session.lock);
+    nm_session.cancel_state = cancel_state;
 }
 
 /* What was to be said is said without the lock: stderr may be slow. */
@@ -60,7 +64,9 @@ void nm_leave(void)
     if (count > 0)
         memcpy(saying, nm_session.saying, sizeof saying);
     nm_session.sayings = 0;
+    int cancel_state = nm_session.cancel_state;
     nm_unlock(&nm_session.lock);
+    pthread_setcancelstate(cancel_state, NULL);
     for (unsigned i = 0; i < count; i++)
         nm_say("%s", saying[i]);
 }

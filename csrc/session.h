@@ -57,6 +57,7 @@ struct nm_original {
 
 struct nm_session {
     struct nm_lock lock;
+    int cancel_state;        /* of the thread that holds the lock, before it did */
     _Atomic uint32_t events; /* grows with each change of state, line or pumper */
     enum nodemgr_state state;
     bool trying;      /* NO_MANAGER that is not final */
@@ -89,6 +90,7 @@ struct nm_session {
     struct nm_ledger private_ledger;        /* UDP's */
     struct nm_file_id limits_id, usage_id;
     uint32_t lease_number, lease_next, lease_first; /* first: entries before it are the parent's */
+    uint32_t told_lost;                             /* number of the lease whose loss the user has been told of */
     char lease_name[65], visible[NM_VISIBLE_BYTES];
 };
 
@@ -111,7 +113,7 @@ void nm_publish_visible(const char *value);
 /* -- lease.c -- */
 bool nm_install_grant(struct nm_packet *packet, bool again); /* false: not usable, `fault` says why. again: of the lease that is held */
 void nm_become_lost(const char *reason);
-void nm_sum_all_slots(bool all); /* of the lease that is held: true from the end of the connection to the manager's word on the new one */
+void nm_tell_lost(void);                                     /* once a lease: why it is lost, and what follows */
 const struct nm_lease *nm_lease_numbered(uint32_t number);   /* the present or an earlier one of this process, or NULL */
 bool nm_holds_memory(const struct nm_lease *lease);
 

@@ -70,7 +70,6 @@ void nm_lost(const char *fault, uint64_t now_ns)
 {
     nm_copy(nm_session.fault, sizeof nm_session.fault, fault);
     nm_drop_channel();
-    nm_sum_all_slots(true);
     nm_session.refused = true;
     if (nm_session.silent_since_ns == 0)
         nm_session.silent_since_ns = now_ns;

@@ -83,7 +83,7 @@ def not_resumed(draft: Draft, task: Task) -> str:
     if lost:
         return f"{numbered(lost)} was lost while the task was stopped: run it again"
     names = numbered(draft.gpus[uuid].index for uuid in task.gpus)
-    return f"{names} went to others while the task was stopped: what it holds stays, new allocations are refused"
+    return f"{names} went to others while the task was stopped"
 
 
 def gpu_health(gpu: Gpu) -> str:

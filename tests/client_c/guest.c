@@ -65,6 +65,27 @@ static void child(void)
     printf("%d\n", WEXITSTATUS(status));
 }
 
+static void *poll_slowly(void *unused)
+{
+    char line[64];
+    while (nodemgr_poll(10, line, sizeof line) == NODEMGR_WAITING)
+        ;
+    return unused;
+}
+
+/* Threads that wait are cancelled wherever they are. */
+static void cancel_threads(int rounds)
+{
+    for (int i = 0; i < rounds; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, poll_slowly, NULL);
+        usleep((useconds_t)(i * 37 % 1000));
+        pthread_cancel(thread);
+        pthread_join(thread, NULL);
+    }
+    printf("%d\n", nodemgr_state(NULL, 0));
+}
+
 static void on_signal(int number)
 {
     (void)number;
@@ -88,12 +109,18 @@ static void obey(const char *order)
         charge((uint32_t)a, b);
     else if (strcmp(name, "discharge") == 0)
         nm_client_discharge((uint32_t)a, (uint32_t)b, c), printf("ok\n");
+    else if (strcmp(name, "tell_lost") == 0)
+        nm_client_tell_lost(), printf("ok\n");
     else if (strcmp(name, "lease") == 0)
         lease();
     else if (strcmp(name, "threads") == 0)
         threads((int)a);
     else if (strcmp(name, "fork") == 0)
         child();
+    else if (strcmp(name, "cancel_threads") == 0)
+        cancel_threads((int)a);
+    else if (strcmp(name, "exec") == 0)
+        execl("/proc/self/exe", "guest", (char *)NULL);
     else if (strcmp(name, "handle") == 0)
         signal(SIGINT, on_signal), printf("ok\n");
     else

@@ -10,7 +10,7 @@ import pytest
 
 from nodemgr.edge.ledger import SlotState
 from tests.client_c.conftest import Spawn
-from tests.client_c.manager import Books, Connection, Env, Manager
+from tests.client_c.manager import AFTER_LOSS, Books, Connection, Env, Manager
 from tests.client_c.test_unix import asked, held
 
 
@@ -206,7 +206,7 @@ def test_a_rejoin_may_be_refused(manager: Manager, spawn: Spawn, answer: str) ->
     else:
         client.send("DENY", rid=rejoin.number("rid"), code="released", reason="t1 went to bob")
     assert child.ask("become", "LOST") == ["LOST", "t1 went to bob"]
-    assert child.line() == "nodemgr: t1 went to bob"
+    assert child.line() == f"nodemgr: t1 went to bob{AFTER_LOSS}"
     held(child, manager, Books(), lease="t2")
 
 
@@ -245,7 +245,7 @@ def test_garbage_from_the_manager_is_dropped(manager: Manager, spawn: Spawn) -> 
     client.send("FENCE", lease="t1", reason="the end")
     child.ask("become", "LOST")
     assert {target for target, _ in child.ask("descriptors").values()}.isdisjoint({os.readlink("/proc/self/fd/0")})
-    assert child.rest() == ["nodemgr: the end"]
+    assert child.rest() == [f"nodemgr: the end{AFTER_LOSS}"]
 
 
 def test_files_that_are_no_ledger_are_refused(manager: Manager, spawn: Spawn, tmp_path) -> None:

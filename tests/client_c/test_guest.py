@@ -15,7 +15,7 @@ from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger import SlotState
 from tests.client_c.compiled import CLIENT_SOURCES, ENVIRONMENT, SANITIZERS, compile_c
 from tests.client_c.conftest import FORGET
-from tests.client_c.manager import GPUS, Books, Connection, Env, Manager, UdpManager, grant_fields
+from tests.client_c.manager import AFTER_LOSS, GPUS, Books, Connection, Env, Manager, UdpManager, grant_fields
 
 OK, OVER, FENCED, STALLED = range(4)
 HELD, DENIED, LOST = 2, 3, 4
@@ -169,7 +169,7 @@ def test_a_stalled_process_that_lost_its_lease_is_refused(manager: Manager, star
     books.ledger.set_slot(0, 0, SlotState.FENCED)
     client.send("FENCE", lease="t1", reason="t1 was taken back")
     assert guest.answer()[0] == str(FENCED)
-    assert guest.line() == "nodemgr: t1 was taken back"
+    assert guest.line() == f"nodemgr: t1 was taken back{AFTER_LOSS}"
     assert guest.ask("state") == [str(LOST)]
     assert guest.charge(0, 1)[0] == FENCED
     guest.ask("discharge", 1, 0, 4096)
@@ -199,22 +199,25 @@ def test_an_earlier_leases_memory_is_freed_there(manager: Manager, start: Start)
     client.expect("BEAT")
 
 
-def test_until_its_manager_is_back_every_slot_counts(manager: Manager, start: Start) -> None:
-    """A restarted manager gives a newcomer a slot of which only its new limits tell."""
+@pytest.mark.parametrize("noticed", [True, False])
+def test_who_came_after_a_restart_counts_for_one_who_is_not_back_yet(manager: Manager, start: Start, noticed: bool) -> None:
+    """A restarted manager gives a newcomer a slot that is not in the limits of whoever slept over that."""
     guest, books = start(), Books(10 << 30)
     client = acquired(guest, manager, books)
     adopted = books.adopted()
     adopted.ledger.set_slot(900, 0, SlotState.LIVE)
-    client.close()
-    client = manager.accept()
-    rejoin = client.expect("REJOIN")
+    if noticed:
+        client.close()
+        client = manager.accept()
+        rejoin = client.expect("REJOIN")
     newcomer = Seat(adopted, 900)
     assert newcomer.reserve(8 << 30) == OK
     assert guest.charge(0, 4 << 30)[0] == OVER
     newcomer.release(8 << 30)
     assert guest.charge(0, 4 << 30)[0] == OK
-    client.grant(rejoin, adopted)
-    client.expect("BEAT")
+    if noticed:
+        client.grant(rejoin, adopted)
+        client.expect("BEAT")
     assert newcomer.reserve(6 << 30) == OK
     assert guest.charge(0, 1)[0] == OVER
     assert adopted.ledger.used(0) == 10 << 30
@@ -255,9 +258,83 @@ def test_fixed_caps_over_udp(env: Env, start: Start) -> None:
         guest.ask("discharge", number, 1, 1 << 30)
         assert guest.charge(1, 1 << 30) == (OK, number)
         udp.answer(udp.expect("BEAT"), "FENCE", lease=lease, reason=f"{lease} is over")
-        assert guest.line() == f"nodemgr: {lease} is over"
+        assert guest.line() == f"nodemgr: {lease} is over{AFTER_LOSS}"
         assert guest.charge(1, 1) == (FENCED, 0)
+        guest.ask("discharge", number, 0, 1 << 30)
+        guest.ask("discharge", number, 1, 2 << 30)
     udp.close()
+
+
+def test_over_udp_what_an_earlier_lease_left_counts(env: Env, start: Start) -> None:
+    udp, guest = UdpManager(env), start()
+    for lease, left in (("t1", 1 << 30), ("t2", (1 << 30) - 4096)):
+        guest.start("acquire")
+        request = udp.greet() if lease == "t1" else udp.expect("ACQUIRE")
+        fields = {key: value for key, value in grant_fields(request, slot=None, lease=lease).items() if key != "rid"}
+        udp.answer(request, "GRANT", **{**fields, "limits": (1 << 30,)})
+        assert guest.answer() == [str(HELD)]
+        assert guest.charge(0, left + 1)[0] == OVER
+        assert guest.charge(0, 4096)[0] == OK
+        udp.answer(udp.expect("BEAT"), "FENCE", lease=lease, reason=f"{lease} is over")
+        guest.line()
+    udp.close()
+
+
+def test_what_a_program_had_before_an_exec_counts_no_more(manager: Manager, start: Start) -> None:
+    """It is the same process to the manager, with the same slot; the driver freed its memory at the exec."""
+    guest, books = start(), Books(1 << 30)
+    client = acquired(guest, manager, books)
+    assert guest.charge(0, 600 << 20)[0] == OK
+    guest.start("exec")
+    client.closes()
+    client = acquired(guest, manager, books)
+    assert books.ledger.used(0) == 0
+    assert guest.charge(0, 600 << 20)[0] == OK
+    client.close()
+    client = manager.accept()
+    client.grant(client.expect("REJOIN"), books)
+    client.expect("BEAT")
+    assert books.ledger.used(0) == 600 << 20, "a lease that goes on keeps its words"
+
+
+def test_a_fenced_process_hears_why_and_says_it_once(manager: Manager, start: Start) -> None:
+    """The books may say it before the packet comes: the refusal waits for the reason."""
+    guest, books = start(), Books()
+    client = acquired(guest, manager, books, beat_ms=60_000)
+    books.ledger.set_slot(0, 0, SlotState.FENCED)
+    guest.start("charge", 0, 4096)
+    client.expect("BEAT")
+    client.send("FENCE", lease="t1", reason="t1 went to bob")
+    assert guest.answer()[0] == str(FENCED)
+    assert guest.ask("tell_lost") == ["ok"]
+    assert guest.charge(0, 4096)[0] == FENCED
+    assert guest.finish() == (0, f"nodemgr: t1 went to bob{AFTER_LOSS}\n")
+
+
+def test_a_thread_that_is_cancelled_leaves_no_lock_behind(manager: Manager, start: Start) -> None:
+    guest = start()
+    assert guest.ask("begin") == ["1"]
+    client = manager.accept()
+    request = client.expect("ACQUIRE")
+    guest.start("cancel_threads", 200)
+    for place in range(100):
+        client.send("WAIT", rid=request.number("rid"), position=1 + place % 9, reason=f"place {1 + place % 9}")
+    assert guest.answer() == ["1"]
+
+
+def test_every_lease_of_a_process_is_remembered(manager: Manager, start: Start) -> None:
+    guest, books = start(), Books()
+    for number in range(1, 71):
+        client = acquired(guest, manager, books)
+        assert guest.charge(0, 4096) == (OK, number)
+        guest.start("release")
+        client.send("ACK", rid=client.expect("RELEASE").number("rid"))
+        assert guest.answer() == ["0"]
+        client.closes()
+    assert books.ledger.used(0) == 70 * 4096
+    for number in range(1, 71):
+        guest.ask("discharge", number, 0, 4096)
+    assert books.ledger.used(0) == 0
 
 
 # -- the wait in C --

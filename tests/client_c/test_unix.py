@@ -10,7 +10,7 @@ import pytest
 
 from nodemgr.edge import wire
 from tests.client_c.conftest import Child, Spawn
-from tests.client_c.manager import GPUS, Books, Connection, Manager
+from tests.client_c.manager import AFTER_LOSS, GPUS, Books, Connection, Manager
 
 
 def asked(child: Child, manager: Manager, *begin: object) -> tuple[Connection, wire.Message]:
@@ -301,7 +301,7 @@ def test_fenced_in_one_line_and_asked_anew(manager: Manager, spawn: Spawn) -> No
     client.send("FENCE", lease="t1", reason="the lease t1 was taken back: silent for 9 s")
     assert child.ask("become", "LOST") == ["LOST", "the lease t1 was taken back: silent for 9 s"]
     assert set(client.closes()) <= {"BEAT"}
-    assert child.line() == "nodemgr: the lease t1 was taken back: silent for 9 s"
+    assert child.line() == f"nodemgr: the lease t1 was taken back: silent for 9 s{AFTER_LOSS}"
     assert child.ask("lease") is None
     held(child, manager, Books(), lease="t2")
 
@@ -312,7 +312,7 @@ def test_notes_are_lines(manager: Manager, spawn: Spawn) -> None:
     client.send("NOTE", text="GPU 1 has fallen off the bus\x07")
     client.send("FENCE", lease="t1", reason="gone")
     child.ask("become", "LOST")
-    assert child.rest() == ["nodemgr: GPU 1 has fallen off the bus?", "nodemgr: gone"]
+    assert child.rest() == ["nodemgr: GPU 1 has fallen off the bus?", f"nodemgr: gone{AFTER_LOSS}"]
 
 
 def test_settings_are_read_from_the_file_as_it_is_now(manager: Manager, spawn: Spawn) -> None:
