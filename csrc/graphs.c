@@ -28,11 +28,14 @@ struct reserve {
     struct nm_charge charge;
     bool used;                /* anything was ever charged here */
     uint64_t in_flight_bytes; /* that launches under way need */
+    uint64_t round;           /* since graphs last held nothing here; the first is 1 */
+    uint64_t round_bytes;     /* that the graphs launched in it need, each counted once */
 };
 
-/* What a graph needs of each device. */
+/* What a graph needs of each device, and the round in which it was last launched there. */
 struct need {
     uint64_t bytes[DEVICES];
+    uint64_t round[DEVICES];
 };
 
 static struct nm_lock lock;               /* guards the reserves */
@@ -123,7 +126,7 @@ static int by_first(const void *a, const void *b)
 
 static struct need need_of(nm_cu_graph graph)
 {
-    struct need need = {{0}};
+    struct need need = {0};
     struct ranges ranges = {0};
     uint64_t end[DEVICES] = {0};
     collect(&ranges, graph, 0);
@@ -163,7 +166,8 @@ static void remember(nm_cu_graph_exec exec, const struct need *need)
     struct nm_block replaced;
     forget(exec);
     for (nm_cu_device device = 0; device < DEVICES; device++) {
-        struct nm_block block = {.kind = NM_BLOCK_GRAPH, .key = key_of(exec, device), .bytes = need->bytes[device]};
+        struct nm_block block = {
+            .kind = NM_BLOCK_GRAPH, .key = key_of(exec, device), .bytes = need->bytes[device], .owner = need->round[device]};
         if (block.bytes != 0 && nm_block_put(&block, &replaced))
             atomic_fetch_add(&graphs_with_memory, 1);
     }
@@ -171,12 +175,26 @@ static void remember(nm_cu_graph_exec exec, const struct need *need)
 
 static struct need recall(nm_cu_graph_exec exec)
 {
-    struct need need = {{0}};
+    struct need need = {0};
     struct nm_block block;
     for (nm_cu_device device = 0; device < DEVICES; device++)
-        if (nm_block_get(NM_BLOCK_GRAPH, key_of(exec, device), &block))
+        if (nm_block_get(NM_BLOCK_GRAPH, key_of(exec, device), &block)) {
             need.bytes[device] = block.bytes;
+            need.round[device] = block.owner;
+        }
     return need;
+}
+
+/* It was launched in the rounds that `need` says now. Two threads' launches at once may count it twice: never too little. */
+static void mark(nm_cu_graph_exec exec, const struct need *need)
+{
+    struct nm_block block, replaced;
+    for (nm_cu_device device = 0; device < DEVICES; device++)
+        if (need->bytes[device] != 0 && nm_block_get(NM_BLOCK_GRAPH, key_of(exec, device), &block) &&
+            block.owner != need->round[device]) {
+            block.owner = need->round[device];
+            nm_block_put(&block, &replaced);
+        }
 }
 
 /* -- what a device reserves for graphs -- */
@@ -199,6 +217,10 @@ static void settle(nm_cu_device device)
     uint64_t held = attribute(device, NM_CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserve->charge.bytes);
     uint64_t wanted = grown(reserve->in_flight_bytes);
     nm_charge_resize_anyway(&reserve->charge, wanted > held ? wanted : held);
+    if (reserve->in_flight_bytes == 0 && attribute(device, NM_CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 1) == 0) {
+        reserve->round++;
+        reserve->round_bytes = 0;
+    }
 }
 
 void nm_graphs_settle(void)
@@ -210,31 +232,34 @@ void nm_graphs_settle(void)
     nm_unlock(&lock);
 }
 
-/* With the lock held. A graph that frees at its launch what its last one left needs less than the sum: if that is too much, the
- * larger of the two is what it surely needs. */
-static bool take(struct reserve *reserve, nm_cu_device device, uint64_t bytes)
+/* With the lock held. A graph's addresses are its own, so its memory is there at most once, however often it is launched: before
+ * its last launch has ended, or where a launch frees what the last one left. So what is needed is at most what is used and the
+ * graph's own bytes, and at most what all graphs of this round need together. */
+static bool take(struct reserve *reserve, nm_cu_device device, uint64_t bytes, uint64_t *round)
 {
     uint64_t used = attribute(device, NM_CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 0) + reserve->in_flight_bytes;
-    uint64_t most = grown(used + bytes), least = grown(used > bytes ? used : bytes);
-    bool within = most <= reserve->charge.bytes || nm_charge_resize_alone(&reserve->charge, most) ||
-                  least <= reserve->charge.bytes || nm_charge_resize_alone(&reserve->charge, least);
-    if (within)
-        reserve->in_flight_bytes += bytes;
-    return within;
+    uint64_t most = grown(used + bytes), all = reserve->round_bytes + (*round == reserve->round ? 0 : grown(bytes));
+    uint64_t needed = most < all ? most : all;
+    if (needed > reserve->charge.bytes && !nm_charge_resize_alone(&reserve->charge, needed))
+        return false;
+    *round = reserve->round;
+    reserve->round_bytes = all;
+    reserve->in_flight_bytes += bytes;
+    return true;
 }
 
-static bool take_after_trim(struct reserve *reserve, nm_cu_device device, uint64_t bytes)
+static bool take_after_trim(struct reserve *reserve, nm_cu_device device, uint64_t bytes, uint64_t *round)
 {
     nm_unlock(&lock);
     nm_pools_give_up();
     nm_real_cuDeviceGraphMemTrim(device);
     nm_lock(&lock);
     settle(device);
-    return take(reserve, device, bytes);
+    return take(reserve, device, bytes, round);
 }
 
 /* SUCCESS, or the refusal. */
-static int begin_device(nm_cu_device device, uint64_t bytes)
+static int begin_device(nm_cu_device device, uint64_t bytes, uint64_t *round)
 {
     struct nm_charge row;
     if (!nm_charge_take(&row, device, 0))
@@ -245,7 +270,8 @@ static int begin_device(nm_cu_device device, uint64_t bytes)
     struct reserve *reserve = &reserves[device];
     reserve->charge.row = row.row;
     reserve->used = true;
-    bool within = take(reserve, device, bytes) || take_after_trim(reserve, device, bytes);
+    reserve->round += reserve->round == 0;
+    bool within = take(reserve, device, bytes, round) || take_after_trim(reserve, device, bytes, round);
     if (!within)
         reserve->charge.refused_bytes = bytes;
     struct nm_charge charge = reserve->charge;
@@ -266,10 +292,10 @@ static void end(const struct need *need, int until)
     nm_unlock(&lock);
 }
 
-static int begin(const struct need *need)
+static int begin(struct need *need)
 {
     for (nm_cu_device device = 0; device < DEVICES; device++) {
-        int result = need->bytes[device] != 0 ? begin_device(device, need->bytes[device]) : SUCCESS;
+        int result = need->bytes[device] != 0 ? begin_device(device, need->bytes[device], &need->round[device]) : SUCCESS;
         if (result != SUCCESS) {
             end(need, device);
             return result;
@@ -288,6 +314,7 @@ static int launch(int (*real)(nm_cu_graph_exec, nm_cu_stream), nm_cu_graph_exec 
     int result = begin(&need);
     if (result != SUCCESS)
         return result;
+    mark(exec, &need);
     result = real(exec, stream);
     end(&need, DEVICES);
     return result;
@@ -365,12 +392,16 @@ int nm_hook_cuGraphInstantiateWithParams_ptsz(nm_cu_graph_exec *exec, nm_cu_grap
     return instantiate(nm_real_cuGraphInstantiateWithParams_ptsz, exec, graph, params);
 }
 
-/* Its memory stays reserved until it is trimmed. */
+/* Its memory stays reserved until it is trimmed. Forgotten first: the next moment its address may be another thread's new graph. */
 int nm_hook_cuGraphExecDestroy(nm_cu_graph_exec exec)
 {
+    if (atomic_load_explicit(&graphs_with_memory, memory_order_relaxed) == 0)
+        return nm_real_cuGraphExecDestroy(exec);
+    struct need need = recall(exec);
+    forget(exec);
     int result = nm_real_cuGraphExecDestroy(exec);
-    if (result == SUCCESS && atomic_load_explicit(&graphs_with_memory, memory_order_relaxed) != 0)
-        forget(exec);
+    if (result != SUCCESS)
+        remember(exec, &need);
     return result;
 }
 
