@@ -150,13 +150,19 @@ void *nm_original_look_up(enum nm_symbol symbol)
     return known != NULL ? known : found;
 }
 
-/* The driver's own answer `found` for a row, seen on any route. True: hand out the hook in its place. False: this is another
- * copy of the driver than the one that the hooks call; mixing the two would be worse than leaving it alone. */
+/* What dlsym has found for a row. True: hand out the hook in its place. False: this is another copy of the driver than the one
+ * that the hooks call; mixing the two would be worse than leaving it alone. Compared with what dlsym says of the one that we know:
+ * an original may be cuGetProcAddress's, which may be another address of the same function. */
 static bool is_original(const struct row *row, void *found)
 {
-    void *known = NULL;
+    void *handle = library_handle(row->library, NULL), *known = NULL;
+    void *there = handle != NULL ? nm_linker()->dlsym(handle, row->name) : NULL;
+    if (there == NULL)
+        nm_linker()->dlerror(); /* ours, not the program's */
+    if (there != found)
+        return false;
     atomic_compare_exchange_strong(&nm_originals[row - rows], &known, found);
-    return known == NULL || known == found;
+    return true;
 }
 
 /* -- dlsym and dlvsym -- */
@@ -255,6 +261,13 @@ static const struct row *row_for(const char *base, int version, uint64_t flags)
     return best;
 }
 
+/* Asked for by the name of its export, if a driver answers that: cuMemAlloc_v2. */
+static const struct row *row_for_export(const char *name)
+{
+    const struct row *row = find_name(name);
+    return row != NULL && row->library == NM_LIBRARY_CUDA ? row : NULL;
+}
+
 /* A version newer than our table may mean an ABI newer than our rows: then the driver's answer differs from the one for the newest
  * version that we know. */
 static bool is_known_abi(const char *symbol, void *found, int version, uint64_t flags)
@@ -275,6 +288,8 @@ static void *swapped(const char *symbol, void *found, int version, uint64_t flag
     if (newest != 0 && newest < version)
         version = newest; /* the driver answers with the newest that it has */
     const struct row *row = row_for(symbol, version, flags);
+    if (row == NULL)
+        row = row_for_export(symbol);
     if (row == NULL || !nm_is_managed() || !is_known_abi(symbol, found, version, flags))
         return found;
     void *known = NULL; /* not compared: a driver may answer here with another address than dlsym's for the same function */

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
-from tests.shim.world import GIB, MIB, OUT_OF_MEMORY, World, compiled
+from tests.shim.world import MIB, OUT_OF_MEMORY, World, compiled
 
 # A driver whose cuGetProcAddress answers with entries of its own, and knows exported names as well.
 DRIVER = r"""
@@ -23,8 +24,8 @@ API int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
     memcpy(uuid, known, 16);
     return 0;
 }
-API int cuMemAlloc_v2(uint64_t *address, size_t bytes) { *address = next += 4096; return bytes == 0; }
-static int entry(uint64_t *address, size_t bytes) { return cuMemAlloc_v2(address, bytes); }
+static int entry(uint64_t *address, size_t bytes) { *address = next += 4096; return bytes == 0; }
+API int cuMemAlloc_v2(uint64_t *address, size_t bytes) { return entry(address, bytes); }
 API int cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status)
 {
     (void)version, (void)flags, (void)status;
@@ -66,7 +67,7 @@ def test_every_address_of_a_function_is_hooked(env: World, short_path: Path) -> 
     directory.mkdir()
     (directory / "libcuda.so.1").symlink_to(driver)
     env.environ["LD_LIBRARY_PATH"] = str(directory)
-    with env.start(compiled(PROGRAM)) as program:
+    with subprocess.Popen([compiled(PROGRAM)], env=env.environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == f"0 0 0 {OUT_OF_MEMORY}\n"
-        assert env.used() == 600 * MIB < GIB
+        assert env.used() == 600 * MIB
