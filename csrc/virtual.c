@@ -189,7 +189,8 @@ int nm_hook_cuMemUnmap(nm_cu_deviceptr address, size_t bytes)
         return nm_real_cuMemUnmap(address, bytes);
     nm_lock(&lock);
     int result = nm_real_cuMemUnmap(address, bytes);
-    alignment_seen |= address;
+    if (result == SUCCESS)
+        alignment_seen |= address;
     for (uint64_t done = 0; result == SUCCESS && done < bytes;) {
         bool found = nm_block_take(NM_BLOCK_MAPPING, address + done, &mapping);
         if (found)
