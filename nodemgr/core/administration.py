@@ -23,8 +23,6 @@ def set_quota(draft: Draft, event: SetQuota, now_ns: int) -> None:
         if draft.grants[event.env, uuid] != grant:
             leases.publish_grant(draft, event.env, uuid)
     _refuse_impossible(draft, event.env, event.quota, now_ns)
-    if before:
-        draft.at_latest("figures", now_ns)
     draft.rescan = True
 
 

@@ -177,7 +177,6 @@ def stall(draft: Draft, task: Task, now_ns: int) -> None:
         grant = draft.grants[task.env, uuid]
         draft.put_grant(replace(grant, stalled_tasks=grant.stalled_tasks + 1))
     _set_slots(draft, task, "stalled")
-    draft.at_latest("figures", now_ns)
     draft.rescan = True
     gpus = answers.named_gpus(draft, task.gpus)
     draft.publish("task.stalled", {"env": task.env, "task": task.task_id, **gpus, "grace_ms": grace_ms})
@@ -194,6 +193,7 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
         full_bytes = grant.memory_bytes if books.is_used(draft, task.env, uuid) else _regrown(draft, grant)
         draft.put_grant(replace(grant, memory_bytes=full_bytes, stalled_tasks=grant.stalled_tasks - 1))
     draft.put_task(resumed)
+    draft.rescan = True  # its env's other requests may reuse what it holds again
     _set_slots(draft, resumed, "live")
     draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
     draft.publish(

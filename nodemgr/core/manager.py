@@ -69,7 +69,7 @@ RULES: dict[type, _Rule] = {
 def step(state: State, event: Event, now_ns: int) -> Transition:
     """What `event` does to `state` at `now_ns` (monotonic). The state stays as it is until `state.apply(transition)`."""
     rule = RULES[type(event)]
-    draft = Draft(state)
+    draft = Draft(state, now_ns)
     rule.handler(draft, event, now_ns)
     then = None
     if draft.rescan and not isinstance(event, Disconnected):

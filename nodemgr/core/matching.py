@@ -40,6 +40,8 @@ class Scan:
     """GPUs, and the request that keeps each."""
     turns: dict[str, Request] = field(default_factory=dict)
     """Envs whose later requests wait behind this one."""
+    passed: set[str] = field(default_factory=set)
+    """Envs of those who wait on: when a later request of theirs is served, they may reuse what it holds."""
     known: dict[tuple[object, ...], Verdict] = field(default_factory=dict)
     """Verdicts on requests that ask the same, as long as nothing changed."""
 
@@ -97,6 +99,7 @@ def match(draft: Draft, now_ns: int, wall_ns: int) -> None:
             why = _serve_or_say_why(draft, scan, request, now_ns, wall_ns)
             if why is not None:
                 position += 1
+                scan.passed.add(request.env)
                 _tell(draft, request, position, reasons.line(queue, position, ahead, why), now_ns)
         ahead += position
 
@@ -121,6 +124,7 @@ def _serve_or_say_why(draft: Draft, scan: Scan, request: Request, now_ns: int, w
             draft.drop_request(request)
             leases.begin(draft, request, verdict.answer, now_ns, wall_ns)
             scan.known.clear()
+            draft.rescan = draft.rescan or request.env in scan.passed
             return None
         _keep(scan, request, verdict)
         return reasons.away(request)
@@ -154,8 +158,9 @@ def _want_figures(draft: Draft, request: Request, wanted: bool, now_ns: int) -> 
         if request.request_id in draft.wants_figures:
             draft.wants_figures.drop(request.request_id)
         return
+    told = draft.told and request.request_id in draft.state.wants_figures
     draft.wants_figures.put(request.request_id, True)
-    draft.at_latest("figures", now_ns + draft.config.beat_ms * MS if draft.told else now_ns)
+    draft.at_latest("figures", now_ns + draft.config.beat_ms * MS if told else now_ns)
 
 
 def _tell(draft: Draft, request: Request, position: int, line: str, now_ns: int) -> None:

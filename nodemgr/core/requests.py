@@ -17,7 +17,6 @@ from nodemgr.core.state import IDS, Draft
 def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     caller = event.caller
     draft.figures = {(caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()}
-    draft.told = bool(event.used_bytes)
     env = draft.envs.get(caller.env)
     if env is None:
         _deny(draft, event, DenyCode.UNKNOWN_ENV, f"environment {caller.env} has no quota on this node")

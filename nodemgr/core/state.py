@@ -138,7 +138,7 @@ class State:
         every waiter away. The edge then tells of GPUs (GpusChanged) and of the dead (ProcessGone), and sends Match.
         Raises ValueError for a row of an unknown kind."""
         state = cls(config)
-        draft = Draft(state)
+        draft = Draft(state, now_ns)
         order = {kind: place for place, (kind, _, _) in enumerate(STORED)}
         for kind, key, value in sorted(_known(rows), key=lambda row: order[row[0]]):
             _RESTORE[kind](draft, key, value, now_ns)
@@ -224,8 +224,9 @@ class State:
 class Draft:
     """A state as one step would leave it. Reads like a State; `finish` makes a Transition of it."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, now_ns: int) -> None:
         self.state = state
+        self.now_ns = now_ns
         self.version = state.version
         self.config = state.config
         self.gpus = Overlay(state.gpus)
@@ -266,7 +267,7 @@ class Draft:
         self.figures: Mapping[EnvGpu, int] = {}
         """Memory in use in each grant, as far as this step was told."""
         self.told = False
-        """Whether it was told all that somebody waits for: then there is no use in asking again at once."""
+        """Whether it follows a Tick, which told all that was waited for: no use in asking again at once."""
         self.rescan = False
         """Something became free, or the queue changed: who waits may be served now."""
 
@@ -457,8 +458,6 @@ class Draft:
             self.go_away(process, now_ns)
         if self.tasks.changes or self.udp_askers.changes:
             self.timers.put("silence", now_ns + self.config.timeout_ms * MS)
-        if self.unsettled.changes:
-            self.timers.put("figures", now_ns)
 
     # What handlers ask for.
 
@@ -502,7 +501,7 @@ class Draft:
         every += self.effects
         every += self._unwatches()
         every += map(effects.CloseLedger, closed)
-        self._stop_timers()
+        self._set_timers()
         wake_ns = self._next_wake()
         if ticked or wake_ns != self.timers.get("wake"):
             every.append(effects.WakeAt(wake_ns))
@@ -552,11 +551,23 @@ class Draft:
             if before and not after:
                 yield effects.Unwatch(process)
 
-    def _stop_timers(self) -> None:
-        """A timer stops with the last row that needs it."""
+    def _set_timers(self) -> None:
+        """Figures are asked for at once, for a grant that may shrink further than before. A timer stops with the last row
+        that needs it."""
+        if any(self._may_shrink(key) for key in self.grants.changes):
+            self.at_latest("figures", self.now_ns)
         for timer, rows in (("silence", (self.tasks, self.udp_askers)), ("figures", (self.unsettled, self.wants_figures))):
             if timer in self.timers and not any(True for table in rows for _ in table):
                 self.timers.drop(timer)
+
+    def _may_shrink(self, key: EnvGpu) -> bool:
+        grant, before = self.grants.get(key), self.grants.base.get(key)
+        if grant is None:
+            return False
+        least_bytes = max(books.target(self, grant), grant.caps_bytes)
+        return least_bytes < grant.memory_bytes and (
+            before is None or least_bytes < max(books.target(self.state, before), before.caps_bytes)
+        )
 
     def _next_wake(self) -> int | None:
         times = [due_ns for due_ns in self.agenda.changes.values() if due_ns is not None]

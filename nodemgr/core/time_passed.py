@@ -17,7 +17,7 @@ def tick(draft: Draft, event: Tick, now_ns: int) -> None:
         _DUE[what](draft, key, now_ns)
     _shrink(draft)
     _ask_for_figures(draft, now_ns)
-    _hear(draft, event, now_ns)  # last: what stalls now asks for figures at once
+    _hear(draft, event, now_ns)
     draft.rescan = draft.rescan or any(True for _ in draft.wants_figures)
 
 

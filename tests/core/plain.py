@@ -203,7 +203,7 @@ class PlainNode:
     # -- serving --
 
     def settle(self) -> None:
-        """Pending raises, then one look along the queues."""
+        """Pending raises, then who waits."""
         for env, gpu in sorted(self.memory):
             target = self.target(env, gpu)
             if self.memory[env, gpu] < target:
@@ -214,6 +214,12 @@ class PlainNode:
                 alive = sum(lost.memory for (_, on), lost in self.lost.items() if (lost.env, on, lost.alive) == (env, gpu, True))
                 if room > 0:
                     self.memory[env, gpu] = min(target, max(self.memory[env, gpu], alive) + room)
+        while self.serve():
+            pass
+
+    def serve(self) -> bool:
+        """One look along the queues; whether anybody was served."""
+        served = False
         kept: set[int] = set()
         turns: set[str] = set()
         for request in self.in_order():
@@ -223,10 +229,12 @@ class PlainNode:
             if isinstance(answer, list) and any(pid not in request.away for pid in request.askers):
                 self.queue.remove(request)
                 self.begin(request, answer)
+                served = True
             elif answer == "own":
                 turns.add(request.env)
             else:
                 kept |= self.could_ever_use(request)
+        return served
 
     def in_order(self) -> list[Request]:
         return sorted(self.queue, key=lambda request: (RANKS.index(request.rank), request.number))
@@ -393,23 +401,14 @@ class PlainNode:
                 for pid in silent | away:
                     self.stop_waiting(pid)
         self.shrink()
-        stalled = True
-        while stalled:  # who is served then may be silent himself
-            stalled = self.listen()
-            self.settle()
-            self.shrink()
-            self.settle()
-
-    def listen(self) -> bool:
-        """Whether a task was stalled."""
-        stalled = []
         for task in list(self.tasks):
             if not task.stalled and all(self.now - self.heard[pid] >= TIMEOUT_S for pid in task.members):
                 for pid in [pid for pid in task.members if pid in self.udp]:
                     self.take_out(task, pid)
                 task.stalled = bool(task.members)
-                stalled.append(task.stalled)
-        return any(stalled)
+        self.settle()
+        self.shrink()
+        self.settle()
 
     def shrink(self) -> None:
         for env, gpu in self.memory:

@@ -48,6 +48,11 @@ class Core(RuleBasedStateMachine):
     def on_unix(self, pids: list[int]) -> list[int]:
         return [pid for pid in pids if pid not in self.plain.udp]
 
+    def may_stop(self) -> list[int]:
+        """Of the waiters those over UDP, who lose their place by it. (Another one could be served while he is silent; whether
+        he is heard as stalled within this second or the next depends on what else happens in it.)"""
+        return self.holders() + [pid for pid in self.waiters() if pid in self.plain.udp]
+
     def known_on_unix(self) -> list[int]:
         return self.on_unix(sorted({*self.holders(), *self.waiters(), *self.plain.left}))
 
@@ -155,11 +160,11 @@ class Core(RuleBasedStateMachine):
         used = {index: self.plain.used.get((request.env, index), 0) // GIB for index in range(len(SIZES_GIB))}
         self.node.asks(self.env_of[pid], pid, 1, token=self.token_of[pid], udp=udp, used_gib=used)
 
-    @precondition(lambda self: self.holders() or self.waiters())
+    @precondition(lambda self: self.may_stop())
     @rule(data=st.data())
     def stop(self, data: st.DataObject) -> None:
         """SIGSTOP: from now on it is silent. Of its whole task, since else nothing comes of it."""
-        pid = data.draw(st.sampled_from(self.holders() + self.waiters()))
+        pid = data.draw(st.sampled_from(self.may_stop()))
         task = self.plain.task_of(pid)
         self.stopped |= {pid} if task is None else set(task.members)
 

@@ -189,7 +189,8 @@ class Node:
                 self.beats[process] = self.now_ns
 
     def ticks(self) -> list[Effect]:
-        used = {(grant.env, grant.uuid): self.used.get((grant.env, grant.uuid), 0) for grant in self.state.watched_grants()}
+        grants = [(grant.env, grant.uuid) for grant in self.state.watched_grants()]
+        used = {grant: self.used.get(grant, self.state.residue_alive.get(grant, 0)) for grant in grants}
         return self.happens(events.Tick(WALL, dict(self.beats), used))
 
     def uses(self, env: str, index: int, gib: int) -> None:
