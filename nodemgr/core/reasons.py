@@ -115,7 +115,7 @@ def _holder(draft: Draft, gpu: Gpu) -> tuple[str, str]:
         doing = "is stopped on" if task.state is TaskState.STALLED else "holds"
         return f"{task.env}/{task.task_id} {doing} ", f"since {clock(task.since_wall_ns)}"
     if draft.charged.get(gpu.uuid):
-        return "", "still has memory of a process that lost its lease"
+        return "", "not yet free of a former task's memory"
     return "", "is too small or has no memory to spare"
 
 
