@@ -179,6 +179,17 @@ void nm_block_take_owned(enum nm_block_kind kind, uint64_t owner, void (*each)(c
     }
 }
 
+void nm_block_rename_owner(enum nm_block_kind kind, uint64_t from, uint64_t to)
+{
+    for (struct shard *shard = shards; shard < shards + SHARDS; shard++) {
+        lock(&shard->lock);
+        for (uint32_t at = 0; at < shard->capacity; at++)
+            if (shard->blocks[at].kind == kind && shard->blocks[at].owner == from)
+                shard->blocks[at].owner = to;
+        unlock(&shard->lock);
+    }
+}
+
 void nm_block_forget(void)
 {
     memset(shards, 0, sizeof shards); /* the pages stay: another thread of the parent may have been between two of its stores */

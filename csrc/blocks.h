@@ -22,6 +22,7 @@ enum nm_block_kind {
     NM_BLOCK_HANDLE,  /* key: handle; owner: physical allocation; bytes: how often the program holds the handle */
     NM_BLOCK_MAPPING, /* key: address; owner: physical allocation; bytes: of the mapping */
     NM_BLOCK_TILE,    /* key: a place in a sparse array; owner: physical allocation */
+    NM_BLOCK_CONTEXT, /* key: context (contexts.c); bytes: that it takes itself */
     NM_BLOCK_GRAPH,   /* key: executable graph and device (graphs.c); bytes: that its allocation nodes need there */
 };
 
@@ -43,6 +44,8 @@ bool nm_block_take(enum nm_block_kind kind, uint64_t key, struct nm_block *out);
 bool nm_block_get(enum nm_block_kind kind, uint64_t key, struct nm_block *out);
 /* Removes all blocks of `kind` with that owner; `each` is called for them outside of all locks. */
 void nm_block_take_owned(enum nm_block_kind kind, uint64_t owner, void (*each)(const struct nm_block *block));
+/* Gives all blocks of `kind` with owner `from` to `to`. */
+void nm_block_rename_owner(enum nm_block_kind kind, uint64_t from, uint64_t to);
 /* In a forked child, before it has threads: empties the table and frees every lock. */
 void nm_block_forget(void);
 

@@ -1,5 +1,5 @@
-/* memory.c: memory that one call takes and one call gives back: linear memory and arrays; the contexts whose end frees it in bulk;
- * and the figures that a program is told.
+/* memory.c: memory that one call takes and one call gives back: linear memory and arrays; and the
+ * figures that a program is told.
  *
  * Knows: what each of these functions allocates, in bytes.
  * Must not know: the ledger, the lease (charge.h does).
@@ -11,7 +11,6 @@
 #include <limits.h>
 
 #include "charge.h"
-#include "graphs.h"
 #include "interpose.h"
 #include "pools.h"
 
@@ -192,15 +191,43 @@ int nm_hook_cuArray3DCreate_v2(nm_cu_array *array, const nm_cu_array3d_descripto
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
 }
 
+/* The other three descriptors are charged as the one that has everything. */
+static uint64_t flat_bytes(uint64_t width, uint64_t height, int format, unsigned channels)
+{
+    nm_cu_array3d_descriptor full = {.width = width, .height = height, .format = format, .num_channels = channels};
+    return array_bytes(&full, 1);
+}
+
 int nm_hook_cuArrayCreate_v2(nm_cu_array *array, const nm_cu_array_descriptor *d)
+{
+    struct nm_charge charge;
+    uint64_t bytes = d != NULL ? flat_bytes(d->width, d->height, d->format, d->num_channels) : 0;
+    if (!nm_charge_take(&charge, nm_current_device(), bytes))
+        return nm_charge_refusal(&charge);
+    int result = nm_real_cuArrayCreate_v2(array, d);
+    return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
+}
+
+int nm_hook_cuArrayCreate(nm_cu_array *array, const nm_cu_array_descriptor_v1 *d)
+{
+    struct nm_charge charge;
+    uint64_t bytes = d != NULL ? flat_bytes(d->width, d->height, d->format, d->num_channels) : 0;
+    if (!nm_charge_take(&charge, nm_current_device(), bytes))
+        return nm_charge_refusal(&charge);
+    int result = nm_real_cuArrayCreate(array, d);
+    return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
+}
+
+int nm_hook_cuArray3DCreate(nm_cu_array *array, const nm_cu_array3d_descriptor_v1 *d)
 {
     struct nm_charge charge;
     nm_cu_array3d_descriptor full = {0};
     if (d != NULL)
-        full = (nm_cu_array3d_descriptor){.width = d->width, .height = d->height, .format = d->format, .num_channels = d->num_channels};
+        full = (nm_cu_array3d_descriptor){.width = d->width, .height = d->height, .depth = d->depth, .format = d->format,
+                                          .num_channels = d->num_channels, .flags = d->flags};
     if (!nm_charge_take(&charge, nm_current_device(), array_bytes(d != NULL ? &full : NULL, 1)))
         return nm_charge_refusal(&charge);
-    int result = nm_real_cuArrayCreate_v2(array, d);
+    int result = nm_real_cuArray3DCreate(array, d);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
 }
 
@@ -227,82 +254,6 @@ int nm_hook_cuMipmappedArrayDestroy(nm_cu_mipmapped_array array)
     if (!nm_block_take(NM_BLOCK_ARRAY, (uintptr_t)array, &block))
         return nm_real_cuMipmappedArrayDestroy(array);
     return settle_free(nm_real_cuMipmappedArrayDestroy(array), &block);
-}
-
-/* -- contexts -- */
-
-/* A context is gone, and with it what was made in it. */
-static void context_ended(uint64_t context)
-{
-    nm_block_take_owned(NM_BLOCK_LINEAR, context, nm_charge_give_back_block);
-    nm_block_take_owned(NM_BLOCK_ARRAY, context, nm_charge_give_back_block);
-    nm_pools_settle();
-    nm_graphs_settle();
-}
-
-int nm_hook_cuCtxDestroy_v2(nm_cu_context context)
-{
-    int result = nm_real_cuCtxDestroy_v2(context);
-    if (result == SUCCESS)
-        context_ended((uintptr_t)context);
-    return result;
-}
-
-int nm_hook_cuCtxDestroy(nm_cu_context context)
-{
-    int result = nm_real_cuCtxDestroy(context);
-    if (result == SUCCESS)
-        context_ended((uintptr_t)context);
-    return result;
-}
-
-/* Which context is the primary one of a device, by the last retain. */
-enum { DEVICES = 64 };
-static void *_Atomic primary_contexts[DEVICES];
-
-static bool is_remembered(nm_cu_device device)
-{
-    return device >= 0 && device < DEVICES;
-}
-
-int nm_hook_cuDevicePrimaryCtxRetain(nm_cu_context *context, nm_cu_device device)
-{
-    int result = nm_real_cuDevicePrimaryCtxRetain(context, device);
-    if (result == SUCCESS && is_remembered(device))
-        atomic_store(&primary_contexts[device], *context);
-    return result;
-}
-
-static int primary_left(int result, nm_cu_device device)
-{
-    unsigned flags;
-    int active = 0;
-    if (result != SUCCESS || !is_remembered(device))
-        return result;
-    void *context = atomic_load(&primary_contexts[device]);
-    if (context != NULL && nm_real_cuDevicePrimaryCtxGetState(device, &flags, &active) == SUCCESS && !active)
-        context_ended((uintptr_t)context);
-    return result;
-}
-
-int nm_hook_cuDevicePrimaryCtxRelease_v2(nm_cu_device device)
-{
-    return primary_left(nm_real_cuDevicePrimaryCtxRelease_v2(device), device);
-}
-
-int nm_hook_cuDevicePrimaryCtxRelease(nm_cu_device device)
-{
-    return primary_left(nm_real_cuDevicePrimaryCtxRelease(device), device);
-}
-
-int nm_hook_cuDevicePrimaryCtxReset_v2(nm_cu_device device)
-{
-    return primary_left(nm_real_cuDevicePrimaryCtxReset_v2(device), device);
-}
-
-int nm_hook_cuDevicePrimaryCtxReset(nm_cu_device device)
-{
-    return primary_left(nm_real_cuDevicePrimaryCtxReset(device), device);
 }
 
 /* -- figures -- */

@@ -195,6 +195,7 @@ struct request {
     nm_type_cuMemAllocAsync *from_current;
     nm_type_cuMemAllocFromPoolAsync *from_pool;
     nm_type_cuMemFreeAsync *free;
+    nm_type_cuStreamIsCapturing *is_capturing;
 };
 
 static int ask_driver(const struct request *request)
@@ -302,11 +303,13 @@ static nm_cu_memory_pool pool_of(const struct request *request, nm_cu_device *de
 }
 
 /* Then the allocation becomes a node of a graph, and is charged when that is launched (graphs.c). */
-static bool is_captured(nm_cu_stream stream)
+static bool is_captured(const struct request *request)
 {
     int status = NM_CU_STREAM_CAPTURE_STATUS_NONE;
-    bool may_be = stream != NULL && stream != NM_CU_STREAM_LEGACY;
-    return may_be && nm_real_cuStreamIsCapturing(stream, &status) == SUCCESS && status == NM_CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    bool is_legacy = request->stream == NULL && request->is_capturing == nm_real_cuStreamIsCapturing;
+    if (is_legacy || request->stream == NM_CU_STREAM_LEGACY) /* the one stream that cannot be: do not ask, it may wait for others */
+        return false;
+    return request->is_capturing(request->stream, &status) == SUCCESS && status == NM_CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
 static int allocate(const struct request *request)
@@ -314,7 +317,7 @@ static int allocate(const struct request *request)
     struct nm_charge nothing;
     nm_cu_device device;
     nm_cu_memory_pool handle = pool_of(request, &device);
-    if (handle == NULL || is_captured(request->stream))
+    if (handle == NULL || is_captured(request))
         return ask_driver(request);
     if (!nm_charge_take(&nothing, device, 0))
         return nm_charge_refusal(&nothing);
@@ -326,27 +329,30 @@ static int allocate(const struct request *request)
 
 int nm_hook_cuMemAllocAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_stream stream)
 {
-    return allocate(&(struct request){address, bytes, NULL, stream, nm_real_cuMemAllocAsync, NULL, nm_real_cuMemFreeAsync});
+    return allocate(&(struct request){
+        address, bytes, NULL, stream, nm_real_cuMemAllocAsync, NULL, nm_real_cuMemFreeAsync, nm_real_cuStreamIsCapturing});
 }
 
 int nm_hook_cuMemAllocAsync_ptsz(nm_cu_deviceptr *address, size_t bytes, nm_cu_stream stream)
 {
-    return allocate(&(struct request){address, bytes, NULL, stream, nm_real_cuMemAllocAsync_ptsz, NULL, nm_real_cuMemFreeAsync_ptsz});
+    return allocate(&(struct request){
+        address, bytes, NULL, stream, nm_real_cuMemAllocAsync_ptsz, NULL, nm_real_cuMemFreeAsync_ptsz, nm_real_cuStreamIsCapturing_ptsz});
 }
 
 int nm_hook_cuMemAllocFromPoolAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_memory_pool pool, nm_cu_stream stream)
 {
     if (pool == NULL)
         return nm_real_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
-    return allocate(&(struct request){address, bytes, pool, stream, NULL, nm_real_cuMemAllocFromPoolAsync, nm_real_cuMemFreeAsync});
+    return allocate(&(struct request){
+        address, bytes, pool, stream, NULL, nm_real_cuMemAllocFromPoolAsync, nm_real_cuMemFreeAsync, nm_real_cuStreamIsCapturing});
 }
 
 int nm_hook_cuMemAllocFromPoolAsync_ptsz(nm_cu_deviceptr *address, size_t bytes, nm_cu_memory_pool pool, nm_cu_stream stream)
 {
     if (pool == NULL)
         return nm_real_cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
-    return allocate(
-        &(struct request){address, bytes, pool, stream, NULL, nm_real_cuMemAllocFromPoolAsync_ptsz, nm_real_cuMemFreeAsync_ptsz});
+    return allocate(&(struct request){address, bytes, pool, stream, NULL, nm_real_cuMemAllocFromPoolAsync_ptsz,
+                                      nm_real_cuMemFreeAsync_ptsz, nm_real_cuStreamIsCapturing_ptsz});
 }
 
 /* -- freeing -- */

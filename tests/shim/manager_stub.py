@@ -88,6 +88,7 @@ class ManagerStub:
         values = {
             "env": "test", "address": "unix:socket", "acquire": "first-use", "no_gpu": "error", "no_manager": "error",
             "gpus": str(len(self.granted or self.uuids)), "node_gpus": str(len(self.uuids)), "beat_ms": "200", "timeout_ms": "5000",
+            "context_bytes": "0",
             **self.settings,
         }  # fmt: skip
         fresh = self.directory / "client.conf.new"

@@ -434,6 +434,24 @@ def deep_array(probe: Probe, env: World) -> None:
     env.agree(0)
 
 
+@scenario("cuArrayCreate")
+def flat_array_of_old(probe: Probe, env: World) -> None:
+    array = probe.alloc(8)
+    assert probe.cuArrayCreate(array, probe.alloc(content=struct.pack("<IIiI", 640, 480, FLOAT, 4))) == 0
+    env.agree(640 * 480 * 16)
+    assert probe.cuArrayDestroy(probe.u64(array)) == 0
+    env.agree(0)
+
+
+@scenario("cuArray3DCreate")
+def deep_array_of_old(probe: Probe, env: World) -> None:
+    array = probe.alloc(8)
+    assert probe.cuArray3DCreate(array, probe.alloc(content=struct.pack("<IIIiII", 64, 32, 16, FLOAT, 2, 0))) == 0
+    env.agree(64 * 32 * 16 * 8)
+    assert probe.cuArrayDestroy(probe.u64(array)) == 0
+    env.agree(0)
+
+
 @scenario("cuMipmappedArrayCreate", "cuMipmappedArrayDestroy")
 def mipmap(probe: Probe, env: World) -> None:
     array = probe.alloc(8)
@@ -461,6 +479,18 @@ def destroyed(probe: Probe, env: World, name: str) -> None:
     env.agree(5 * MIB)
     assert probe.call(name, context) == 0
     env.agree(MIB)
+
+
+@scenario("cuCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4")
+def contexts_made(probe: Probe, env: World) -> None:
+    env.manager.settings["context_bytes"] = str(32 * MIB)
+    env.manager.write_conf()
+    for name, arguments in (("", (0, 0)), ("_v2", (0, 0)), ("_v3", (0, 0, 0, 0)), ("_v4", (0, 0, 0))):
+        context = probe.alloc(8)
+        assert probe.call(f"cuCtxCreate{name}", context, *arguments) == 0
+        assert (env.used(), env.held()) == (32 * MIB, 0)
+        assert probe.cuCtxDestroy_v2(probe.u64(context)) == 0
+        env.agree(0)
 
 
 @scenario("cuCtxDestroy_v2")

@@ -82,7 +82,7 @@ def test_a_lower_limit_holds_from_the_next_allocation_on(env: World) -> None:
         env.manager.set_limit(100 * MIB)
         assert probe.cuMemAlloc_v2(probe.alloc(8), 1) == OUT_OF_MEMORY
         assert probe.cuMemGetInfo_v2(free, total) == 0
-        assert (probe.u64(free), probe.u64(total)) == (0, 100 * MIB)
+        assert (probe.u64(free), probe.u64(total)) == (0, 500 * MIB)  # never less than is used
         assert probe.cuMemFree_v2(address) == 0
         assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) == 0
         env.agree(MIB)

@@ -1,0 +1,243 @@
+/* contexts.c: what a context itself takes, and what ends with it.
+ *
+ * Knows: which calls make and end contexts, and about how much one takes.
+ * Must not know: the ledger, the lease (charge.h does).
+ *
+ * What a context will take nobody says beforehand: an estimate is charged, the manager's (who sees what the driver shows beyond the
+ * books) or a small one of our own; what a context takes beyond it the manager's correction covers. With a context goes all linear
+ * memory and every array made in it. These leave its name before the driver is asked to end it: the next moment that may be the
+ * name of another thread's new context.
+ */
+#include <stdatomic.h>
+
+#include "charge.h"
+#include "client.h"
+#include "graphs.h"
+#include "interpose.h"
+#include "pools.h"
+#include "prim.h"
+
+enum { SUCCESS = NM_CUDA_SUCCESS };
+enum { ESTIMATE_BYTES = 64 << 20 }; /* less than any context takes on a GPU of today: nobody's grant is smaller for it */
+
+/* -- the beginning -- */
+
+static uint64_t estimate(void)
+{
+    char text[24];
+    uint64_t bytes;
+    int length = nodemgr_setting("context_bytes", text, sizeof text);
+    return length > 0 && (size_t)length < sizeof text && nm_number(text, (size_t)length, &bytes) ? bytes : ESTIMATE_BYTES;
+}
+
+static bool begin(struct nm_charge *charge, nm_cu_device device)
+{
+    return nm_charge_take(charge, device, nm_client_lease() != NULL ? estimate() : 0);
+}
+
+/* With the new context current. It took no more than all that the GPU lacks. */
+static void measure(struct nm_charge *charge)
+{
+    size_t free = 0, total = 0;
+    if (charge->bytes != 0 && nm_real_cuMemGetInfo_v2(&free, &total) == SUCCESS && free <= total && total - free < charge->bytes)
+        nm_charge_resize(charge, total - free);
+}
+
+static void keep(struct nm_charge *charge, nm_cu_context context)
+{
+    nm_charge_keep(charge, NM_BLOCK_CONTEXT, (uintptr_t)context, 0);
+}
+
+static int created(struct nm_charge *charge, int result, const nm_cu_context *context)
+{
+    if (result != SUCCESS) {
+        nm_charge_give_back(charge);
+        return result;
+    }
+    measure(charge);
+    keep(charge, *context);
+    return result;
+}
+
+int nm_hook_cuCtxCreate(nm_cu_context *context, unsigned flags, nm_cu_device device)
+{
+    struct nm_charge charge;
+    if (!begin(&charge, device))
+        return nm_charge_refusal(&charge);
+    return created(&charge, nm_real_cuCtxCreate(context, flags, device), context);
+}
+
+int nm_hook_cuCtxCreate_v2(nm_cu_context *context, unsigned flags, nm_cu_device device)
+{
+    struct nm_charge charge;
+    if (!begin(&charge, device))
+        return nm_charge_refusal(&charge);
+    return created(&charge, nm_real_cuCtxCreate_v2(context, flags, device), context);
+}
+
+int nm_hook_cuCtxCreate_v3(nm_cu_context *context, void *affinity, int count, unsigned flags, nm_cu_device device)
+{
+    struct nm_charge charge;
+    if (!begin(&charge, device))
+        return nm_charge_refusal(&charge);
+    return created(&charge, nm_real_cuCtxCreate_v3(context, affinity, count, flags, device), context);
+}
+
+int nm_hook_cuCtxCreate_v4(nm_cu_context *context, void *parameters, unsigned flags, nm_cu_device device)
+{
+    struct nm_charge charge;
+    if (!begin(&charge, device))
+        return nm_charge_refusal(&charge);
+    return created(&charge, nm_real_cuCtxCreate_v4(context, parameters, flags, device), context);
+}
+
+/* -- the end -- */
+
+/* Names that no context has: they are odd. */
+static uint64_t fresh_name(void)
+{
+    static _Atomic uint64_t last;
+    return atomic_fetch_add(&last, 1) << 1 | 1;
+}
+
+static void rename_blocks(uint64_t from, uint64_t to)
+{
+    nm_block_rename_owner(NM_BLOCK_LINEAR, from, to);
+    nm_block_rename_owner(NM_BLOCK_ARRAY, from, to);
+}
+
+/* What is about to end. */
+struct ending {
+    uint64_t context, name;
+    bool charged;
+    struct nm_block own; /* the context's own charge, if any */
+};
+
+static struct ending about_to_end(nm_cu_context context)
+{
+    struct ending ending = {.context = (uintptr_t)context, .name = fresh_name()};
+    ending.charged = nm_block_take(NM_BLOCK_CONTEXT, ending.context, &ending.own);
+    rename_blocks(ending.context, ending.name);
+    return ending;
+}
+
+static void ended(const struct ending *ending)
+{
+    nm_block_take_owned(NM_BLOCK_LINEAR, ending->name, nm_charge_give_back_block);
+    nm_block_take_owned(NM_BLOCK_ARRAY, ending->name, nm_charge_give_back_block);
+    if (ending->charged)
+        nm_charge_give_back_block(&ending->own);
+    nm_pools_settle();
+    nm_graphs_settle();
+}
+
+static void lives_on(const struct ending *ending)
+{
+    struct nm_block stale;
+    rename_blocks(ending->name, ending->context);
+    if (ending->charged)
+        nm_block_put(&ending->own, &stale);
+}
+
+static int destroy(nm_type_cuCtxDestroy_v2 *real, nm_cu_context context)
+{
+    struct ending ending = about_to_end(context);
+    int result = real(context);
+    if (result == SUCCESS)
+        ended(&ending);
+    else
+        lives_on(&ending);
+    return result;
+}
+
+int nm_hook_cuCtxDestroy_v2(nm_cu_context context)
+{
+    return destroy(nm_real_cuCtxDestroy_v2, context);
+}
+
+int nm_hook_cuCtxDestroy(nm_cu_context context)
+{
+    return destroy(nm_real_cuCtxDestroy, context);
+}
+
+/* -- the primary context of a device -- */
+
+/* Which it is, by the last retain. */
+enum { DEVICES = 64 };
+static void *_Atomic primary_contexts[DEVICES];
+
+static bool is_remembered(nm_cu_device device)
+{
+    return device >= 0 && device < DEVICES;
+}
+
+static bool is_active(nm_cu_device device)
+{
+    unsigned flags;
+    int active = 0;
+    return nm_real_cuDevicePrimaryCtxGetState(device, &flags, &active) != SUCCESS || active != 0;
+}
+
+static void measure_in(struct nm_charge *charge, nm_cu_context context)
+{
+    nm_cu_context popped;
+    if (nm_real_cuCtxPushCurrent_v2(context) != SUCCESS)
+        return;
+    measure(charge);
+    nm_real_cuCtxPopCurrent_v2(&popped);
+}
+
+/* Retaining it makes it, where it is not there. (Two threads at once: the later charge replaces the other.) */
+int nm_hook_cuDevicePrimaryCtxRetain(nm_cu_context *context, nm_cu_device device)
+{
+    struct nm_charge charge = {.row = -1};
+    bool makes = is_remembered(device) && !is_active(device);
+    if (makes && !begin(&charge, device))
+        return nm_charge_refusal(&charge);
+    int result = nm_real_cuDevicePrimaryCtxRetain(context, device);
+    if (result != SUCCESS) {
+        nm_charge_give_back(&charge);
+        return result;
+    }
+    if (is_remembered(device))
+        atomic_store(&primary_contexts[device], *context);
+    if (charge.bytes != 0) {
+        measure_in(&charge, *context);
+        keep(&charge, *context);
+    }
+    return result;
+}
+
+static int leave_primary(int (*real)(nm_cu_device), nm_cu_device device)
+{
+    void *context = is_remembered(device) ? atomic_load(&primary_contexts[device]) : NULL;
+    if (context == NULL)
+        return real(device);
+    struct ending ending = about_to_end(context);
+    int result = real(device);
+    if (result == SUCCESS && !is_active(device))
+        ended(&ending);
+    else
+        lives_on(&ending);
+    return result;
+}
+
+int nm_hook_cuDevicePrimaryCtxRelease_v2(nm_cu_device device)
+{
+    return leave_primary(nm_real_cuDevicePrimaryCtxRelease_v2, device);
+}
+
+int nm_hook_cuDevicePrimaryCtxRelease(nm_cu_device device)
+{
+    return leave_primary(nm_real_cuDevicePrimaryCtxRelease, device);
+}
+
+int nm_hook_cuDevicePrimaryCtxReset_v2(nm_cu_device device)
+{
+    return leave_primary(nm_real_cuDevicePrimaryCtxReset_v2, device);
+}
+
+int nm_hook_cuDevicePrimaryCtxReset(nm_cu_device device)
+{
+    return leave_primary(nm_real_cuDevicePrimaryCtxReset, device);
+}
