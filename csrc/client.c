@@ -1,6 +1,7 @@
 /* client.c: the functions of client.h: each enters the session, has its parts do the work, and leaves. */
 #include "client.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,7 +66,9 @@ int nodemgr_poll(int timeout_ms, char *line, size_t size)
     uint32_t seen = nm_session.changes;
     while (nm_underway() && nm_session.changes == seen && nm_pump(end_ns) && nm_now_ns() < end_ns)
         ;
-    return told(nm_session.state, line, size);
+    int state = told(nm_session.state, line, size);
+    pthread_testcancel();
+    return state;
 }
 
 int nodemgr_cancel(void)

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,9 +48,12 @@ bool nm_pump(uint64_t until_ns)
     nm_session.pumping = true;
     nm_session.pump_fd = ready.fd;
     nm_session.pump_until_ns = now_ns + timeout_ns + GRACE_NS;
+    int cancel_state = nm_session.cancel_state;
+    nm_session.cancel_state = PTHREAD_CANCEL_DISABLE; /* here, too: the others would wait for a pumper that is gone */
     nm_leave();
     bool interrupted = poll(&ready, 1, whole_ms(timeout_ns)) < 0 && errno == EINTR;
     nm_enter();
+    nm_session.cancel_state = cancel_state;
     if (nm_session.pump_token != token || !nm_session.pumping)
         return !interrupted;
     nm_session.pumping = false;

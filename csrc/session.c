@@ -44,7 +44,7 @@ static void prepare(void)
     pthread_atfork(NULL, NULL, become_child);
 }
 
-/* A thread that is cancelled while it holds the lock would leave it held for ever. */
+/* A thread that is cancelled while it holds the lock would leave it held for ever; nodemgr_poll is where it may be. */
 void nm_enter(void)
 {
     int cancel_state;
@@ -66,9 +66,9 @@ void nm_leave(void)
     nm_session.sayings = 0;
     int cancel_state = nm_session.cancel_state;
     nm_unlock(&nm_session.lock);
-    pthread_setcancelstate(cancel_state, NULL);
     for (unsigned i = 0; i < count; i++)
         nm_say("%s", saying[i]);
+    pthread_setcancelstate(cancel_state, NULL);
 }
 
 void nm_say_later(const char *text)
