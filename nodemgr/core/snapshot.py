@@ -29,10 +29,17 @@ def status(
 ) -> Row:
     """The node, or with `env` that environment's part of it (all GPUs, its own row, tasks and requests)."""
     return {
+        **frame(state, now_ns, used_bytes=used_bytes, env=env),
+        "tasks": [{**task_facts(state, task), **task_now(state, task, now_ns, last_beat_ns)} for task in tasks(state, env)],
+    }
+
+
+def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str | None = None) -> Row:
+    """The status without its tasks, which may be thousands."""
+    return {
         "schema_version": SCHEMA_VERSION,
         "gpus": [_gpu(state, gpu, used_bytes.get(gpu.uuid)) for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index)],
         "envs": [_env(state, row) for name, row in sorted(state.envs.items()) if env in (None, name)],
-        "tasks": [_task(state, task, now_ns, last_beat_ns) for task in _in_order(state.tasks.values()) if env in (None, task.env)],
         "queue": [
             _waiting(state, request, position, reason, now_ns)
             for request, position, reason in state.waiting()
@@ -101,9 +108,14 @@ def _env(state: State, env: Env) -> Row:
     }
 
 
-def _task(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> Row:
+def tasks(state: State, env: str | None = None) -> list[Task]:
+    """In the order of their ids."""
+    return _in_order(task for task in state.tasks.values() if env in (None, task.env))
+
+
+def task_facts(state: State, task: Task) -> Row:
+    """What of a task's row stays the same as long as the Task itself does."""
     members = [state.processes[key] for key in task.processes]
-    beats = [last_beat_ns[key] for key in task.processes if key in last_beat_ns]
     return {
         "id": task.task_id,
         "env": task.env,
@@ -113,21 +125,32 @@ def _task(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKe
         "pids": _pids(members),
         "command": task.command,
         "since": task.since_wall_ns // SECOND_NS,
-        "duration_seconds": max(0, now_ns - task.since_ns) // SECOND_NS,
-        "last_beat_age_seconds": max(0, now_ns - max(beats)) // SECOND_NS if beats else None,
-        "memory_limit_bytes": [_limit(state, task, uuid, members) for uuid in task.gpus],
         "memory_named_bytes": task.memory_bytes,
         "users": sorted({member.user for member in members}),
         "processes": len(members),
         "transports": sorted({member.transport.value for member in members}),
-        "connected": sum(member.key in state.connections for member in members),
     }
 
 
-def _limit(state: State, task: Task, uuid: Uuid, members: list[Process]) -> int:
+def task_now(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> Row:
+    """The rest of its row: integers, lists of them, and None. Asked for every task at every status: one pass, no more."""
+    heard_ns, caps_bytes, in_ledger, connected = 0, 0, False, 0
+    for key in task.processes:
+        member = state.processes[key]
+        heard_ns = max(heard_ns, last_beat_ns.get(key, 0))
+        caps_bytes += member.cap_bytes or 0
+        in_ledger = in_ledger or member.slot is not None
+        connected += key in state.connections
+    return {
+        "duration_seconds": max(0, now_ns - task.since_ns) // SECOND_NS,
+        "last_beat_age_seconds": max(0, now_ns - heard_ns) // SECOND_NS if heard_ns else None,
+        "memory_limit_bytes": [_limit(state, task, uuid, caps_bytes, in_ledger) for uuid in task.gpus],
+        "connected": connected,
+    }
+
+
+def _limit(state: State, task: Task, uuid: Uuid, caps_bytes: int, in_ledger: bool) -> int:
     """What its processes together may use of a GPU: over UDP their caps, and the env's ledger if one of them is in it."""
-    caps_bytes = sum(member.cap_bytes for member in members if member.cap_bytes is not None)
-    in_ledger = any(member.slot is not None for member in members)
     return caps_bytes + (state.grants[task.env, uuid].limit_bytes if in_ledger else 0)
 
 

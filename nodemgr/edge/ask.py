@@ -11,7 +11,7 @@ from typing import Any
 
 from nodemgr.core import events
 from nodemgr.edge import log
-from nodemgr.edge.control import OrderError, WhenFresh
+from nodemgr.edge.control import JsonText, OrderError, WhenFresh
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.sessions import Session
 from nodemgr.edge.views import Views
@@ -72,6 +72,7 @@ class Questions:
 
 def pages(answer: object) -> Iterator[str]:
     """JSON in pieces that fit a packet: plain ASCII, and `%` written as JSON may write it, so that nothing grows on the wire."""
-    text = json.dumps(answer, separators=(",", ":")).replace("%", "\\u0025")
+    text = answer if isinstance(answer, JsonText) else json.dumps(answer, separators=(",", ":"))
+    text = text.replace("%", "\\u0025")
     for start in range(0, len(text), PART_BYTES):
         yield text[start : start + PART_BYTES]

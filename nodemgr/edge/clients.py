@@ -24,6 +24,7 @@ from pathlib import Path
 from nodemgr.core.model import Transport
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
+from nodemgr.edge.loop import SwallowingSelector
 from nodemgr.edge.processes import Identity, PeerGone, ProcessTable, ancestors, identify_peer, user_name
 from nodemgr.edge.sessions import Hub, Session
 from nodemgr.edge.wire import PACKET_BYTES, Value, WireError, decode, encode
@@ -98,6 +99,25 @@ class Connection(Session):
             self._ancestors = ancestors(self.identity.pid)
         return self._ancestors
 
+    def read(self) -> bool:
+        """One packet, called by the selector: a plain beat is noted here, all else is the loop's."""
+        server = self.server
+        try:
+            packet, ancillary, flags, _ = self.sock.recvmsg(PACKET_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            packet, ancillary, flags = b"", [], 0
+        if packet == self.beat and ancillary == self.credentials:
+            server.hub.last_beat_ns[self.key] = server.now_ns()
+            self.listener.budget_spent += 1
+            if self.listener.budget_spent <= BUDGET_PER_SECOND:
+                return True
+            server.later(server.over_budget, self)
+        else:
+            server.later(server.take, self, packet, ancillary, flags)
+        return False
+
     def may_enter(self) -> bool:
         return self.server.hub.may_enter(self.env, self.identity)
 
@@ -111,11 +131,22 @@ class Connection(Session):
 class ClientServer:
     """All envs' listeners and connections, in the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, hub: Hub, processes: ProcessTable, clock: Clock, max_per_env: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        selector: SwallowingSelector,
+        hub: Hub,
+        processes: ProcessTable,
+        clock: Clock,
+        max_per_env: int,
+    ) -> None:
+        """`selector` is the loop's own: beats are noted in it."""
         self.hub = hub
         self._loop = loop
+        self._selector = selector
         self._processes = processes
-        self._now_ns = clock.monotonic_ns
+        self.now_ns = clock.monotonic_ns
+        self.later = loop.call_soon
         self._max_per_env = max_per_env
         self._listeners: dict[str, Listener] = {}
         self._retry: asyncio.TimerHandle | None = None
@@ -271,24 +302,17 @@ class ClientServer:
     def _pause(self, connection: Connection) -> None:
         if connection.reading:
             connection.reading = False
-            self._loop.remove_reader(connection.sock.fileno())
+            self._selector.forget(connection.sock.fileno())
 
     def _resume(self, connection: Connection) -> None:
         if not connection.reading and connection in connection.listener.connections:
             connection.reading = True
-            self._loop.add_reader(connection.sock.fileno(), self._readable, connection)
+            self._selector.swallow(connection.sock.fileno(), connection.read)
 
-    def _readable(self, connection: Connection) -> None:
-        try:
-            packet, ancillary, flags, _ = connection.sock.recvmsg(PACKET_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            self.drop(connection)
-            return
-        if packet == connection.beat and ancillary == connection.credentials:
-            self.hub.last_beat_ns[connection.key] = self._now_ns()
-            self._spend(connection, 1)
+    def take(self, connection: Connection, packet: bytes, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
+        """What was read and is no plain beat, in the loop's own turn."""
+        if connection not in connection.listener.connections:
+            _close_all(_parse_ancillary(ancillary)[1])
         elif packet or ancillary:  # an empty packet carries credentials, the end of the connection does not
             self._look_at(connection, packet, ancillary, flags)
         else:
@@ -332,10 +356,10 @@ class ClientServer:
         listener = connection.listener
         listener.budget_spent += cost
         if listener.budget_spent > BUDGET_PER_SECOND:
-            self._over_budget(connection)
+            self.over_budget(connection)
 
-    def _over_budget(self, connection: Connection) -> None:
-        listener, now_ns = connection.listener, self._now_ns()
+    def over_budget(self, connection: Connection) -> None:
+        listener, now_ns = connection.listener, self.now_ns()
         rest_ns = listener.window_ns + 1_000_000_000 - now_ns
         if rest_ns <= 0:
             listener.window_ns, listener.budget_spent = now_ns, 0

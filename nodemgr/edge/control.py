@@ -29,6 +29,13 @@ LINGER_MS = 200
 Reply = Callable[[Any], None]
 
 
+class JsonText(str):
+    """A result that is JSON text already."""
+
+
+_to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
 class OrderError(Exception):
     """One line and a code: usage, not_found, refused, quota, store."""
 
@@ -160,7 +167,8 @@ class Control:
 
     def _perform(self, envelope: list[bytes], order: Order, arguments: dict[str, Any]) -> None:
         try:
-            reply = {"ok": True, "result": order.perform(arguments)}
+            result = order.perform(arguments)
+            reply = f'{{"ok":true,"result":{result if isinstance(result, JsonText) else _to_text(result)}}}'
         except OrderError as error:
             reply = _refusal(error)
         except Exception as error:  # an answer is owed whatever happens
@@ -168,9 +176,9 @@ class Control:
             reply = _refusal(OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
         self._reply(envelope, reply)
 
-    def _reply(self, envelope: list[bytes], reply: Mapping[str, Any]) -> None:
+    def _reply(self, envelope: list[bytes], reply: str) -> None:
         try:
-            self._router.send_multipart([*envelope, json.dumps(reply, separators=(",", ":")).encode()], zmq.NOBLOCK)
+            self._router.send_multipart([*envelope, reply.encode()], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             log.say(f"an answer on the control socket was lost: {error}")
         self._loop.call_soon(self._readable)
@@ -186,5 +194,5 @@ def _option(socket: zmq.Socket[bytes], option: int) -> int:
     return int(socket.getsockopt(option))
 
 
-def _refusal(error: OrderError) -> dict[str, Any]:
-    return {"ok": False, "error": " ".join(str(error).split()), "code": error.code}
+def _refusal(error: OrderError) -> str:
+    return _to_text({"ok": False, "error": " ".join(str(error).split()), "code": error.code})

@@ -32,6 +32,7 @@ from nodemgr.edge.envs import Envs
 from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers
+from nodemgr.edge.loop import new_loop
 from nodemgr.edge.orders import Administration
 from nodemgr.edge.processes import boot_id, pid_of
 from nodemgr.edge.settings import Settings
@@ -86,9 +87,10 @@ class Service:
         self.clock = clock or RealClock()
         self._make_gpus = gpus or self._nvml
         self._commit_hook = commit_hook or (_crash_hook() if settings.simulate else None)
-        self.loop = asyncio.new_event_loop()
+        self.loop, self._selector = new_loop()
         self._closing = contextlib.ExitStack()
         self.daemon: Daemon
+        self.views: Views
         self.gpus: GpuWatcher
 
     # -- start --
@@ -127,7 +129,7 @@ class Service:
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
         self._assemble(stack, State.restore(settings.core, rows, self.clock.monotonic_ns()), journal, source, reading)
-        views = Views(self.daemon, settings, store)
+        views = self.views = Views(self.daemon, settings, store)
         self.daemon.on_ask = Questions(self.daemon, views, self._when_fresh).received
         self._resume(reading)
         control.start(Administration(self.daemon, views).orders())
@@ -153,7 +155,9 @@ class Service:
         stack.callback(daemon.processes.close)
         self.gpus = daemon.gpus = GpuWatcher(source, self.clock, loop, reading, daemon.gpus_read)
         stack.callback(self.gpus.stop)
-        daemon.clients = ClientServer(loop, daemon, daemon.processes, self.clock, settings.max_connections_per_env)
+        daemon.clients = ClientServer(
+            loop, self._selector, daemon, daemon.processes, self.clock, settings.max_connections_per_env
+        )
         stack.callback(daemon.clients.close_all)
         if settings.udp is not None:
             sock = UdpServer.bind(*settings.udp)

@@ -5,12 +5,15 @@ Knows: the core's snapshot, and what only the edges know beside it. Must not kno
 
 from __future__ import annotations
 
+import json
 import os
 from functools import cache
 from typing import Any
 
 from nodemgr.core import snapshot
+from nodemgr.core.model import Task
 from nodemgr.edge import doctor
+from nodemgr.edge.control import JsonText
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.settings import Settings
 from nodemgr.edge.store import Store
@@ -23,6 +26,9 @@ COUNTERS = (
 """What was counted since the start: each is in the status, also at zero."""
 
 
+_to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
 class Views:
     """Figures, as they are now."""
 
@@ -31,6 +37,7 @@ class Views:
         self._daemon = daemon
         self._settings = settings
         self._store = store
+        self._facts: dict[str, tuple[Task, str]] = {}
         self._since_wall_ns = daemon.clock.wall_ns()
 
     @staticmethod
@@ -43,17 +50,37 @@ class Views:
         except PackageNotFoundError:  # run from a bare source tree
             return "unknown"
 
-    def status(self, env: str | None = None) -> dict[str, Any]:
+    def status(self, env: str | None = None) -> JsonText:
         """The object of `nodemgr status --json`; with `env` what it may know of itself."""
         daemon = self._daemon
-        now_ns, used_bytes = daemon.clock.monotonic_ns(), daemon.gpus.last.used_bytes
-        status = snapshot.status(daemon.state, now_ns, used_bytes=used_bytes, last_beat_ns=daemon.last_beat_ns, env=env)
+        now_ns = daemon.clock.monotonic_ns()
+        frame = snapshot.frame(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, env=env)
         fault = daemon.journal.fault
-        status["store"] = {"state": "ok" if fault is None else "failing", "error": fault}
+        frame["store"] = {"state": "ok" if fault is None else "failing", "error": fault}
         if env is None:
-            status["counters"] = {name: daemon.counters[name] for name in COUNTERS}
-            status["manager"] = self._manager()
-        return status
+            frame["counters"] = {name: daemon.counters[name] for name in COUNTERS}
+            frame["manager"] = self._manager()
+        tasks = self._task_texts(snapshot.tasks(daemon.state, env), now_ns)
+        return JsonText(f'{_to_text(frame)[:-1]},"tasks":[{",".join(tasks)}]}}')
+
+    def _task_texts(self, tasks: list[Task], now_ns: int) -> list[str]:
+        """The tasks' rows. Of thousands, most of each is what it was at the last question, and the rest is encoded at once."""
+        if not tasks:
+            return []
+        daemon = self._daemon
+        state, last_beat_ns = daemon.state, daemon.last_beat_ns
+        rows = _to_text([snapshot.task_now(state, task, now_ns, last_beat_ns) for task in tasks])
+        changing = rows[2:-2].split("},{")  # they hold numbers alone
+        return [f"{self._facts_of(task)},{now}}}" for task, now in zip(tasks, changing, strict=True)]
+
+    def _facts_of(self, task: Task) -> str:
+        """What of a row stays, as the open beginning of a JSON object."""
+        kept = self._facts.get(task.task_id)
+        if kept is None or kept[0] is not task:
+            kept = self._facts[task.task_id] = task, _to_text(snapshot.task_facts(self._daemon.state, task))[:-1]
+            if len(self._facts) > 2 * len(self._daemon.state.tasks):
+                self._facts = {key: facts for key, facts in self._facts.items() if key in self._daemon.state.tasks}
+        return kept[1]
 
     def _manager(self) -> dict[str, Any]:
         udp = self._daemon.udp

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import asyncio
 import os
 import random
 import resource
@@ -18,6 +17,7 @@ import pytest
 from nodemgr.edge import clients as module
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import RealClock
+from nodemgr.edge.loop import new_loop
 from nodemgr.edge.processes import ProcessTable
 from nodemgr.edge.wire import Direction, decode, encode
 from tests.edge.hub import StubHub, settle, turn
@@ -27,11 +27,11 @@ BEAT = encode("BEAT", task="ab12")
 
 class World:
     def __init__(self, directory: Path, max_per_env: int = 100) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop, selector = new_loop()
         self.hub = StubHub()
         self.path = directory / "socket"
         self.processes = ProcessTable(self.loop, lambda key: None)
-        self.server = ClientServer(self.loop, self.hub, self.processes, RealClock(), max_per_env)
+        self.server = ClientServer(self.loop, selector, self.hub, self.processes, RealClock(), max_per_env)
         self.server.open("alice", self.path)
         self._sockets: list[socket.socket] = []
 

@@ -211,7 +211,7 @@ def test_the_doctor_tells_what_is_ill_with_its_cure(manager: LocalManager) -> No
 
 
 def test_a_fault_of_our_own_is_answered_and_the_manager_goes_on(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodemgr.edge.views.snapshot.status", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("nodemgr.edge.views.snapshot.frame", lambda *_, **__: 1 / 0)
     code, text = refusal(manager, "status")
     assert (code, "ZeroDivisionError" in text) == ("internal", True)
     manager.call("quota_set", env="alice", gpus=1)

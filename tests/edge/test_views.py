@@ -1,0 +1,67 @@
+"""The status as text: the same object as the core's snapshot, however often it is asked and whatever changed in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nodemgr.core import snapshot
+from tests.support.clients import FakeClient
+from tests.support.local import LocalManager
+
+Client = Callable[..., FakeClient]
+
+
+@pytest.fixture
+def manager() -> Iterator[LocalManager]:
+    with LocalManager() as manager:
+        manager.call("quota_set", env="alice", gpus=4)
+        yield manager
+
+
+def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]:
+    """(as text, as the core's snapshot makes it), at one moment."""
+
+    def look() -> tuple[object, object]:
+        daemon = manager.daemon
+        now_ns = daemon.clock.monotonic_ns()
+        plain = snapshot.status(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, last_beat_ns=daemon.last_beat_ns, env=env)
+        text = json.loads(manager.service.views.status(env))
+        for key in ("store", "counters", "manager"):
+            text.pop(key, None)
+        return text, json.loads(json.dumps(plain))
+
+    found: tuple[object, object] = manager.do(look)
+    return found
+
+
+def test_text_and_snapshot_say_the_same_through_a_tasks_life(manager: LocalManager, make_client: Client) -> None:
+    def same() -> bool:
+        text, plain = both(manager)
+        return text == plain
+
+    assert same()
+    clients = [make_client(manager.env_dir("alice")) for _ in range(3)]
+    for client in clients:
+        client.acquire(1, command='a "quoted" },{ command %25 \\ é')
+        assert same()
+    clients[1].token = clients[0].token
+    clients[1].release()
+    clients[1].acquire(1)
+    assert same(), "a second process joined"
+    clients[0].kill()
+    clients[2].release()
+    assert same()
+    text, plain = both(manager, "alice")
+    assert text == plain
+
+
+def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Client) -> None:
+    for _ in range(6):
+        client = make_client(manager.env_dir("alice"))
+        client.acquire(1)
+        manager.call("status")
+        client.release()
+    assert len(manager.service.views._facts) <= 3
