@@ -20,6 +20,7 @@
 #include "interpose.h"
 #include "linker.h"
 #include "pools.h"
+#include "python.h"
 #include "virtual.h"
 #include "wish.h"
 
@@ -128,15 +129,7 @@ static void watch_forks(void)
         pthread_atfork(NULL, NULL, forget_in_child);
 }
 
-/* Python can wait better than we: with a line that updates itself, and interruptibly. But its callback needs the GIL, which only a
- * thread that Python knows may wait for: on another, a Python that joins this thread with the GIL held would deadlock. */
-static bool is_python_thread(void)
-{
-    void *found = nm_linker()->dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
-    void *(*thread_state)(void) = (void *(*)(void))found;
-    return thread_state != NULL && thread_state() != NULL;
-}
-
+/* Python can wait better than we: with a line that updates itself, and interruptibly. But its callback needs the GIL. */
 static int acquire(void)
 {
     char line[8];
@@ -144,7 +137,7 @@ static int acquire(void)
     if (state == NODEMGR_HELD)
         return state;
     int (*waiter)(void) = nm_client_waiter();
-    return waiter != NULL && is_python_thread() ? waiter() : nm_client_acquire_blocking();
+    return waiter != NULL && nm_python_thread() ? waiter() : nm_client_acquire_blocking(nm_python_interrupted);
 }
 
 /* The value of `visible` in what nodemgr_lease says. */

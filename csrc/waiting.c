@@ -7,6 +7,8 @@
 
 #include "session.h"
 
+#define POLL_NS (NM_SECOND / 2) /* the seconds that the line shows go on */
+
 static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t since_ns)
 {
     char text[NM_LINE_BYTES + 32];
@@ -19,13 +21,16 @@ static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t s
     nm_copy(shown, NM_LINE_BYTES, line);
 }
 
-int nm_client_acquire_blocking(void)
+int nm_client_acquire_blocking(bool (*interrupted)(void))
 {
+    bool signalled;
     char line[NM_LINE_BYTES], shown[NM_LINE_BYTES] = "";
     uint64_t since_ns = nm_now_ns();
     int state = nodemgr_begin(-1, -1, -1, NULL);
     for (;;) {
-        state = nodemgr_poll(500, line, sizeof line);
+        state = nm_poll(POLL_NS, line, sizeof line, &signalled);
+        if (signalled && interrupted())
+            state = nodemgr_cancel();
         nm_enter();
         bool goes_on = nm_underway();
         nm_leave();

@@ -65,6 +65,11 @@ static void child(void)
     printf("%d\n", WEXITSTATUS(status));
 }
 
+static bool never(void)
+{
+    return false;
+}
+
 static void *poll_slowly(void *unused)
 {
     char line[64];
@@ -98,7 +103,7 @@ static void obey(const char *order)
     int count = sscanf(order, "%31s %" SCNu64 " %" SCNu64 " %" SCNu64, name, &a, &b, &c);
     (void)count;
     if (strcmp(name, "acquire") == 0)
-        printf("%d\n", nm_client_acquire_blocking());
+        printf("%d\n", nm_client_acquire_blocking(never));
     else if (strcmp(name, "begin") == 0)
         printf("%d\n", nodemgr_begin(-1, -1, -1, "guest"));
     else if (strcmp(name, "state") == 0)
