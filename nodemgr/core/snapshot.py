@@ -133,25 +133,31 @@ def task_facts(state: State, task: Task) -> Row:
 
 
 def task_now(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> Row:
-    """The rest of its row: integers, lists of them, and None. Asked for every task at every status: one pass, no more."""
+    """The rest of its row: integers, lists of them, and None. Asked for every task at every status: one pass, no more.
+
+    Its limits are what its processes together may use of each GPU: over UDP their caps, and the env's ledger if one of them
+    is in it.
+    """
+    processes, connections, grants = state.processes, state.connections, state.grants
     heard_ns, caps_bytes, in_ledger, connected = 0, 0, False, 0
     for key in task.processes:
-        member = state.processes[key]
-        heard_ns = max(heard_ns, last_beat_ns.get(key, 0))
-        caps_bytes += member.cap_bytes or 0
-        in_ledger = in_ledger or member.slot is not None
-        connected += key in state.connections
+        member = processes[key]
+        beat_ns = last_beat_ns.get(key, 0)
+        if beat_ns > heard_ns:
+            heard_ns = beat_ns
+        if member.cap_bytes is not None:
+            caps_bytes += member.cap_bytes
+        if member.slot is not None:
+            in_ledger = True
+        if key in connections:
+            connected += 1
+    limits_bytes = [caps_bytes + (grants[task.env, uuid].limit_bytes if in_ledger else 0) for uuid in task.gpus]
     return {
-        "duration_seconds": max(0, now_ns - task.since_ns) // SECOND_NS,
-        "last_beat_age_seconds": max(0, now_ns - heard_ns) // SECOND_NS if heard_ns else None,
-        "memory_limit_bytes": [_limit(state, task, uuid, caps_bytes, in_ledger) for uuid in task.gpus],
+        "duration_seconds": (now_ns - task.since_ns) // SECOND_NS if now_ns > task.since_ns else 0,  # after a boot the clock begins anew
+        "last_beat_age_seconds": (now_ns - heard_ns) // SECOND_NS if heard_ns else None,
+        "memory_limit_bytes": limits_bytes,
         "connected": connected,
     }
-
-
-def _limit(state: State, task: Task, uuid: Uuid, caps_bytes: int, in_ledger: bool) -> int:
-    """What its processes together may use of a GPU: over UDP their caps, and the env's ledger if one of them is in it."""
-    return caps_bytes + (state.grants[task.env, uuid].limit_bytes if in_ledger else 0)
 
 
 def _pids(members: Iterable[Process]) -> list[int]:
