@@ -99,7 +99,7 @@ def test_many_processes_of_one_env_never_take_more_than_its_grant(make_manager: 
     results = [said(program) for program in programs]
     with Node.open(node.run_dir / "sim") as books:
         now, peak = books.group(0, "alice")
-    assert now == sum(result["allocated_bytes"] for result in results)
+    assert now == sum(result.get("allocated_bytes", 0) for result in results)  # the last ones may find no room for a context
     assert peak <= 2 * GIB
     assert any(result["error"] == "CUDA_ERROR_OUT_OF_MEMORY" for result in results)
 
