@@ -197,6 +197,9 @@ class Daemon:
 
     def _acquire(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
         self._note_beat(session)  # over UDP a waiter beats by asking again
+        if absurd := requests.absurd(fields):
+            self.deny(session, message, DenyCode.BAD_REQUEST, absurd)
+            return
         used: dict[Uuid, int] = {}
         if "memory" in fields or session.transport is Transport.UDP:
             used = {uuid: self.ledgers.used(session.env, gpu.index) for uuid, gpu in self.state.gpus.items()}

@@ -16,20 +16,27 @@ from nodemgr.edge.wire import Message, cut_text
 
 MAX_REASON_BYTES = 700
 """Of a packet, for one line to show."""
-MAX_GPUS = 10_000
-"""Above any node, below anything that could cost."""
+MOST = {"gpus": 1 << 31, "world": 1 << 31, "memory": 1 << 60, "wait_ms": 1 << 40}
+"""Of an ACQUIRE: above anything that could be meant."""
+
+
+def absurd(fields: Mapping[str, Any]) -> str | None:
+    """Which figure of an ACQUIRE cannot be meant, in one line that shows it as it was asked; None where all can."""
+    for key, most in MOST.items():
+        if fields.get(key, 0) > most:
+            return f"{key}={fields[key]} cannot be meant: at most {most}"
+    return None
 
 
 def acquire(session: Session, fields: Mapping[str, Any], wall_ns: int, used_bytes: Mapping[Uuid, int]) -> events.Acquire:
     command = one_line(fields.get("command") or "") or (command_line(session.pid) if session.pid is not None else "")
-    gpus = fields.get("gpus")
     return events.Acquire(
         caller=session.caller(),
         rid=str(fields["rid"]),
         token=fields["task"],
-        gpus=None if gpus is None else min(gpus, MAX_GPUS),
+        gpus=fields.get("gpus"),
         memory_bytes=fields.get("memory"),
-        world=max(1, min(fields.get("world", 1), MAX_GPUS)),
+        world=max(1, fields.get("world", 1)),
         wait_ms=fields.get("wait_ms"),
         command=command,
         wall_ns=wall_ns,

@@ -546,3 +546,21 @@ def test_a_long_answer_comes_in_pages_and_percent_signs_survive(manager: LocalMa
     tasks = asked(client, "status")["tasks"]
     assert len(tasks) == 8
     assert all(task["command"].startswith("100% éé") for task in tasks)
+
+
+def test_figures_that_cannot_be_meant_are_refused_as_they_were_asked(manager: LocalManager, make_client: Client) -> None:
+    asker = make_client(manager.env_dir("alice"))
+    for key, figure in (
+        ("gpus", 2**64 - 1),
+        ("gpus", 2**31 + 1),
+        ("memory", 2**64 - 1),
+        ("memory", 2**60 + 1),
+        ("world", 2**40),
+        ("wait_ms", 2**63),
+    ):
+        asker.ask(**{key: figure})
+        denied = asker.expect("DENY")
+        assert (denied["code"], f"{key}={figure} " in denied["reason"]) == ("bad_request", True), denied
+    asker.ask(2**31)
+    denied = asker.expect("DENY")
+    assert (denied["code"], "2147483648 GPUs asked" in denied["reason"]) == ("over_quota", True), denied
