@@ -34,6 +34,7 @@ NM_OLD_SYMBOL(pthread_getspecific);
 NM_OLD_SYMBOL(pthread_setspecific);
 NM_OLD_SYMBOL(pthread_mutex_trylock);
 NM_OLD_SYMBOL(pthread_detach);
+NM_OLD_SYMBOL(pthread_testcancel);
 #endif
 
 #define NM_API __attribute__((visibility("default")))

@@ -6,7 +6,7 @@ import json
 
 from nodemgr.edge import wire
 from tests.client_c.conftest import Child, Spawn
-from tests.client_c.manager import GPUS, Env, UdpManager, grant_fields
+from tests.client_c.manager import AFTER_LOSS, GPUS, Env, UdpManager, grant_fields
 
 
 def fields_of(request: wire.Message, **changes: wire.Value) -> dict[str, wire.Value]:
@@ -129,7 +129,7 @@ def test_an_old_answer_played_again_is_nothing(udp: UdpManager, spawn: Spawn) ->
     udp.send_raw(recorded)
     beat = udp.expect("BEAT")
     udp.answer(beat, "NOTE", text="all is well")
-    assert [child.line(), child.line()] == ["nodemgr: gone", "nodemgr: all is well"]
+    assert [child.line(), child.line()] == [f"nodemgr: gone{AFTER_LOSS}", "nodemgr: all is well"]
     assert child.ask("state") == ["HELD", ""]
 
 
