@@ -215,10 +215,12 @@ static int leave_primary(int (*real)(nm_cu_device), nm_cu_device device)
         return real(device);
     struct ending ending = about_to_end(context);
     int result = real(device);
-    if (result == SUCCESS && !is_active(device))
+    if (result == SUCCESS && !is_active(device)) {
+        nm_pools_suspend(device);
         ended(&ending);
-    else
+    } else {
         lives_on(&ending);
+    }
     return result;
 }
 

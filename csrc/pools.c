@@ -25,6 +25,7 @@ struct pool {
     nm_cu_memory_pool handle; /* NULL: the entry is free */
     nm_cu_device device;
     bool dying;               /* destroyed by the program; its blocks still live */
+    bool suspended;           /* its device was reset: it may be gone, so the driver is not asked until the program uses it */
     uint64_t live_blocks;     /* and those in flight */
     uint64_t in_flight_bytes; /* asked for, by calls that the driver is at */
     struct nm_charge charge;
@@ -90,7 +91,7 @@ static uint64_t needed_bytes(const struct pool *pool, uint64_t more)
 /* Gives back what the pool no longer holds; charges what it holds beyond its charge. False: it holds more than may be charged. */
 static bool settle(struct pool *pool, bool *gave_back)
 {
-    if (pool->charge.row < 0 || pool->dying)
+    if (pool->charge.row < 0 || pool->dying || pool->suspended)
         return true;
     uint64_t charged = pool->charge.bytes;
     uint64_t held = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged);
@@ -110,7 +111,7 @@ static bool settle_all(bool trim)
     nm_lock(&lock);
     for (uint32_t i = 0; i < pool_count; i++) {
         struct pool *pool = &pools[i];
-        if (pool->handle == NULL || pool->dying || pool->charge.bytes == 0)
+        if (pool->handle == NULL || pool->dying || pool->suspended || pool->charge.bytes == 0)
             continue;
         if (trim)
             nm_real_cuMemPoolTrimTo(pool->handle, 0);
@@ -133,7 +134,7 @@ bool nm_pools_give_up(void)
 /* Could a later synchronisation still make the pool give something back? */
 static bool is_loose(const struct pool *pool)
 {
-    if (pool->handle == NULL || pool->dying || pool->charge.row < 0)
+    if (pool->handle == NULL || pool->dying || pool->suspended || pool->charge.row < 0)
         return false;
     uint64_t threshold = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 0);
     uint64_t used = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
@@ -214,6 +215,7 @@ static struct pool *join(nm_cu_memory_pool handle, nm_cu_device device, int row)
         pool = enter(handle, device);
     if (pool != NULL) {
         pool->charge.row = row;
+        pool->suspended = false;
         pool->live_blocks++;
     }
     nm_unlock(&lock);
@@ -459,11 +461,26 @@ int nm_hook_cuMemPoolDestroy(nm_cu_memory_pool handle)
     return result;
 }
 
-int nm_hook_cuMemPoolTrimTo(nm_cu_memory_pool pool, size_t keep_bytes)
+int nm_hook_cuMemPoolTrimTo(nm_cu_memory_pool handle, size_t keep_bytes)
 {
-    int result = nm_real_cuMemPoolTrimTo(pool, keep_bytes);
+    int result = nm_real_cuMemPoolTrimTo(handle, keep_bytes);
+    nm_lock(&lock);
+    struct pool *pool = find(handle);
+    if (pool != NULL && result == SUCCESS)
+        pool->suspended = false;
+    nm_unlock(&lock);
     nm_pools_settle();
     return result;
+}
+
+/* What they held stays charged until then: less than the truth would be worse than more. */
+void nm_pools_suspend(nm_cu_device device)
+{
+    nm_lock(&lock);
+    for (uint32_t i = 0; i < pool_count; i++)
+        if (pools[i].handle != NULL && pools[i].device == device)
+            pools[i].suspended = true;
+    nm_unlock(&lock);
 }
 
 /* -- synchronisation -- */

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.shim.test_every_hook import new_pool
 from tests.shim.world import MIB, OUT_OF_MEMORY, World
 
 MakeWorld = Callable[..., World]
@@ -64,4 +65,21 @@ def test_a_context_that_the_driver_keeps_stays_charged(make_world: MakeWorld) ->
         assert (env.used(), env.held()) == (94 * MIB, 30 * MIB)
         assert probe.cuMemFree_v2(address) == 0
         assert probe.cuDevicePrimaryCtxReset_v2(0) == 0
+        env.agree(0)
+
+
+def test_after_a_reset_pools_are_not_asked_until_the_program_uses_them(env: World) -> None:
+    """Nobody says whether they are still there. What they held stays charged until then."""
+    with env.probe() as probe:
+        pool, out = new_pool(probe), probe.alloc(8)
+        assert probe.cuMemAllocFromPoolAsync(out, 6 * MIB, pool, 0) == 0
+        assert probe.cuDevicePrimaryCtxReset_v2(0) == 0
+        assert env.used() == 6 * MIB >= env.held()
+        probe.start()
+        assert probe.cuMemAlloc_v2(out, 2 << 30) == OUT_OF_MEMORY  # where other pools are asked to give something up
+        assert env.used() == 6 * MIB
+        assert probe.cuMemAllocFromPoolAsync(out, 2 * MIB, pool, 0) == 0
+        env.agree(env.held())
+        assert probe.cuMemFreeAsync(probe.u64(out), 0) == 0
+        assert probe.cuMemPoolTrimTo(pool, 0) == 0
         env.agree(0)
