@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from nodemgr.core.model import DenyCode, Uuid
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """What is asked, beside what its env may have."""
 
     gpus: int
@@ -25,12 +24,12 @@ class Ask:
     max_tasks_per_gpu: int
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One healthy GPU as one env sees it."""
 
     uuid: Uuid
-    index: int
+    number: int
+    """Its index (a tuple has an `index` of its own)."""
     used: bool
     """The env holds it through a task that is not stalled."""
     tasks: int
@@ -47,10 +46,11 @@ class Candidate:
     """A request that came before waits for it: it is nobody's fresh GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     fresh: tuple[Candidate, ...]
     reused: tuple[Candidate, ...]
+    used: int
+    """GPUs that the env holds by now, beside the fresh ones."""
 
 
 class Shortage(enum.Enum):
@@ -68,9 +68,9 @@ Policy = Callable[[Candidate], tuple[int, ...]]
 """The order of fresh GPUs: the smallest key first."""
 
 POLICIES: dict[str, Policy] = {
-    "spread": lambda gpu: (-gpu.remaining_bytes, gpu.tasks, gpu.index),
-    "pack": lambda gpu: (gpu.remaining_bytes, -gpu.tasks, gpu.index),
-    "index": lambda gpu: (gpu.index,),
+    "spread": lambda gpu: (-gpu.remaining_bytes, gpu.tasks, gpu.number),
+    "pack": lambda gpu: (gpu.remaining_bytes, -gpu.tasks, gpu.number),
+    "index": lambda gpu: (gpu.number,),
 }
 """`spread` is DESIGN.md's: most remaining memory first. `pack` fills one GPU before it opens the next."""
 
@@ -91,10 +91,10 @@ def choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy = POLICIES[
     choice = _choose(ask, candidates, policy)
     if choice is not None:
         return choice
-    freed = [replace(gpu, has_free=True) for gpu in candidates]
+    freed = [gpu._replace(has_free=True) for gpu in candidates]
     if _choose(ask, freed, policy) is not None:
         return Shortage.LEDGER
-    if _choose(replace(ask, quota_remaining_bytes=None), freed, policy) is not None:
+    if _choose(ask._replace(quota_remaining_bytes=None), freed, policy) is not None:
         return Shortage.QUOTA_MEMORY
     return Shortage.NODE
 
@@ -106,11 +106,11 @@ def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice
     fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus]
     missing = ask.gpus - len(fresh)
     reusable = sorted((gpu for gpu in used if gpu.has_free), key=_reuse_order) if missing else []
-    return Choice(tuple(fresh), tuple(reusable[:missing])) if missing <= len(reusable) else None
+    return Choice(tuple(fresh), tuple(reusable[:missing]), len(used)) if missing <= len(reusable) else None
 
 
 def _reuse_order(gpu: Candidate) -> tuple[int, ...]:
-    return (gpu.tasks, -gpu.remaining_bytes, gpu.index)
+    return (gpu.tasks, -gpu.remaining_bytes, gpu.number)
 
 
 def _fresh(ask: Ask, candidates: Iterable[Candidate], slots: int, policy: Policy) -> list[Candidate]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nodemgr.core import effects
+from nodemgr.core.draft import Draft
 from nodemgr.core.model import ConnectionId, DenyCode, Process, ProcessKey, Task, Uuid
-from nodemgr.core.state import Draft
 
 
 def grant(draft: Draft, process: Process, task: Task, rid: str) -> None:

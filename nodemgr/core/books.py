@@ -37,6 +37,12 @@ def active_tasks(grant: Grant | None) -> int:
     return 0 if grant is None else grant.tasks - grant.stalled_tasks
 
 
+def used_count(book: Book, env: str) -> int:
+    """How many GPUs `is_used` is true of."""
+    grants = [book.grants.get((env, gpu.uuid)) for gpu in book.gpus.values() if gpu.healthy]
+    return sum([grant is not None and grant.tasks > grant.stalled_tasks for grant in grants])
+
+
 def is_used(book: Book, env: str, uuid: Uuid) -> bool:
     """Does the env hold this GPU, healthy, through a task that is not stalled (DESIGN.md, `used`)?"""
     return book.gpus[uuid].healthy and active_tasks(book.grants.get((env, uuid))) > 0
@@ -59,22 +65,22 @@ def target(book: Book, grant: Grant) -> int:
     return full_grant(env.quota, book.gpus[grant.uuid])
 
 
-def charge_with(book: Book, env: str, uuid: Uuid, grant_bytes: int) -> int:
-    """What an env takes of a GPU if its grant there is this much. What its lost but living processes hold is inside its
-    grant, since its ledger sums it; what the driver still shows of the dead is beside it (promise 5)."""
-    alive_bytes = book.residue_alive.get((env, uuid)) or 0
-    return max(grant_bytes, alive_bytes) + (book.residue_dead.get((env, uuid)) or 0)
-
-
 def charge(book: Book, env: str, uuid: Uuid) -> int:
-    """What an env takes of a GPU now, in bytes of the GPU's memory and of the env's quota."""
+    """What an env takes of a GPU, in bytes of the GPU's memory and of the env's quota. What its lost but living processes
+    hold is inside its grant, since its ledger sums it; what the driver still shows of the dead is beside it (promise 5)."""
     grant = book.grants.get((env, uuid))
-    return charge_with(book, env, uuid, 0 if grant is None else grant.memory_bytes)
+    alive_bytes = book.residue_alive.get((env, uuid)) or 0
+    dead_bytes = book.residue_dead.get((env, uuid)) or 0
+    return max(0 if grant is None else grant.memory_bytes, alive_bytes) + dead_bytes
 
 
-def need(book: Book, env: str, uuid: Uuid, grant_bytes: int) -> int:
-    """What more an env would take of a GPU if its grant there became this much."""
-    return max(0, charge_with(book, env, uuid, grant_bytes) - charge(book, env, uuid))
+def need(book: Book, env: str, uuid: Uuid, grant: Grant | None, memory_bytes: int) -> int:
+    """What more of a GPU an env would be charged if its grant there were `memory_bytes`."""
+    held_bytes = 0 if grant is None else grant.memory_bytes
+    alive_bytes = book.residue_alive.get((env, uuid))
+    if alive_bytes is not None:
+        memory_bytes, held_bytes = max(memory_bytes, alive_bytes), max(held_bytes, alive_bytes)
+    return max(0, memory_bytes - held_bytes)
 
 
 def most(book: Book, grant: Grant) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 
 from nodemgr.core import books
 from nodemgr.core.model import LEDGER_SLOTS, Task, TaskState
-from nodemgr.core.state import State, Transition
+from nodemgr.core.outcome import Transition
+from nodemgr.core.state import State
 
 
 def check(state: State) -> list[str]:
@@ -38,7 +39,7 @@ def check_change(transition: Transition) -> list[str]:
             wrong.append(f"the grants on {uuid} exceed its memory")
         if quota.memory_bytes is not None and sum(other.memory_bytes for other in of_env) > quota.memory_bytes:
             wrong.append(f"the grants of {env} exceed its memory quota")
-        used = sum(books.is_used(draft, env, other) for other in draft.gpus)
+        used = books.used_count(draft, env)
         held_before = before is not None and books.active_tasks(before) > 0
         if not held_before and books.active_tasks(grant) > 0 and used > quota.gpus:
             wrong.append(f"{env} uses {used} GPUs, its quota is {quota.gpus}")

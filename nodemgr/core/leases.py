@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from nodemgr.core import answers, books, effects, members, reasons, records
 from nodemgr.core.allocator import Choice
+from nodemgr.core.draft import Draft
 from nodemgr.core.model import MS, Asker, DenyCode, Grant, Process, ProcessKey, Request, Task, TaskState, Transport, Uuid
-from nodemgr.core.state import Draft
 
 RECLAIMED = "reclaimed: silent for too long"
 """Why a lease over UDP ends whose holder was not heard: nobody can tell whether it lives."""
@@ -32,23 +32,23 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
         task_id=f"t{request.sequence}",
         env=request.env,
         token=request.token,
-        gpus=tuple(gpu.uuid for gpu in sorted(choice.fresh + choice.reused, key=lambda gpu: gpu.index)),
+        gpus=tuple(gpu.uuid for gpu in sorted(choice.fresh + choice.reused, key=lambda gpu: gpu.number)),
         fresh=tuple(gpu.uuid for gpu in choice.fresh),
         state=TaskState.RUNNING,
         command=request.command,
         since_ns=now_ns,
         since_wall_ns=wall_ns,
+        processes=tuple(asker.process for asker in request.askers),
         memory_bytes=request.memory_bytes,
         kept_bytes=(request.memory_bytes or 0) if over_unix else 0,
         world=request.world,
     )
     for uuid in task.gpus:
         _hold(draft, task, uuid)
-    draft.put_task(task)
-    records.open_record(draft, task, reused, request.since_wall_ns)
+    records.open_record(draft, task, reused, choice.used + len(choice.fresh), request.since_wall_ns)
     heard_just_now = request.since_ns == now_ns
     draft.at_latest("silence", now_ns + (draft.config.timeout_ms if heard_just_now else draft.config.beat_ms) * MS)
-    task = join(draft, task, request.askers)
+    task = _admit(draft, task, request.askers)
     if task.processes:
         _publish_granted(draft, task, request, now_ns)
     else:
@@ -60,25 +60,30 @@ def _hold(draft: Draft, task: Task, uuid: Uuid) -> None:
     full_bytes = books.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
     grant = draft.grants.get((task.env, uuid))
     if grant is None:
-        grant = Grant(task.env, uuid, full_bytes, limit_bytes=0, tasks=0)
+        draft.put_grant(Grant(task.env, uuid, full_bytes, full_bytes, tasks=1, kept_bytes=task.kept_bytes))
         draft.figures = {**draft.figures, (task.env, uuid): draft.residue_alive.get((task.env, uuid)) or 0}
+        return
     memory_bytes = max(grant.memory_bytes, full_bytes) if uuid in task.fresh else grant.memory_bytes
     draft.put_grant(replace(grant, memory_bytes=memory_bytes, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + task.kept_bytes))
 
 
-def join(draft: Draft, task: Task, askers: tuple[Asker, ...]) -> Task:
-    """Makes members of those who can be, and answers all. Returns the task as it is written."""
-    joined: list[tuple[Process, Asker]] = []
-    for asker in askers:
-        process = members.admit(draft, task, asker)
+def join(draft: Draft, task: Task, asker: Asker) -> Task:
+    """One process more, unless there is no place for it; it is told. Returns the task as it is written."""
+    return _admit(draft, replace(task, processes=(*task.processes, asker.process)), (asker,))
+
+
+def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...]) -> Task:
+    """Those of the task's processes who are new: members now, or refused and taken out again. All are answered."""
+    admitted = [(asker, members.admit(draft, task, asker)) for asker in askers]
+    refused = {asker.process for asker, process in admitted if not isinstance(process, Process)}
+    if refused:
+        task = replace(task, processes=tuple(key for key in task.processes if key not in refused))
+    draft.put_task(task)
+    for asker, process in admitted:
         if isinstance(process, Process):
-            joined.append((process, asker))
+            answers.grant(draft, process, task, asker.rid)
         else:
             _refuse(draft, task, asker, process)
-    task = replace(task, processes=task.processes + tuple(process.key for process, _ in joined))
-    draft.put_task(task)
-    for process, asker in joined:
-        answers.grant(draft, process, task, asker.rid)
     return task
 
 
@@ -225,7 +230,7 @@ def _regrown(draft: Draft, grant: Grant) -> int:
 def _has_room(draft: Draft, task: Task) -> bool:
     """Would all of its GPUs be this task's again within quota, memory, tasks and health?"""
     again = [uuid for uuid in task.gpus if not books.is_used(draft, task.env, uuid)]
-    used = sum(books.is_used(draft, task.env, uuid) for uuid in draft.gpus)
+    used = books.used_count(draft, task.env)
     quota = draft.envs[task.env].quota
     if any(not draft.gpus[uuid].healthy for uuid in task.gpus) or (again and used + len(again) > quota.gpus):
         return False
@@ -233,9 +238,9 @@ def _has_room(draft: Draft, task: Task) -> bool:
         return False
     grown = {uuid: _regrown(draft, draft.grants[task.env, uuid]) for uuid in again}
     needs = {
-        uuid: books.need(draft, task.env, uuid, grown_bytes)
+        uuid: books.need(draft, task.env, uuid, grant, grown_bytes)
         for uuid, grown_bytes in grown.items()
-        if grown_bytes > draft.grants[task.env, uuid].memory_bytes
+        if grown_bytes > (grant := draft.grants[task.env, uuid]).memory_bytes
     }
     quota_bytes = books.quota_room(draft, task.env)
     if needs and quota_bytes is not None and sum(needs.values()) > quota_bytes:

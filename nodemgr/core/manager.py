@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from nodemgr.core import administration, matching, processes, requests, time_passed
+from nodemgr.core.draft import Draft
 from nodemgr.core.events import (
     Acquire,
     Beat,
@@ -31,7 +32,8 @@ from nodemgr.core.events import (
     SetQuota,
     Tick,
 )
-from nodemgr.core.state import Draft, State, Transition
+from nodemgr.core.outcome import Transition, finish
+from nodemgr.core.state import State
 
 __all__ = ["State", "Transition", "step"]
 
@@ -74,4 +76,4 @@ def step(state: State, event: Event, now_ns: int) -> Transition:
     then = None
     if draft.rescan and not isinstance(event, Disconnected):
         then = Match(event.wall_ns, event.used_bytes if isinstance(event, Tick) else None)
-    return draft.finish(must_apply=rule.must_apply, then=then, ticked=isinstance(event, Tick))
+    return finish(draft, must_apply=rule.must_apply, then=then, ticked=isinstance(event, Tick))

@@ -12,17 +12,17 @@ A waiter that is away (disconnected, `timeout_ms` to come back) keeps its place:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nodemgr.core import answers, books, leases, members, reasons
 from nodemgr.core.allocator import POLICIES, Ask, Candidate, Choice, Shortage, choose
+from nodemgr.core.draft import Draft
 from nodemgr.core.model import MS, Request, Transport, Uuid
-from nodemgr.core.state import Draft
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a request would get now."""
 
     answer: Choice | Shortage
@@ -46,37 +46,41 @@ class Scan:
     """Verdicts on requests that ask the same, as long as nothing changed."""
 
 
-def candidates(draft: Draft, request: Request, kept: dict[Uuid, Request]) -> list[Candidate]:
+def candidates(draft: Draft, request: Request, kept: Mapping[Uuid, Request]) -> list[Candidate]:
     """The healthy GPUs as the request's env sees them."""
-    quota = draft.envs[request.env].quota
-    udp_askers = sum(asker.transport is Transport.UDP for asker in request.askers)
+    env, named_bytes, udp_askers = request.env, request.memory_bytes, _udp_askers(request)
+    quota = draft.envs[env].quota
     rows = []
     for gpu in draft.gpus.values():
         if not gpu.healthy:
             continue
-        grant = draft.grants.get((request.env, gpu.uuid))
+        grant = draft.grants.get((env, gpu.uuid))
+        used = grant is not None and grant.tasks > grant.stalled_tasks
         full_bytes = books.full_grant(quota, gpu)
-        wanted_bytes = request.memory_bytes
+        wanted_bytes = named_bytes
         if udp_askers:
-            wanted_bytes = udp_askers * members.share(draft, request.env, gpu, request.memory_bytes, request.world)
-        used = books.active_tasks(grant) > 0
+            wanted_bytes = udp_askers * members.share(draft, env, gpu, named_bytes, request.world)
         rows.append(
             Candidate(
-                uuid=gpu.uuid,
-                index=gpu.index,
-                used=used,
-                tasks=draft.active.get(gpu.uuid) or 0,
-                remaining_bytes=books.gpu_room(draft, gpu),
-                need_bytes=0 if used else books.need(draft, request.env, gpu.uuid, full_bytes),
-                big_enough=request.memory_bytes is None or request.memory_bytes <= full_bytes,
-                has_free=wanted_bytes is None or members.has_free(draft, request.env, gpu, wanted_bytes),
-                kept=gpu.uuid in kept,
+                gpu.uuid,
+                gpu.index,
+                used,
+                draft.active.get(gpu.uuid) or 0,
+                books.gpu_room(draft, gpu),
+                0 if used else books.need(draft, env, gpu.uuid, grant, full_bytes),
+                named_bytes is None or named_bytes <= full_bytes,
+                wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes),
+                gpu.uuid in kept,
             )
         )
     return rows
 
 
-def judge(draft: Draft, request: Request, kept: dict[Uuid, Request]) -> Verdict:
+def _udp_askers(request: Request) -> int:
+    return sum([asker.transport is Transport.UDP for asker in request.askers])
+
+
+def judge(draft: Draft, request: Request, kept: Mapping[Uuid, Request]) -> Verdict:
     """What the request would get now, beside those who keep some GPUs."""
     rows = candidates(draft, request, kept)
     room_bytes = books.quota_room(draft, request.env)
@@ -137,8 +141,7 @@ def _serve_or_say_why(draft: Draft, scan: Scan, request: Request, now_ns: int, w
 
 
 def _look(draft: Draft, scan: Scan, request: Request) -> Verdict:
-    udp_askers = sum(asker.transport is Transport.UDP for asker in request.askers)
-    same = (request.env, request.gpus, request.memory_bytes, request.world, udp_askers)
+    same = (request.env, request.gpus, request.memory_bytes, request.world, _udp_askers(request))
     verdict = scan.known.get(same)
     if verdict is None:
         verdict = scan.known[same] = judge(draft, request, scan.kept)

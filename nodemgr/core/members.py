@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nodemgr.core import books, effects
+from nodemgr.core.draft import Draft
 from nodemgr.core.model import GENERATIONS, Asker, DenyCode, Gpu, Grant, Process, Residue, Task, Transport, Uuid
-from nodemgr.core.state import GENERATION, Draft
+from nodemgr.core.schema import GENERATION
 
 
 def admit(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:

@@ -6,9 +6,9 @@ Knows: which of these ends or keeps a lease or a place in the queue. Must not kn
 from __future__ import annotations
 
 from nodemgr.core import answers, effects, leases, members, waiting
+from nodemgr.core.draft import Draft
 from nodemgr.core.events import Beat, Caller, Cancel, Disconnected, ProcessGone, Rejoin, Release, ResidueChanged
 from nodemgr.core.model import DenyCode, Process, Task, TaskState
-from nodemgr.core.state import Draft
 
 NOT_A_MEMBER = "this process holds no lease any more: it ended, or was taken back while the process was silent"
 

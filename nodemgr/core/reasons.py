@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from nodemgr.core.allocator import Ask, Candidate, Shortage, qualifies
+from nodemgr.core.draft import Draft
 from nodemgr.core.model import DenyCode, Gpu, Request, Task, TaskState, Uuid
-from nodemgr.core.state import Draft
 from nodemgr.core.tables import first
 
 SHOWN_HOLDERS = 3

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodemgr.core import books
+from nodemgr.core.draft import Draft
 from nodemgr.core.model import Record, Task, Uuid
-from nodemgr.core.state import Draft
 
 
 def record_id(task_id: str) -> int:
@@ -17,9 +17,8 @@ def record_id(task_id: str) -> int:
     return int(task_id[1:])
 
 
-def open_record(draft: Draft, task: Task, reused: tuple[Uuid, ...], asked_wall_ns: int) -> None:
-    """After the grants of a new lease are in the books."""
-    used = sum(books.is_used(draft, task.env, uuid) for uuid in draft.gpus)
+def open_record(draft: Draft, task: Task, reused: tuple[Uuid, ...], used: int, asked_wall_ns: int) -> None:
+    """After the grants of a new lease are in the books; the env uses `used` GPUs now."""
     record = Record(
         record_id=record_id(task.task_id),
         env=task.env,

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodemgr.core import allocator, answers, books, leases, matching, reasons, waiting
+from nodemgr.core.draft import Draft
 from nodemgr.core.events import Acquire
 from nodemgr.core.model import MS, Asker, DenyCode, ProcessKey, Quota, Request, Task, TaskState
-from nodemgr.core.state import IDS, Draft
+from nodemgr.core.schema import IDS
 
 
 def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
@@ -78,7 +79,7 @@ def _join_task(draft: Draft, event: Acquire, task: Task, now_ns: int) -> None:
         answers.grant(draft, process, task, event.rid)
         return
     waiting.leave(draft, caller.process, "it joined a task that has a lease", now_ns)
-    task = leases.join(draft, task, (_asker(event),))
+    task = leases.join(draft, task, _asker(event))
     if caller.process in task.processes:
         draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
         draft.publish(
@@ -129,9 +130,10 @@ def refused(
     code = allocator.refusal(gpus, quota.gpus, node_gpus, explicit=explicit)
     if code is not None:
         return code, reasons.refusal(code, env, quota.gpus, gpus, node_gpus)
-    limit_bytes = max((books.full_grant(quota, gpu) for gpu in draft.gpus.values()), default=0)
-    if memory_bytes is not None and memory_bytes > limit_bytes:
-        return DenyCode.MEMORY_ABOVE_LIMIT, reasons.memory_above_limit(env, memory_bytes, limit_bytes)
+    if memory_bytes is not None:
+        limit_bytes = max((books.full_grant(quota, gpu) for gpu in draft.gpus.values()), default=0)
+        if memory_bytes > limit_bytes:
+            return DenyCode.MEMORY_ABOVE_LIMIT, reasons.memory_above_limit(env, memory_bytes, limit_bytes)
     return None
 
 

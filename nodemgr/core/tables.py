@@ -7,7 +7,7 @@ their arrival. `settle` writes the changes into the base: only State.apply calls
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 K = TypeVar("K")
@@ -21,22 +21,19 @@ class Readable(Protocol[K_in, V_out]):
 
     def get(self, key: K_in, /) -> V_out | None: ...
     def __getitem__(self, key: K_in, /) -> V_out: ...
+    def values(self) -> Iterable[V_out]: ...
 
 
 class Overlay(Generic[K, V]):
-    """A dictionary and what one step changes in it. None stands for nothing there, so no value is None."""
+    """A dictionary and what one step changes in it. None stands for nothing there, so no value is None. As long as nothing
+    is changed, `get` is the dictionary's own."""
 
-    __slots__ = ("base", "changes")
+    __slots__ = ("base", "changes", "get")
 
     def __init__(self, base: dict[K, V]) -> None:
         self.base = base
         self.changes: dict[K, V | None] = {}
-
-    def get(self, key: K, /) -> V | None:
-        changes = self.changes
-        if key in changes:
-            return changes[key]
-        return self.base.get(key)
+        self.get: Callable[[K], V | None] = base.get
 
     def __getitem__(self, key: K, /) -> V:
         value = self.get(key)
@@ -49,6 +46,9 @@ class Overlay(Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         changes = self.changes
+        if not changes:
+            yield from self.base
+            return
         for key in self.base:
             if key not in changes:
                 yield key
@@ -57,13 +57,29 @@ class Overlay(Generic[K, V]):
                 yield key
 
     def values(self) -> Iterator[V]:
+        if not self.changes:
+            return iter(self.base.values())
         return (self[key] for key in self)
 
     def put(self, key: K, value: V) -> None:
+        if not self.changes:
+            self.get = self._seen_through()
         self.changes[key] = value
 
     def drop(self, key: K) -> None:
+        """It need not be there."""
+        if not self.changes:
+            self.get = self._seen_through()
         self.changes[key] = None
+
+    def _seen_through(self) -> Callable[[K], V | None]:
+        """`get`, with the changes. (It knows both dictionaries, and not this object: no cycle keeps a draft alive.)"""
+        changes, base = self.changes, self.base
+
+        def get(key: K) -> V | None:
+            return changes[key] if key in changes else base.get(key)
+
+        return get
 
     def settle(self) -> None:
         base = self.base
@@ -114,6 +130,6 @@ class Groups(Generic[K, V]):
                 base.setdefault(key, {}).update(added)
 
 
-def first(members: Iterator[V] | Mapping[V, None]) -> V | None:
-    """The first member, or None of an empty group."""
+def first(members: Iterable[V]) -> V | None:
+    """The first of them, or None where there is none."""
     return next(iter(members), None)

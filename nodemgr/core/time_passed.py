@@ -6,9 +6,9 @@ Knows: beats and figures that a Tick brings, and the deadlines of the agenda. Mu
 from __future__ import annotations
 
 from nodemgr.core import answers, books, effects, leases, members, waiting
+from nodemgr.core.draft import Draft
 from nodemgr.core.events import Tick
 from nodemgr.core.model import MS, ProcessKey, Task, TaskState
-from nodemgr.core.state import Draft
 
 
 def tick(draft: Draft, event: Tick, now_ns: int) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodemgr.core import answers, reasons
+from nodemgr.core.draft import Draft
 from nodemgr.core.model import MS, Asker, DenyCode, ProcessKey, Request, Transport
-from nodemgr.core.state import Draft
 
 
 def entered(draft: Draft, request: Request, asker: Asker, now_ns: int) -> None:

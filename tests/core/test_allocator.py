@@ -20,7 +20,7 @@ def picked(answer: Choice | Shortage) -> tuple[list[int], list[int]] | Shortage:
     """Indices of the fresh and of the reused GPUs, in their order."""
     if isinstance(answer, Shortage):
         return answer
-    return [gpu.index for gpu in answer.fresh], [gpu.index for gpu in answer.reused]
+    return [gpu.number for gpu in answer.fresh], [gpu.number for gpu in answer.reused]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,11 @@ TABLE = {
         ask(1, 1),
         [gpu(0, used=True, tasks=2), gpu(1, used=True, tasks=1), gpu(2)],
         ([], [1]),
+    ),
+    "no more fresh ones than slots are left, though more would do": (
+        ask(2, 2),
+        [gpu(0, used=True, tasks=1), gpu(1), gpu(2)],
+        ([1], [0]),
     ),
     "kept for an earlier request: not fresh": (ask(1, 1), [gpu(0, kept=True), gpu(1, remaining=50)], ([1], [])),
     "kept for an earlier request: reused all the same": (ask(1, 1), [gpu(0, used=True, kept=True)], ([], [0])),

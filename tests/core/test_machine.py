@@ -7,7 +7,9 @@ that were saved give the same state again (promise 3). Here the outcome is compa
 from __future__ import annotations
 
 import os
-from typing import Any
+import random
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -19,11 +21,23 @@ from tests.core.world import GIB, Node, gpu, key
 
 SIZES_GIB = (80, 80, 40)
 ENVS = ("alice", "bob", "carol")
-EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "120"))
+RARELY = st.sampled_from([False, False, False, True])
+EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "250"))
 """More of them for a longer search by hand."""
 
 
+Choices = st.DataObject | random.Random
+T = TypeVar("T")
+
+
+def pick(data: Choices, options: Sequence[T]) -> T:
+    """One of them, drawn by Hypothesis here and by a seeded walk in test_walks.py."""
+    return data.choice(options) if isinstance(data, random.Random) else data.draw(st.sampled_from(options))
+
+
 class Core(RuleBasedStateMachine):
+    """A busy node: bob holds two GPUs of three, alice one."""
+
     def __init__(self) -> None:
         super().__init__()
         self.node = Node(0)
@@ -36,6 +50,8 @@ class Core(RuleBasedStateMachine):
         self.token_of: dict[int, str] = {}
         self.set_quota("alice", 1, 40, "normal")
         self.set_quota("bob", 2, None, "normal")
+        self.ask("bob", 2, None, None, udp=False)
+        self.ask("alice", 1, None, None, udp=False)
 
     # -- who there is --
 
@@ -68,8 +84,10 @@ class Core(RuleBasedStateMachine):
         self.plain.set_quota(env, plain.Quota(gpus, None if gib is None else gib * GIB, rank))
         self.node.quota(env, gpus, gib, priority=rank)
 
-    @rule(env=st.sampled_from(ENVS))
-    def remove_quota(self, env: str) -> None:
+    @rule(env=st.sampled_from(ENVS), sure=RARELY)
+    def remove_quota(self, env: str, sure: bool) -> None:
+        if not sure:
+            return
         self.plain.remove_quota(env)
         self.node.removes(env)
 
@@ -88,19 +106,19 @@ class Core(RuleBasedStateMachine):
 
     @precondition(lambda self: self.plain.tasks or self.plain.queue)
     @rule(data=st.data(), udp=st.sampled_from([False, False, False, True]))
-    def join(self, data: st.DataObject, udp: bool) -> None:
+    def join(self, data: Choices, udp: bool) -> None:
         """Another process of a task, or of a request that waits."""
         groups = [(task.env, task.token) for task in self.plain.tasks] + [(request.env, request.token) for request in self.plain.queue]
-        env, token = data.draw(st.sampled_from(groups))
+        env, token = pick(data, groups)
         waits = any((request.env, request.token) == (env, token) for request in self.plain.queue)
         self.pids += 1
         self._ask(self.pids, env, 1, None, token, None, udp and not waits)
 
     @precondition(lambda self: self.plain.left)
     @rule(data=st.data())
-    def ask_anew(self, data: st.DataObject) -> None:
+    def ask_anew(self, data: Choices) -> None:
         """One that left its lease and lives on."""
-        pid = data.draw(st.sampled_from(sorted(self.plain.left)))
+        pid = pick(data, sorted(self.plain.left))
         if pid not in self.waiters():
             self._ask(pid, self.env_of[pid], 1, None, f"anew{pid}.{self.plain.numbers}", None, udp=False)
 
@@ -114,30 +132,30 @@ class Core(RuleBasedStateMachine):
 
     @precondition(lambda self: self.known_on_unix())
     @rule(data=st.data(), residue=st.dictionaries(st.sampled_from([0, 1, 2]), st.integers(1, 10), max_size=1))
-    def die(self, data: st.DataObject, residue: dict[int, int]) -> None:
-        pid = data.draw(st.sampled_from(self.known_on_unix()))
+    def die(self, data: Choices, residue: dict[int, int]) -> None:
+        pid = pick(data, self.known_on_unix())
         self.plain.dies(pid, {index: size * GIB for index, size in residue.items()})
         self.node.dies(pid, residue)
 
     @precondition(lambda self: self.holders() or self.waiters())
     @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        pid = data.draw(st.sampled_from(self.holders() + self.waiters()))
+    def release(self, data: Choices) -> None:
+        pid = pick(data, self.holders() + self.waiters())
         self.plain.leaves(pid)
         self.node.releases(self.env_of[pid], pid, udp=pid in self.plain.udp)
 
     @precondition(lambda self: self.on_unix(self.waiters()))
     @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        pid = data.draw(st.sampled_from(self.on_unix(self.waiters())))
+    def cancel(self, data: Choices) -> None:
+        pid = pick(data, self.on_unix(self.waiters()))
         self.plain.stop_waiting(pid)
         self.plain.settle()
         self.node.cancels(self.env_of[pid], pid)
 
     @precondition(lambda self: self.on_unix(self.waiters()))
     @rule(data=st.data(), comes_back=st.booleans())
-    def disconnect(self, data: st.DataObject, comes_back: bool) -> None:
-        pid = data.draw(st.sampled_from(self.on_unix(self.waiters())))
+    def disconnect(self, data: Choices, comes_back: bool) -> None:
+        pid = pick(data, self.on_unix(self.waiters()))
         (request,) = [request for request in self.plain.queue if pid in request.askers]
         if pid not in request.away:
             request.away[pid] = self.plain.now
@@ -148,8 +166,8 @@ class Core(RuleBasedStateMachine):
 
     @precondition(lambda self: any(request.away for request in self.plain.queue))
     @rule(data=st.data())
-    def reconnect(self, data: st.DataObject) -> None:
-        self.come_back(data.draw(st.sampled_from(sorted(pid for request in self.plain.queue for pid in request.away))))
+    def reconnect(self, data: Choices) -> None:
+        self.come_back(pick(data, sorted(pid for request in self.plain.queue for pid in request.away)))
 
     def come_back(self, pid: int) -> None:
         (request,) = [request for request in self.plain.queue if pid in request.askers]
@@ -162,16 +180,16 @@ class Core(RuleBasedStateMachine):
 
     @precondition(lambda self: self.may_stop())
     @rule(data=st.data())
-    def stop(self, data: st.DataObject) -> None:
+    def stop(self, data: Choices) -> None:
         """SIGSTOP: from now on it is silent. Of its whole task, since else nothing comes of it."""
-        pid = data.draw(st.sampled_from(self.may_stop()))
+        pid = pick(data, self.may_stop())
         task = self.plain.task_of(pid)
         self.stopped |= {pid} if task is None else set(task.members)
 
     @precondition(lambda self: self.stopped)
     @rule(data=st.data())
-    def go_on(self, data: st.DataObject) -> None:
-        pid = data.draw(st.sampled_from(sorted(self.stopped)))
+    def go_on(self, data: Choices) -> None:
+        pid = pick(data, sorted(self.stopped))
         self.stopped.discard(pid)
         task = self.plain.task_of(pid)
         if task is not None and task.stalled:
@@ -187,9 +205,9 @@ class Core(RuleBasedStateMachine):
 
     @precondition(lambda self: self.plain.memory)
     @rule(data=st.data(), part=st.integers(0, 4))
-    def use(self, data: st.DataObject, part: int) -> None:
+    def use(self, data: Choices, part: int) -> None:
         """The env's processes have a part of a grant in use, as the next second's figures show."""
-        env, index = data.draw(st.sampled_from(sorted(self.plain.memory)))
+        env, index = pick(data, sorted(self.plain.memory))
         gib = self.plain.memory[env, index] * part // 4 // GIB
         self.plain.used[env, index] = gib * GIB
         self.node.uses(env, index, gib)
@@ -197,8 +215,8 @@ class Core(RuleBasedStateMachine):
 
     @precondition(lambda self: self.plain.lost)
     @rule(data=st.data(), part=st.integers(0, 3))
-    def driver_looks(self, data: st.DataObject, part: int) -> None:
-        pid, index = data.draw(st.sampled_from(sorted(self.plain.lost)))
+    def driver_looks(self, data: Choices, part: int) -> None:
+        pid, index = pick(data, sorted(self.plain.lost))
         gib = self.plain.lost[pid, index].memory * part // 4 // GIB
         self.plain.lost[pid, index].memory = gib * GIB
         if gib == 0:
@@ -206,17 +224,21 @@ class Core(RuleBasedStateMachine):
         self.plain.settle()
         self.node.driver_shows(pid, index, gib)
 
-    @rule(index=st.integers(0, 2))
-    def lose_or_restore(self, index: int) -> None:
+    @rule(index=st.integers(0, 2), sure=RARELY)
+    def lose_or_restore(self, index: int, sure: bool) -> None:
+        if not sure and index not in self.lost:
+            return
         self.lost ^= {index}
         self.plain.healthy[index] = index not in self.lost
         self.plain.settle()
         self.node.gpus_are([gpu(i, size) for i, size in enumerate(SIZES_GIB) if i not in self.lost])
 
-    @precondition(lambda self: self.plain.numbers)
-    @rule(data=st.data())
-    def admin_releases(self, data: st.DataObject) -> None:
-        number = data.draw(st.integers(1, self.plain.numbers))
+    @precondition(lambda self: self.plain.tasks or self.plain.queue)
+    @rule(data=st.data(), sure=RARELY)
+    def admin_releases(self, data: Choices, sure: bool) -> None:
+        if not sure:
+            return
+        number = pick(data, [row.number for row in (*self.plain.tasks, *self.plain.queue)])
         self.plain.admin_releases(number)
         self.node.admin_releases(f"t{number}")
         self.node.admin_releases(f"r{number}")

@@ -1,0 +1,175 @@
+"""What a decision costs: `manager.step` and `State.apply` at a small and at a crowded node. Standard library only.
+
+    python bench/core_step.py
+
+Prints medians in microseconds, and each one's ratio to the small node's: a step's cost should follow from what it
+changes, not from what there is. The queue's operations stand beside them, at 100 and at 1 000 000 entries.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from nodemgr.core import snapshot
+from nodemgr.core.events import Acquire, Caller, Event, GpusChanged, Match, ProcessGone, Release, SetQuota, Tick
+from nodemgr.core.manager import State, step
+from nodemgr.core.model import Config, Gpu, Quota, Transport
+from nodemgr.core.work_queue import WorkQueue
+
+GIB = 1 << 30
+WALL = 1_700_000_000_000_000_000
+NOW = 1_000_000_000_000
+ENVS = 100
+ROUNDS = 400
+
+
+def caller(pid: int, env: str) -> Caller:
+    return Caller(pid, env, f"unix:{pid}:1", Transport.UNIX, pid, "ann", (1,))
+
+
+def acquire(pid: int, env: str, token: str = "") -> Acquire:
+    return Acquire(caller(pid, env), f"a{pid}", token or f"token{pid}", 1, None, 1, None, "python train.py", WALL)
+
+
+def take(state: State, event: Event, now_ns: int = NOW) -> None:
+    transition = step(state, event, now_ns)
+    state.apply(transition)
+    if transition.then is not None:
+        take(state, transition.then, now_ns)
+
+
+def node(tasks: int) -> State:
+    """Eight GPUs, a hundred envs, tasks spread over them; one env is left without a task."""
+    state = State.empty(Config(max_tasks_per_gpu=1_000_000))
+    take(state, GpusChanged(tuple(Gpu(f"GPU-{index}", index, "bench", 800 * GIB) for index in range(8)), WALL))
+    for number in range(ENVS):
+        take(state, SetQuota(f"env{number}", Quota(1, GIB), "root", WALL))
+    for pid in range(tasks):
+        take(state, acquire(pid + 1, f"env{pid % (ENVS - 1)}"))
+    return state
+
+
+def timed(work: Callable[[], object]) -> float:
+    start_ns = time.perf_counter_ns()
+    work()
+    return (time.perf_counter_ns() - start_ns) / 1e3
+
+
+def grant(state: State) -> Iterator[tuple[float, float]]:
+    """A first request: step and apply, each by itself."""
+    for pid in range(1_000_000, 1_000_000 + ROUNDS):
+        event = acquire(pid, f"env{ENVS - 1}")
+        transition = step(state, event, NOW)
+        yield timed(lambda: step(state, event, NOW)), timed(lambda: state.apply(transition))  # noqa: B023 - called at once
+        take(state, ProcessGone(f"unix:{pid}:1", WALL))
+
+
+def join(state: State) -> Iterator[tuple[float, float]]:
+    take(state, acquire(900_000, f"env{ENVS - 1}", "job"))
+    for pid in range(1_000_000, 1_000_000 + ROUNDS):
+        event = acquire(pid, f"env{ENVS - 1}", "job")
+        transition = step(state, event, NOW)
+        yield timed(lambda: step(state, event, NOW)), timed(lambda: state.apply(transition))  # noqa: B023
+        take(state, ProcessGone(f"unix:{pid}:1", WALL))
+    take(state, ProcessGone("unix:900000:1", WALL))
+
+
+def death(state: State) -> Iterator[tuple[float, float]]:
+    for pid in range(1_000_000, 1_000_000 + ROUNDS):
+        take(state, acquire(pid, f"env{ENVS - 1}"))
+        event = ProcessGone(f"unix:{pid}:1", WALL)
+        transition = step(state, event, NOW)
+        yield timed(lambda: step(state, event, NOW)), timed(lambda: state.apply(transition))  # noqa: B023
+        take(state, Match(WALL))
+
+
+def release(state: State) -> Iterator[tuple[float, float]]:
+    for pid in range(1_000_000, 1_000_000 + ROUNDS):
+        take(state, acquire(pid, f"env{ENVS - 1}"))
+        event = Release(caller(pid, f"env{ENVS - 1}"), f"l{pid}", WALL)
+        transition = step(state, event, NOW)
+        yield timed(lambda: step(state, event, NOW)), timed(lambda: state.apply(transition))  # noqa: B023
+        take(state, ProcessGone(f"unix:{pid}:1", WALL))
+
+
+def match(state: State) -> Iterator[tuple[float, float]]:
+    for _ in range(ROUNDS):
+        transition = step(state, Match(WALL), NOW)
+        yield timed(lambda: step(state, Match(WALL), NOW)), timed(lambda: state.apply(transition))  # noqa: B023
+
+
+def tick(state: State) -> Iterator[tuple[float, float]]:
+    beats = dict.fromkeys(state.processes, NOW)
+    for _ in range(20):
+        event = Tick(WALL, beats)
+        transition = step(state, event, NOW)
+        yield timed(lambda: step(state, event, NOW)), timed(lambda: state.apply(transition))  # noqa: B023
+
+
+def status(state: State) -> Iterator[tuple[float, float]]:
+    beats = dict.fromkeys(state.processes, NOW)
+    for _ in range(10):
+        yield timed(lambda: snapshot.status(state, NOW, used_bytes={}, last_beat_ns=beats)), 0.0
+
+
+STEPS: tuple[tuple[str, Callable[[State], Iterator[tuple[float, float]]]], ...] = (
+    ("Acquire -> grant", grant),
+    ("Acquire -> join", join),
+    ("ProcessGone -> end", death),
+    ("Release", release),
+    ("Match, nobody waits", match),
+    ("Tick, all heard", tick),
+    ("status", status),
+)
+
+
+def show_steps() -> None:
+    small, crowded = node(10), node(10_000)
+    print(f"{'microseconds, median':24}{'10 tasks':>20}{'10 000 tasks':>20}{'ratio':>8}")
+    print(f"{'':24}{'step    apply':>20}{'step    apply':>20}{'step':>8}")
+    for name, measure in STEPS:
+        columns = []
+        for state in (small, crowded):
+            steps, applies = zip(*measure(state), strict=True)
+            columns.append((statistics.median(steps), statistics.median(applies)))
+        (few, few_apply), (many, many_apply) = columns
+        print(f"{name:24}{few:12.1f}{few_apply:8.1f}{many:12.1f}{many_apply:8.1f}{many / few:8.1f}")
+
+
+def show_queue() -> None:
+    print(f"\n{'nanoseconds, median':24}{'100 entries':>20}{'1 000 000':>20}{'ratio':>8}")
+    columns = [queue_figures(100), queue_figures(1_000_000)]
+    for name in columns[0]:
+        few, many = columns[0][name], columns[1][name]
+        print(f"{name:24}{few:20.0f}{many:20.0f}{many / few:8.1f}")
+
+
+def queue_figures(size: int) -> dict[str, float]:
+    queue = WorkQueue((("normal", 1),))
+    for number in range(size):
+        queue.insert("normal", f"r{number}")
+    step_size = max(1, size // 1_000)
+    entries = [f"r{number}" for number in range(0, size, step_size)]
+    new = [f"n{number}" for number in range(1_000)]
+    return {
+        "insert": per_call(lambda: [queue.insert("normal", entry) for entry in new], len(new)),
+        "position": per_call(lambda: [queue.position(entry) for entry in entries], len(entries), 9),
+        "peek": per_call(lambda: [queue.peek() for _ in new], len(new), 9),
+        "withdraw": per_call(lambda: [queue.withdraw(entry) for entry in new], len(new)),
+        "pop": per_call(lambda: [queue.pop() for _ in range(50)], 50),
+    }
+
+
+def per_call(work: Callable[[], object], calls: int, repeats: int = 1) -> float:
+    return statistics.median(timed(work) * 1e3 / calls for _ in range(repeats))
+
+
+if __name__ == "__main__":
+    show_steps()
+    show_queue()

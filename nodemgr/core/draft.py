@@ -1,0 +1,322 @@
+"""A state as one step would leave it: what is read is the state seen through the step's own changes.
+
+Knows: which sums and indices follow from which rows. Must not know: why a row changes (the modules beside manager.py), and
+what comes of all changes together (outcome.py).
+
+All writing of rows goes through the methods that are named after them, which keep every index and every sum true, so that
+a reader never counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from nodemgr.core import books
+from nodemgr.core.effects import Effect, Publish
+from nodemgr.core.model import (
+    LEDGER_SLOTS,
+    MS,
+    Asker,
+    ConnectionId,
+    Env,
+    Gpu,
+    Grant,
+    Process,
+    ProcessKey,
+    Record,
+    Request,
+    Residue,
+    Task,
+    TaskState,
+    Transport,
+    Uuid,
+)
+from nodemgr.core.schema import Deadline, EnvGpu
+from nodemgr.core.tables import Groups, Overlay
+
+if TYPE_CHECKING:
+    from nodemgr.core.state import State
+
+K = TypeVar("K")
+
+class Draft:
+    """Reads like a State."""
+
+    def __init__(self, state: State, now_ns: int) -> None:
+        self.state = state
+        self.now_ns = now_ns
+        self.version = state.version
+        self.config = state.config
+        self.gpus: Overlay[Uuid, Gpu] = Overlay(state.gpus)
+        self.envs: Overlay[str, Env] = Overlay(state.envs)
+        self.tasks: Overlay[str, Task] = Overlay(state.tasks)
+        self.processes: Overlay[ProcessKey, Process] = Overlay(state.processes)
+        self.grants: Overlay[EnvGpu, Grant] = Overlay(state.grants)
+        self.requests: Overlay[str, Request] = Overlay(state.requests)
+        self.residues: Overlay[tuple[ProcessKey, Uuid], Residue] = Overlay(state.residues)
+        self.records: Overlay[str, Record] = Overlay(state.records)
+        self.counters: Overlay[str, int] = Overlay(state.counters)
+        self.connections: Overlay[ProcessKey, ConnectionId] = Overlay(state.connections)
+        self.process_of_connection: Overlay[ConnectionId, ProcessKey] = Overlay(state.process_of_connection)
+        self.away: Overlay[ProcessKey, int] = Overlay(state.away)
+        self.reasons: Overlay[str, str] = Overlay(state.reasons)
+        self.places: Overlay[str, int] = Overlay(state.places)
+        self.timers: Overlay[str, int] = Overlay(state.timers)
+        self.agenda: Overlay[Deadline, int] = Overlay(state.agenda)
+        self.task_of_token: Overlay[tuple[str, str], str] = Overlay(state.task_of_token)
+        self.request_of_token: Overlay[tuple[str, str], str] = Overlay(state.request_of_token)
+        self.request_of: Overlay[ProcessKey, str] = Overlay(state.request_of)
+        self.process_of_pid: Overlay[tuple[str, int], ProcessKey] = Overlay(state.process_of_pid)
+        self.slots: Overlay[str, int] = Overlay(state.slots)
+        self.members: Overlay[str, int] = Overlay(state.members)
+        self.charged: Overlay[Uuid, int] = Overlay(state.charged)
+        self.env_charged: Overlay[str, int] = Overlay(state.env_charged)
+        self.active: Overlay[Uuid, int] = Overlay(state.active)
+        self.residue_alive: Overlay[EnvGpu, int] = Overlay(state.residue_alive)
+        self.residue_dead: Overlay[EnvGpu, int] = Overlay(state.residue_dead)
+        self.stalled: Overlay[str, bool] = Overlay(state.stalled)
+        self.unsettled: Overlay[EnvGpu, bool] = Overlay(state.unsettled)
+        self.udp_askers: Overlay[ProcessKey, bool] = Overlay(state.udp_askers)
+        self.wants_figures: Overlay[str, bool] = Overlay(state.wants_figures)
+        self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks)
+        self.env_tasks: Groups[str, str] = Groups(state.env_tasks)
+        self.effects: list[Effect] = []
+        self.published: list[Publish] = []
+        self.figures: Mapping[EnvGpu, int] = {}
+        """Memory in use in each grant, as far as this step was told."""
+        self.told = False
+        """Whether it follows a Tick, which told all that was waited for: no use in asking again at once."""
+        self.rescan = False
+        """Something became free, or the queue changed: who waits may be served now."""
+
+    # Rows: each method writes one table and all that follows from it.
+
+    def put_gpu(self, gpu: Gpu) -> None:
+        self.gpus.put(gpu.uuid, gpu)
+
+    def put_env(self, env: Env) -> None:
+        self.envs.put(env.name, env)
+        for uuid in self.gpus:
+            grant = self.grants.get((env.name, uuid))
+            if grant is not None:
+                self.put_grant(grant)
+
+    def put_task(self, task: Task) -> None:
+        before = self.tasks.get(task.task_id)
+        self.tasks.put(task.task_id, task)
+        if before is None:
+            self.task_of_token.put((task.env, task.token), task.task_id)
+            self.env_tasks.add(task.env, task.task_id)
+            for uuid in task.gpus:
+                self.gpu_tasks.add(uuid, task.task_id)
+        _mark(self.stalled, task.task_id, task.state is TaskState.STALLED)
+        if task.state is TaskState.RUNNING:
+            self.schedule(("kill", task.task_id), None)
+
+    def drop_task(self, task: Task) -> None:
+        self.tasks.drop(task.task_id)
+        self.task_of_token.drop((task.env, task.token))
+        self.env_tasks.remove(task.env, task.task_id)
+        for uuid in task.gpus:
+            self.gpu_tasks.remove(uuid, task.task_id)
+        _mark(self.stalled, task.task_id, False)
+        self.schedule(("kill", task.task_id), None)
+
+    def put_process(self, process: Process) -> None:
+        if process.key not in self.processes:
+            _add(self.members, process.env, 1)
+            if process.slot is not None:
+                _add(self.slots, process.env, 1 << process.slot)
+        self.processes.put(process.key, process)
+        if process.pid is not None:
+            self.process_of_pid.put((process.env, process.pid), process.key)
+
+    def drop_process(self, process: Process) -> None:
+        self.processes.drop(process.key)
+        _add(self.members, process.env, -1)
+        if process.slot is not None:
+            _add(self.slots, process.env, -(1 << process.slot))
+        self._forget_pid(process.env, process.pid, process.key)
+
+    def put_grant(self, grant: Grant) -> None:
+        """`limit_bytes` follows from the rest: it is written here, whatever the caller left in it."""
+        target_bytes = books.target(self, grant)
+        limit_bytes = max(0, min(grant.memory_bytes, target_bytes) - grant.caps_bytes)
+        if limit_bytes != grant.limit_bytes:
+            grant = replace(grant, limit_bytes=limit_bytes)
+        self._write_grant(grant.env, grant.uuid, grant)
+        _mark(self.unsettled, (grant.env, grant.uuid), grant.memory_bytes != target_bytes)
+
+    def drop_grant(self, grant: Grant) -> None:
+        self._write_grant(grant.env, grant.uuid, None)
+        _mark(self.unsettled, (grant.env, grant.uuid), False)
+
+    def _write_grant(self, env: str, uuid: Uuid, grant: Grant | None) -> None:
+        before = self.grants.get((env, uuid))
+        alive_bytes = self.residue_alive.get((env, uuid)) or 0
+        more_bytes = max(0 if grant is None else grant.memory_bytes, alive_bytes)
+        more_bytes -= max(0 if before is None else before.memory_bytes, alive_bytes)
+        if grant is None:
+            self.grants.drop((env, uuid))
+        else:
+            self.grants.put((env, uuid), grant)
+        _add(self.charged, uuid, more_bytes)
+        _add(self.env_charged, env, more_bytes)
+        _add(self.active, uuid, books.active_tasks(grant) - books.active_tasks(before))
+
+    def put_residue(self, residue: Residue) -> None:
+        self._write_residue(residue, residue)
+
+    def drop_residue(self, residue: Residue) -> None:
+        self._write_residue(residue, None)
+
+    def _write_residue(self, residue: Residue, after: Residue | None) -> None:
+        env, uuid, key = residue.env, residue.uuid, (residue.process, residue.uuid)
+        charge_bytes = books.charge(self, env, uuid)
+        before = self.residues.get(key)
+        if before is not None:
+            _add(self._sum_of(before), (env, uuid), -before.memory_bytes)
+        if after is None:
+            self.residues.drop(key)
+        else:
+            _add(self._sum_of(after), (env, uuid), after.memory_bytes)
+            self.residues.put(key, after)
+        more_bytes = books.charge(self, env, uuid) - charge_bytes
+        _add(self.charged, uuid, more_bytes)
+        _add(self.env_charged, env, more_bytes)
+
+    def _sum_of(self, residue: Residue) -> Overlay[EnvGpu, int]:
+        return self.residue_alive if residue.alive else self.residue_dead
+
+    def put_request(self, request: Request) -> None:
+        before = self.requests.get(request.request_id)
+        self.requests.put(request.request_id, request)
+        self.request_of_token.put((request.env, request.token), request.request_id)
+        for asker in () if before is None else before.askers:
+            if asker not in request.askers:
+                self._forget_asker(request.env, asker)
+        for asker in request.askers:
+            self.request_of.put(asker.process, request.request_id)
+            if asker.pid is not None:
+                self.process_of_pid.put((request.env, asker.pid), asker.process)
+            _mark(self.udp_askers, asker.process, asker.transport is Transport.UDP)
+
+    def drop_request(self, request: Request) -> None:
+        self.requests.drop(request.request_id)
+        self.request_of_token.drop((request.env, request.token))
+        self.reasons.drop(request.request_id)
+        self.places.drop(request.request_id)
+        _mark(self.wants_figures, request.request_id, False)
+        self.schedule(("wait", request.request_id), None)
+        for asker in request.askers:
+            self._forget_asker(request.env, asker)
+
+    def _forget_asker(self, env: str, asker: Asker) -> None:
+        self.request_of.drop(asker.process)
+        _mark(self.udp_askers, asker.process, False)
+        self.come_back(asker.process)
+        if asker.process not in self.processes:
+            self._forget_pid(env, asker.pid, asker.process)
+
+    def _forget_pid(self, env: str, pid: int | None, process: ProcessKey) -> None:
+        if pid is not None and self.process_of_pid.get((env, pid)) == process:
+            self.process_of_pid.drop((env, pid))
+
+    # What a restart forgets.
+
+    def connect(self, process: ProcessKey, connection: ConnectionId) -> None:
+        before = self.connections.get(process)
+        if before != connection:
+            self.disconnect(process)
+            self.connections.put(process, connection)
+            self.process_of_connection.put(connection, process)
+        self.come_back(process)
+
+    def disconnect(self, process: ProcessKey) -> None:
+        connection = self.connections.get(process)
+        if connection is not None:
+            self.connections.drop(process)
+            self.process_of_connection.drop(connection)
+
+    def go_away(self, process: ProcessKey, now_ns: int) -> None:
+        self.away.put(process, now_ns)
+        self.schedule(("away", process), now_ns + self.config.timeout_ms * MS)
+
+    def come_back(self, process: ProcessKey) -> None:
+        if process in self.away:
+            self.away.drop(process)
+            self.schedule(("away", process), None)
+
+    def schedule(self, deadline: Deadline, due_ns: int | None) -> None:
+        if due_ns is not None:
+            self.agenda.put(deadline, due_ns)
+        elif deadline in self.agenda:
+            self.agenda.drop(deadline)
+
+    def due(self, now_ns: int) -> list[Deadline]:
+        """What the applied state's agenda says is due, earliest first."""
+        end = bisect_left(self.state.deadlines, (now_ns + 1, ("", "")))
+        return [deadline for _, deadline in self.state.deadlines[:end]]
+
+    def at_latest(self, timer: str, due_ns: int) -> None:
+        """Sets a timer, unless it is set to an earlier time."""
+        before = self.timers.get(timer)
+        if before is None or due_ns < before:
+            self.timers.put(timer, due_ns)
+
+    def restart_timers(self, now_ns: int) -> None:
+        """After a restart: everybody is heard now, and every waiter is away."""
+        for process in self.request_of:
+            self.go_away(process, now_ns)
+        if self.tasks.changes or self.udp_askers.changes:
+            self.timers.put("silence", now_ns + self.config.timeout_ms * MS)
+
+    # What handlers ask for.
+
+    def count(self, counter: str) -> int:
+        """The next number of a counter, from 1."""
+        number = (self.counters.get(counter) or 0) + 1
+        self.counters.put(counter, number)
+        return number
+
+    def free_slot(self, env: str) -> int | None:
+        """The lowest free slot of the env's ledger."""
+        taken = self.slots.get(env) or 0
+        slot = (~taken & (taken + 1)).bit_length() - 1
+        return slot if slot < LEDGER_SLOTS else None
+
+    def in_queue(self, name: str) -> Iterator[str]:
+        """The requests of one queue in order, with those of this step at its end."""
+        changes = self.requests.changes
+        for request_id in self.state.queue.entries(name):
+            if request_id not in changes or changes[request_id] is not None:
+                yield request_id
+        for request_id, request in changes.items():
+            if request is not None and request.priority == name and request_id not in self.state.queue:
+                yield request_id
+
+    def emit(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def publish(self, name: str, fields: dict[str, object]) -> None:
+        self.published.append(Publish(name, fields))
+
+
+def _mark(marks: Overlay[K, bool], key: K, marked: bool) -> None:
+    if marked:
+        marks.put(key, True)
+    elif key in marks:
+        marks.drop(key)
+
+
+def _add(sums: Overlay[K, int], key: K, more: int) -> None:
+    """A sum of zero has no row."""
+    if more:
+        total = (sums.get(key) or 0) + more
+        if total:
+            sums.put(key, total)
+        else:
+            sums.drop(key)

@@ -1,0 +1,42 @@
+"""Which tables a state has, and which of them are stored. Each list once.
+
+Knows: names, and how keys are written. Must not know: what is done with rows (draft.py), where they are kept (state.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nodemgr.core.model import Uuid
+
+EnvGpu = tuple[str, Uuid]
+Deadline = tuple[str, str]
+"""What is due, and for whom: ("wait", request), ("away", process), ("kill", task)."""
+
+STORED: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "gpus": ("gpu", str),
+    "envs": ("env", str),
+    "tasks": ("task", str),
+    "processes": ("process", str),
+    "grants": ("grant", "/".join),
+    "requests": ("request", str),
+    "residues": ("residue", "/".join),
+    "records": ("record", str),
+    "counters": ("counter", str),
+}
+"""Each stored table: its kind in the store, and how a key of it is written there. Restored in this order."""
+
+FOLLOWING = (
+    "connections", "process_of_connection", "away", "reasons", "places", "timers", "agenda",
+    "task_of_token", "request_of_token", "request_of", "process_of_pid", "slots", "members",
+    "charged", "env_charged", "active", "residue_alive", "residue_dead",
+    "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks",
+)  # fmt: skip
+"""The tables that follow from stored ones, or that a restart forgets."""
+
+TABLES = (*STORED, *FOLLOWING)
+
+IDS = "ids"
+GENERATION = "generation"
+"""The counters: of tasks and requests together, and of the generations of ledger slots."""

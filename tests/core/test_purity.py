@@ -1,0 +1,105 @@
+"""The core decides, and does nothing: what it may import, and that a step leaves the state as it was."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import sys
+from pathlib import Path
+
+import pytest
+
+import nodemgr.core
+from nodemgr.core import events
+from nodemgr.core.draft import Draft
+from nodemgr.core.manager import RULES, step
+from nodemgr.core.model import Quota
+from nodemgr.core.schema import TABLES
+from nodemgr.core.state import State
+from tests.core.world import WALL, Node, gpu, key
+
+SOURCES = sorted(Path(nodemgr.core.__file__).parent.glob("*.py"))
+UNCLEAN = {
+    "asyncio", "io", "multiprocessing", "os", "pathlib", "queue", "random", "secrets", "selectors", "shutil", "signal",
+    "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "datetime", "uuid", "logging", "ctypes",
+}  # fmt: skip
+"""Clocks, files, sockets, threads, chance: of the standard library, what a decision has no use for."""
+UNCLEAN_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_a_module_of_the_core_imports_only_the_core_and_clean_parts_of_the_standard_library(source: Path) -> None:
+    for name in imported(ast.parse(source.read_text())):
+        root = name.split(".")[0]
+        assert name.startswith("nodemgr.core") or (root in sys.stdlib_module_names and root not in UNCLEAN)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_a_module_of_the_core_opens_and_prints_nothing(source: Path) -> None:
+    calls = [node.func for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)]
+    assert not {function.id for function in calls if isinstance(function, ast.Name)} & UNCLEAN_CALLS
+
+
+def test_every_event_has_its_rule() -> None:
+    assert set(RULES) == set(events.Event.__args__)
+
+
+def test_every_table_of_the_state_is_in_a_draft() -> None:
+    tables = {name for name, value in vars(State.empty(Node().config)).items() if isinstance(value, dict)}
+    assert tables == set(TABLES)
+    assert tables <= vars(Draft(State.empty(Node().config), 0)).keys()
+
+
+def crowded() -> Node:
+    node = Node(2)
+    for env in ("alice", "bob"):
+        node.quota(env, 1, 40)
+    node.asks("alice", 10)
+    node.asks("alice", 11, udp=True, gib=10, used_gib={0: 0})
+    node.asks("bob", 20, token="job")
+    node.asks("bob", 21, token="job")
+    node.quota("carol", 2, priority="high")
+    node.asks("carol", 30, 2, wait_ms=9_000)
+    node.asks("bob", 22, gib=35, used_gib={0: 0, 1: 20})
+    node.releases("bob", 21)
+    node.passes(5_000, silent=[20])
+    return node
+
+
+def test_a_step_leaves_the_state_as_it_was() -> None:
+    node = crowded()
+    before = copy.deepcopy(vars(node.state))
+    caller = node.caller("alice", 40)
+    tried: tuple[events.Event, ...] = (
+        events.Acquire(caller, "a", "token", 1, None, 1, None, "python", WALL),
+        events.Cancel(node.caller("carol", 30), "a30", WALL),
+        events.Rejoin(node.caller("bob", 20), "j", "job", "t3", 0, 2, WALL),
+        events.Beat(node.caller("bob", 20), None, WALL),
+        events.Release(node.caller("alice", 10), "l", WALL),
+        events.Disconnected(30),
+        events.ProcessGone(key(10), WALL, {"GPU-0": 5}),
+        events.ResidueChanged(key(21), "GPU-1", 0, WALL),
+        events.Tick(WALL, {}, {("alice", "GPU-0"): 1}),
+        events.Match(WALL),
+        events.SetQuota("alice", Quota(2, 8), "root", WALL),
+        events.RemoveQuota("alice", "root", WALL),
+        events.GpusChanged((gpu(0),), WALL),
+        events.ReleaseTask("t1", "root", WALL),
+    )
+    assert {type(event) for event in tried} == set(RULES)
+    for event in tried:
+        step(node.state, event, node.now_ns + 10_000_000_000)
+        after = {name: value for name, value in vars(node.state).items() if name != "queue"}
+        assert after == {name: value for name, value in before.items() if name != "queue"}
+        assert list(node.state.queue) == list(before["queue"])

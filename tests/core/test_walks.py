@@ -1,0 +1,85 @@
+"""Long seeded walks over the same rules as test_machine.py, weighted as a busy node's days are.
+
+Hypothesis finds short stories; these find what takes a crowd: waits behind waits, stalls among caps, restarts in between.
+A failing seed is enough to see it again: `walk(seed)`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.core.test_machine import ENVS, Core
+
+SEEDS = 80
+STEPS = 60
+
+Step = Callable[[Core, random.Random], None]
+
+
+def ask(core: Core, dice: random.Random) -> None:
+    gpus = dice.choice([None, None, 1, 1, 2, 3, 4, 0])
+    gib = dice.choice([None, None, None, 10, 30, 50])
+    wait = dice.choice([None, None, None, 0, 3, 8])
+    core.ask(dice.choice(ENVS), gpus, gib, wait, dice.random() < 0.2)
+
+
+def set_quota(core: Core, dice: random.Random) -> None:
+    rank = dice.choice(["high", "normal", "normal", "low"])
+    core.set_quota(dice.choice(ENVS), dice.randint(0, 3), dice.choice([None, 20, 40, 60, 120]), rank)
+
+
+def die(core: Core, dice: random.Random) -> None:
+    core.die(dice, dice.choice([{}, {}, {dice.randint(0, 2): dice.randint(1, 10)}]))
+
+
+def some(core: Core) -> bool:
+    return bool(core.holders() or core.waiters())
+
+
+def waiting(core: Core) -> bool:
+    return bool(core.on_unix(core.waiters()))
+
+
+def any_row(core: Core) -> bool:
+    return bool(core.plain.tasks or core.plain.queue)
+
+
+WEIGHTS: tuple[tuple[int, Step, Callable[[Core], object]], ...] = (
+    (29, ask, lambda core: True),
+    (10, lambda core, dice: core.time_passes(dice.randint(1, 6)), lambda core: True),
+    (7, lambda core, dice: core.join(dice, dice.random() < 0.2), any_row),
+    (7, lambda core, dice: core.stop(dice), Core.may_stop),
+    (7, die, Core.known_on_unix),
+    (5, lambda core, dice: core.go_on(dice), lambda core: core.stopped),
+    (5, lambda core, dice: core.release(dice), some),
+    (5, lambda core, dice: core.use(dice, dice.randint(0, 4)), lambda core: core.plain.memory),
+    (4, lambda core, dice: core.driver_looks(dice, dice.randint(0, 3)), lambda core: core.plain.lost),
+    (4, set_quota, lambda core: True),
+    (3, lambda core, dice: core.ask_anew(dice), lambda core: core.plain.left),
+    (2, lambda core, dice: core.cancel(dice), waiting),
+    (2, lambda core, dice: core.disconnect(dice, dice.random() < 0.5), waiting),
+    (2, lambda core, dice: core.reconnect(dice), lambda core: any(request.away for request in core.plain.queue)),
+    (2, lambda core, dice: core.remove_quota(dice.choice(ENVS), True), lambda core: True),
+    (2, lambda core, dice: core.lose_or_restore(dice.randint(0, 2), True), lambda core: True),
+    (2, lambda core, dice: core.admin_releases(dice, True), any_row),
+    (2, lambda core, dice: core.restart(), lambda core: True),
+)
+"""How often, what, and whether it can happen now."""
+
+
+def walk(seed: int) -> None:
+    dice = random.Random(seed)
+    core = Core()
+    for _ in range(STEPS):
+        possible = [(weight, step) for weight, step, can in WEIGHTS if can(core)]
+        (step,) = dice.choices([step for _, step in possible], [weight for weight, _ in possible])
+        step(core, dice)
+        core.settled()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_walk(seed: int) -> None:
+    walk(seed)
