@@ -62,7 +62,7 @@ sys.stdin.readline()
 
 
 def nodemgr(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "nodemgr", *arguments]
+    return [sys.executable, "-P", "-m", "nodemgr", *arguments]
 
 
 def driver_bytes(pid: int) -> int:

@@ -33,7 +33,7 @@ class Node:
         self.directory = Path(tempfile.mkdtemp(prefix="nmb", dir="/tmp"))
         self.run_dir = self.directory / "run"
         self.state_dir = self.directory / "state"
-        command = [sys.executable, "-m", "nodemgr", "serve", "--simulate", simulate, "--run-dir", str(self.run_dir)]
+        command = [sys.executable, "-P", "-m", "nodemgr", "serve", "--simulate", simulate, "--run-dir", str(self.run_dir)]
         self._process = subprocess.Popen(
             [*command, "--state-dir", str(self.state_dir), *options],
             cwd=ROOT, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,

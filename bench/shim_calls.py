@@ -91,16 +91,16 @@ def node() -> Iterator[Node]:
         subprocess.run([compiler, "-O2", str(HERE / "shim_calls.c"), "-o", str(program), "-ldl", "-lpthread"], check=True)
         run_dir, environ = directory / "run", dict(os.environ)
         environ.update(NODEMGR_RUN_DIR=str(run_dir), NODEMGR_STATE_DIR=str(directory / "state"))
-        serve = [sys.executable, "-m", "nodemgr", "serve", "--simulate", "1x80GiB"]
+        serve = [sys.executable, "-P", "-m", "nodemgr", "serve", "--simulate", "1x80GiB"]
         manager = subprocess.Popen(serve, env=environ, stderr=subprocess.PIPE, text=True)
         stack.callback(_end, manager)
         assert manager.stderr is not None
         manager.stderr.readline()
-        quota = [sys.executable, "-m", "nodemgr", "quota", "set", "bench", "--gpus", "1", "--memory", "79GiB"]
+        quota = [sys.executable, "-P", "-m", "nodemgr", "quota", "set", "bench", "--gpus", "1", "--memory", "79GiB"]
         subprocess.run(quota, env=environ, check=True, stdout=subprocess.DEVNULL)
         bare = {**os.environ, "LD_LIBRARY_PATH": str(run_dir / "sim")}
         inside = {**environ, "NODEMGR_TASK": TASK}
-        env = [sys.executable, "-m", "nodemgr", "run", "--env", "bench", "--", shutil.which("env") or "env", "-0"]
+        env = [sys.executable, "-P", "-m", "nodemgr", "run", "--env", "bench", "--", shutil.which("env") or "env", "-0"]
         shown = subprocess.run(env, env=inside, check=True, capture_output=True, text=True).stdout
         shim = dict(entry.split("=", 1) for entry in shown.split("\0") if "=" in entry)
         held = Node(program, bare, shim)

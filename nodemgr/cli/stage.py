@@ -157,7 +157,7 @@ class Stage:
         directories = ["--run-dir", str(self.run_dir), "--state-dir", str(self._directory / "state")]
         with log.open("wb") as errors:
             self._manager = subprocess.Popen(
-                [sys.executable, "-m", "nodemgr", "serve", *node, *directories],
+                [sys.executable, "-P", "-m", "nodemgr", "serve", *node, *directories],
                 env=self._variables(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -184,7 +184,7 @@ class Stage:
 
     def program(self, env: str, name: str, command: Sequence[object], options: Sequence[object] = (), **variables: str) -> Program:
         """Starts `nodemgr run --env ENV [OPTIONS] -- COMMAND`, which becomes the command."""
-        start = [sys.executable, "-m", "nodemgr", "run", "--run-dir", self.run_dir, "--env", env, *options, "--", *command]
+        start = [sys.executable, "-P", "-m", "nodemgr", "run", "--run-dir", self.run_dir, "--env", env, *options, "--", *command]
         program = Program(f"{env}/{name}", list(map(str, start)), self._variables(**variables), self._directory, self._patience_s)
         self._programs.append(program)
         return program

@@ -44,6 +44,17 @@ def test_the_demo(nodemgr: Run) -> None:
     assert left_over() <= before, "nothing is left behind"
 
 
+def test_sources_in_the_current_directory_do_not_stand_in_for_the_installation(tmp_path: Path) -> None:
+    """`pip install . && nodemgr demo`: the current directory is a checkout, in which nothing was built."""
+    for package in ("nodemgr", "client_plugin", "sitecustomize"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise ImportError('the checkout was imported')")
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "nodemgr", "demo"], env=clean_environment(), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 BROKEN = """
 import sys
 import nodemgr.cli.demo as demo
