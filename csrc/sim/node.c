@@ -20,6 +20,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "partitions.h"
+
 #define SEQUENCE_MASK UINT64_C(0x3fff)
 
 const char nm_sim_magic[8] = "nodesim";
@@ -247,6 +249,7 @@ int nm_sim_node_join(nm_sim_node *node, const char *group) {
         atomic_store(&state->slot_group[slot], find_group(state, group));
         atomic_fetch_add(&state->slot_life[slot], 1);
         node->slot = slot;
+        nm_sim_partition_join(node);
         return 0;
     }
     return EAGAIN;
@@ -270,6 +273,10 @@ bool nm_sim_node_charge(nm_sim_node *node, int index, nm_sim_kind kind, uint64_t
     if (!add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, (int64_t)bytes, capacity)) {
         nm_sim_node_reap(node);
         if (!add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, (int64_t)bytes, capacity)) return false;
+    }
+    if (!nm_sim_partition_fits(node, index)) {
+        add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, -(int64_t)bytes, UINT64_MAX);
+        return false;
     }
     nm_sim_tally *group = group_tally(node, device, kind);
     if (group) add(group, accounts, NM_SIM_IN_GROUP, node->slot, (int64_t)bytes, UINT64_MAX);

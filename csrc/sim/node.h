@@ -25,6 +25,9 @@ enum {
     NM_SIM_SLOTS = 1024, /* processes that use CUDA at one time */
     NM_SIM_GROUPS = 64,  /* named sets of processes with a peak of their own */
     NM_SIM_NAME_BYTES = 64,
+    NM_SIM_PARTITIONS = 64,  /* cgroups with limits of their own */
+    NM_SIM_CGROUP_DEPTH = 8, /* a process's cgroup, and those above it */
+    NM_SIM_CGROUP_PATH_BYTES = 512,
 };
 #define NM_SIM_MEMORY_LIMIT_BYTES (UINT64_C(1) << 40) /* exclusive: a tally has 40 bits for bytes */
 
@@ -89,6 +92,14 @@ typedef struct {
     nm_sim_account account[NM_SIM_SLOTS];
 } nm_sim_device;
 
+/* A cgroup's limits (partitions.h). hard_complement: so that zeroes mean that there is none. */
+typedef struct {
+    _Atomic uint64_t key;
+    _Atomic uint64_t soft_bytes[NM_SIM_DEVICES];
+    _Atomic uint64_t hard_complement[NM_SIM_DEVICES];
+    char path[NM_SIM_CGROUP_PATH_BYTES];
+} nm_sim_partition;
+
 typedef struct {
     char magic[8];
     uint32_t layout; /* sizeof this structure: a file of another build is refused */
@@ -103,6 +114,9 @@ typedef struct {
     _Atomic uint32_t slot_taken[NM_SIM_SLOTS]; /* 0: clean; else: maybe alive, maybe to be reaped */
     _Atomic uint32_t slot_group[NM_SIM_SLOTS]; /* index + 1 of the owner's group, 0 for none */
     _Atomic uint64_t slot_life[NM_SIM_SLOTS];  /* how often the slot was taken: tells a reused one */
+    _Atomic uint64_t slot_cgroups[NM_SIM_SLOTS][NM_SIM_CGROUP_DEPTH]; /* keys; 0 beyond the last */
+    _Atomic uint32_t partitions_high;          /* no partition at or above this was ever set */
+    nm_sim_partition partition[NM_SIM_PARTITIONS];
     nm_sim_device device[NM_SIM_DEVICES];
 } nm_sim_state;
 

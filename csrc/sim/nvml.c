@@ -5,6 +5,7 @@
  * Before it answers about memory or processes it clears the slots of the dead: what a killed process held is gone by
  * the next look. A device that was lost answers NVML_ERROR_GPU_IS_LOST to everything but its count.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
@@ -12,10 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../abi.h"
 #include "node.h"
+#include "partitions.h"
 #include "visible.h"
 
 #define NM_NVML NM_SIM_API nm_nvml_result
@@ -341,6 +344,51 @@ static nm_nvml_bar1_memory bar1(void) {
     return (nm_nvml_bar1_memory){.bar1_total = total, .bar1_used = used, .bar1_free = total - used};
 }
 DEVICE_GETTER(nvmlDeviceGetBAR1MemoryInfo, nm_nvml_bar1_memory, bar1())
+
+/* ---- a cgroup's share of a device ---------------------------------------------------------------------------------------- */
+
+/* Who owns the node's file is its administrator. */
+static bool is_administrator(void) {
+    struct stat status;
+    return geteuid() == 0 || (fstat(node.descriptor, &status) == 0 && status.st_uid == geteuid());
+}
+
+static nm_nvml_result partition_result(int error) {
+    switch (error) {
+    case 0: return NM_NVML_SUCCESS;
+    case ESRCH: return NM_NVML_ERROR_NOT_FOUND;
+    case ENOSPC: return NM_NVML_ERROR_INSUFFICIENT_RESOURCES;
+    default: return NM_NVML_ERROR_OPERATING_SYSTEM;
+    }
+}
+
+static nm_nvml_result set_limits(int index, const nm_nvml_set_memory_limits *limits) {
+    uint64_t soft = limits->soft_limit, hard = limits->hard_limit, total = node.state->memory_bytes;
+    bool is_possible = limits->cgroup_path && soft <= hard && soft <= total && (hard <= total || hard == NM_SIM_NO_LIMIT);
+    if (!is_possible) return NM_NVML_ERROR_INVALID_ARGUMENT;
+    if (!is_administrator()) return NM_NVML_ERROR_NO_PERMISSION;
+    return partition_result(nm_sim_partition_set(&node, index, limits->cgroup_path, soft, hard));
+}
+NM_NVML nvmlDeviceSetMemoryLimits_v1(nm_nvml_device handle, nm_nvml_set_memory_limits *limits) {
+    int index;
+    nm_nvml_result result = enter_device(handle, limits, &index);
+    if (result == NM_NVML_SUCCESS) result = set_limits(index, limits);
+    return leave(result);
+}
+
+NM_NVML nvmlDeviceGetMemoryLimits_v1(nm_nvml_device handle, nm_nvml_get_memory_limits *limits) {
+    int index;
+    nm_sim_partition_limits found;
+    nm_nvml_result result = enter_device(handle, limits ? limits->cgroup_path : NULL, &index);
+    if (result == NM_NVML_SUCCESS)
+        result = partition_result(nm_sim_partition_get(&node, index, limits->cgroup_path, &found));
+    if (result == NM_NVML_SUCCESS) {
+        limits->soft_limit = found.soft_bytes;
+        limits->hard_limit = found.hard_bytes;
+        limits->current_used = found.used_bytes;
+    }
+    return leave(result);
+}
 
 /* ---- processes -------------------------------------------------------------------------------------------------------------- */
 

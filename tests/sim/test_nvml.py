@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nodemgr.simulator import CLIENT_LIBRARIES, Node
+from tests.sim.client import refused
 from tests.sim.conftest import GIB, MIB, StartClient
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE, NOT_LOADED, LOST, VERSION = 1, 2, 6, 7, 9, 15, 25
@@ -224,3 +226,124 @@ def test_without_a_node_there_is_no_driver(node: Node, tmp_path: Path) -> None:
     (elsewhere / "node.state").write_bytes(b"garbage" * 1000)
     assert ctypes.CDLL(str(elsewhere / CLIENT_LIBRARIES[1])).nvmlInit_v2() == NOT_LOADED
     assert ctypes.CDLL(str(elsewhere / CLIENT_LIBRARIES[0])).cuInit(0) == 100
+
+
+# -- a cgroup's share of a device --
+
+NO_LIMIT = (1 << 64) - 1
+OPERATING_SYSTEM, PERMISSION = 17, 4
+
+
+class Limits(ctypes.Structure):
+    _fields_ = (
+        ("cgroup", ctypes.c_char_p),
+        ("soft", ctypes.c_ulonglong),
+        ("hard", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),  # of the structure that Get fills
+    )
+
+
+def set_limit(nvml: Nvml, device: ctypes.c_void_p, cgroup: Path, hard_bytes: int, soft_bytes: int = 0) -> int:
+    return nvml("nvmlDeviceSetMemoryLimits_v1", device, ctypes.byref(Limits(os.fsencode(cgroup), soft_bytes, hard_bytes)))
+
+
+def limits(nvml: Nvml, device: ctypes.c_void_p, cgroup: Path) -> tuple[int, int, int] | int:
+    """(soft, hard, used), or the error."""
+    out = Limits(os.fsencode(cgroup), 1, 1, 1)
+    code = nvml("nvmlDeviceGetMemoryLimits_v1", device, ctypes.byref(out))
+    return code or (out.soft, out.hard, out.used)
+
+
+def test_a_cgroups_processes_together_keep_to_its_hard_limit(node: Node, start: StartClient, tmp_path: Path) -> None:
+    nvml, inner = Nvml(node).ready(), tmp_path / "c" / "inner"
+    inner.mkdir(parents=True)
+    cgroup = inner.parent
+    early, below, outside = (start(node, **where) for where in ({"NODEMGR_SIM_CGROUP": str(cgroup)},
+                             {"NODEMGR_SIM_CGROUP": str(inner)}, {}))  # fmt: skip
+    for client in (early, below, outside):
+        client.ready(0)
+    early.alloc(60 * MIB)
+    assert set_limit(nvml, nvml.device(0), cgroup, 100 * MIB, 10 * MIB) == 0
+    assert limits(nvml, nvml.device(0), cgroup) == (10 * MIB, 100 * MIB, 60 * MIB)
+    assert limits(nvml, nvml.device(1), cgroup) == NOT_FOUND
+
+    with refused("OUT_OF_MEMORY"):
+        below.alloc(41 * MIB)
+    below.alloc(40 * MIB)
+    with refused("OUT_OF_MEMORY"):
+        early.alloc(1)
+    outside.alloc(500 * MIB)
+    below.kill()
+    early.alloc(40 * MIB)
+    assert limits(nvml, nvml.device(0), cgroup) == (10 * MIB, 100 * MIB, 100 * MIB)
+
+    assert set_limit(nvml, nvml.device(0), cgroup, NO_LIMIT) == 0
+    early.alloc(100 * MIB)
+    assert limits(nvml, nvml.device(0), cgroup) == NOT_FOUND
+    assert node.books()[0].used_bytes == 700 * MIB
+
+
+def test_a_limit_goes_with_its_cgroup(node: Node, tmp_path: Path) -> None:
+    nvml = Nvml(node).ready()
+    for number in range(200):  # more than can be limited at one time
+        cgroup = tmp_path / str(number)
+        cgroup.mkdir()
+        assert set_limit(nvml, nvml.device(0), cgroup, 100 * MIB) == 0
+        cgroup.rmdir()
+
+
+def test_limits_that_cannot_be(node: Node, tmp_path: Path) -> None:
+    nvml = Nvml(node).ready()
+    device = nvml.device(0)
+    assert set_limit(nvml, device, tmp_path, 100, 101) == INVALID_ARGUMENT
+    assert set_limit(nvml, device, tmp_path, GIB + 1) == INVALID_ARGUMENT
+    assert set_limit(nvml, device, tmp_path / "missing", GIB) == OPERATING_SYSTEM
+    assert limits(nvml, device, tmp_path / "missing") == OPERATING_SYSTEM
+    assert nvml("nvmlDeviceSetMemoryLimits_v1", device, None) == INVALID_ARGUMENT
+    assert nvml("nvmlDeviceGetMemoryLimits_v1", device, None) == INVALID_ARGUMENT
+    assert nvml("nvmlDeviceSetMemoryLimits_v1", device, ctypes.byref(Limits(None, 0, GIB))) == INVALID_ARGUMENT
+    assert limits(nvml, device, tmp_path) == NOT_FOUND
+
+
+SET_AS_NOBODY = """
+import ctypes, os, sys
+library = ctypes.CDLL(sys.argv[1])
+handle = ctypes.c_void_p()
+assert library.nvmlInit_v2() == 0 and library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+os.setuid(65534)
+class Limits(ctypes.Structure):
+    _fields_ = [("cgroup", ctypes.c_char_p), ("soft", ctypes.c_ulonglong), ("hard", ctypes.c_ulonglong)]
+print(library.nvmlDeviceSetMemoryLimits_v1(handle, ctypes.byref(Limits(b"/", 0, 1 << 20))))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: becomes another user")
+def test_only_the_nodes_owner_sets_limits(node: Node) -> None:
+    command = [sys.executable, "-S", "-c", SET_AS_NOBODY, str(node.directory / CLIENT_LIBRARIES[1])]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert int(finished.stdout) == PERMISSION
+
+
+@pytest.fixture
+def real_cgroup() -> Iterator[Path]:
+    root = next((root for root in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if (root / "cgroup.procs").exists()), None)
+    cgroup = None if root is None else root / f"nodemgr-test-{os.getpid()}"
+    try:
+        assert cgroup is not None
+        cgroup.mkdir()
+    except (AssertionError, OSError):
+        pytest.skip("cannot make a cgroup here: needs root and cgroup v2")
+    yield cgroup
+    cgroup.rmdir()
+
+
+def test_a_process_moved_into_a_cgroup_counts_there(node: Node, start: StartClient, real_cgroup: Path) -> None:
+    nvml, client = Nvml(node).ready(), start(node)
+    client.ready(0)
+    client.alloc(50 * MIB)
+    assert set_limit(nvml, nvml.device(0), real_cgroup, 100 * MIB) == 0
+    client.alloc(60 * MIB)
+    (real_cgroup / "cgroup.procs").write_text(str(client.pid))
+    with refused("OUT_OF_MEMORY"):
+        client.alloc(1)
+    client.kill()
