@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 SYSTEM_RUN_DIR = Path("/run/nodemgr")
@@ -59,3 +60,14 @@ def env_dir(run_dir: Path, env: str) -> Path:
 def payload_dir() -> Path:
     """X of the layout: what holds client_plugin/ and sitecustomize/, in a checkout as in site-packages."""
     return Path(__file__).resolve().parent.parent
+
+
+@cache
+def installed_version() -> str:
+    """Of this package; "unknown" in a bare source tree, where nothing says."""
+    from importlib.metadata import PackageNotFoundError, version  # not before somebody asks
+
+    try:
+        return version("nodemgr")
+    except PackageNotFoundError:
+        return "unknown"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import click
 
+from nodemgr import paths
 from nodemgr.cli.faults import Exit, Fault, say
 
 VERBS = {
@@ -66,9 +67,7 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
-
-        click.echo(f"nodemgr {version('nodemgr')}")
+        click.echo(f"nodemgr {paths.installed_version()}")
         ctx.exit()
 
 

@@ -114,9 +114,7 @@ def versions(subject: Subject) -> Outcome:
     if subject.manager is None:
         return Outcome(True, f"client library: {abi}; no manager to compare with")
     theirs = subject.manager
-    from importlib.metadata import version
-
-    ours = version("nodemgr")
+    ours = paths.installed_version()
     if theirs["version"] != ours or theirs.get("abi", abi) != abi:
         return Outcome(False, f"the manager runs {theirs['version']} (client {theirs.get('abi')}), here is {ours} (client {abi})")
     return Outcome(True, f"nodemgr {ours}, client {abi}, here and in the manager")

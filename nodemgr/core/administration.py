@@ -63,13 +63,12 @@ def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
 
 def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
     """A lease, or a waiting request, of that id. Of another env than the asking user's, or unknown: nothing happens."""
-    reason = f"released by {event.by}"
     task = draft.tasks.get(event.task_id)
     request = draft.requests.get(event.task_id)
     if task is not None and event.env in (None, task.env):
-        leases.fence(draft, task, reason, now_ns, event.wall_ns, by=event.by)
+        leases.fence(draft, task, reasons.taken_back(event.by), now_ns, event.wall_ns, by=event.by)
     elif request is not None and event.env in (None, request.env):
-        waiting.refuse(draft, request, DenyCode.RELEASED, reason, now_ns)
+        waiting.refuse(draft, request, DenyCode.RELEASED, reasons.taken_out(event.by), now_ns)
 
 
 def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:

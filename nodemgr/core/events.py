@@ -99,7 +99,7 @@ class ProcessGone:
 
 @dataclass(frozen=True, slots=True)
 class ResidueChanged:
-    """A look at the driver: 0 ends the residue."""
+    """A look at the driver: 0 ends the residue. Told where it changed, and until one was `told`."""
 
     process: ProcessKey
     uuid: Uuid

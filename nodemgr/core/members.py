@@ -149,6 +149,6 @@ def _forget(draft: Draft, process: Process) -> None:
 def set_residue(draft: Draft, residue: Residue, memory_bytes: int) -> None:
     """What the driver shows now; nothing ends the residue."""
     if memory_bytes > 0:
-        draft.put_residue(replace(residue, memory_bytes=memory_bytes))
+        draft.put_residue(replace(residue, memory_bytes=memory_bytes, told=True))
     else:
         draft.drop_residue(residue)

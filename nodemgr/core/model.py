@@ -177,6 +177,8 @@ class Residue:
     """Until the driver was asked: as much as it can be, the whole grant."""
     alive: bool = True
     """A living process's words are still summed by the env's ledger: counted inside the env's grant, if there is one."""
+    told: bool = False
+    """A look at the driver found that it stays, and an event said so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,25 +104,17 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
     left = members.bury(draft, task, process, event.residue_bytes)
     if left is not None:
         leases.lose_member(draft, left, process, "its process ended", now_ns, event.wall_ns)
-    for uuid in event.residue_bytes:
-        _publish_residue(draft, event.process, uuid)
 
 
 def residue_changed(draft: Draft, event: ResidueChanged, _now_ns: int) -> None:
-    """The driver was asked what a lost process still has."""
+    """The driver was asked what a lost process still has. People hear of what stays, and of its end: not of a figure that
+    nobody had measured, and not of what is gone at the first look."""
     residue = draft.residues.get((event.process, event.uuid))
-    if residue is None or residue.memory_bytes == event.memory_bytes:
+    changed = residue is not None and residue.memory_bytes != event.memory_bytes
+    if residue is None or (residue.told and not changed):
         return
     draft.rescan = event.memory_bytes < residue.memory_bytes
     members.set_residue(draft, residue, event.memory_bytes)
-    _publish_residue(draft, event.process, event.uuid)
-
-
-def _publish_residue(draft: Draft, process: str, uuid: str) -> None:
-    residue = draft.residues.get((process, uuid)) or draft.residues.base.get((process, uuid))
-    if residue is not None:
-        memory_bytes = residue.memory_bytes if (process, uuid) in draft.residues else 0
-        draft.publish(
-            "memory.residue",
-            {"env": residue.env, **answers.named_gpus(draft, [uuid]), "pid": residue.pid, "memory_bytes": memory_bytes},
-        )
+    if residue.told or event.memory_bytes > 0:
+        where = answers.named_gpus(draft, [residue.uuid])
+        draft.publish("memory.residue", {"env": residue.env, **where, "pid": residue.pid, "memory_bytes": event.memory_bytes})

@@ -86,6 +86,14 @@ def not_resumed(draft: Draft, task: Task) -> str:
     return f"{names} went to others while the task was stopped"
 
 
+def taken_back(by: str) -> str:
+    return f"{by} took this task's GPUs back (nodemgr release)"
+
+
+def taken_out(by: str) -> str:
+    return f"{by} took this request out of the queue (nodemgr release): run it again to ask anew"
+
+
 def gpu_health(gpu: Gpu) -> str:
     if gpu.healthy:
         return f"GPU {gpu.index} ({gpu.name}) is back"

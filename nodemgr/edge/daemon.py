@@ -430,7 +430,7 @@ class Daemon:
             if uuid not in reading.processes:
                 continue  # a GPU that cannot be read has shown nothing
             now_bytes = self._residue_bytes(reading, key, uuid, residue.pid)
-            if now_bytes != residue.memory_bytes:
+            if now_bytes != residue.memory_bytes or not residue.told:
                 self.submit(events.ResidueChanged(key, uuid, now_bytes, self.clock.wall_ns()))
 
     def _residue_bytes(self, reading: Reading, key: ProcessKey, uuid: Uuid, pid: int) -> int:

@@ -17,7 +17,7 @@ from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.processes import group_id, one_line, user_id
 from nodemgr.edge.rundir import SOCKET_NAME, RunDirError, check_socket_path
 from nodemgr.edge.views import Views
-from nodemgr.paths import ENV_NAME_FORM, env_dir, is_env_name
+from nodemgr.paths import ENV_NAME_FORM, env_dir, installed_version, is_env_name
 from nodemgr.units import MAX_SIZE_BYTES, MIN_SIZE_BYTES, format_size
 
 SCHEMA_VERSION = 1
@@ -97,7 +97,7 @@ class Administration:
         since = Argument(_integer(0, 2**63 - 1))
         views = self._views
         return {
-            "ping": Order({}, lambda _: {"version": views.version(), "pid": os.getpid(), "abi": CLIENT_ABI}),
+            "ping": Order({}, lambda _: {"version": installed_version(), "pid": os.getpid(), "abi": CLIENT_ABI}),
             "status": Order({}, lambda _: views.status(), fresh=True),
             "quota_set": Order({"env": env, **quota, **by}, self._quota_set),
             "quota_show": Order({"env": Argument(_env_name)}, self._quota_show),

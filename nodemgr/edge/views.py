@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from functools import cache
 from typing import Any
 
 from nodemgr.core import snapshot
@@ -17,6 +16,7 @@ from nodemgr.edge.control import JsonText
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.settings import Settings
 from nodemgr.edge.store import Store
+from nodemgr.paths import installed_version
 
 SCHEMA_VERSION = 1
 COUNTERS = (
@@ -39,16 +39,6 @@ class Views:
         self._store = store
         self._facts: dict[str, tuple[Task, str]] = {}
         self._since_wall_ns = daemon.clock.wall_ns()
-
-    @staticmethod
-    @cache
-    def version() -> str:
-        from importlib.metadata import PackageNotFoundError, version  # not before somebody asks
-
-        try:
-            return version("nodemgr")
-        except PackageNotFoundError:  # run from a bare source tree
-            return "unknown"
 
     def status(self, env: str | None = None) -> JsonText:
         """The object of `nodemgr status --json`; with `env` what it may know of itself."""
@@ -86,7 +76,7 @@ class Views:
         udp = self._daemon.udp
         return {
             "pid": os.getpid(),
-            "version": self.version(),
+            "version": installed_version(),
             "since": self._since_wall_ns,
             "run_dir": str(self.run_dir),
             "simulated": self._settings.simulate is not None,

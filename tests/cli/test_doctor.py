@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,16 @@ def test_versions(subject: Subject, node: RunningManager) -> None:
 
 
 @needs_library
+def test_versions_where_nothing_is_installed(subject: Subject, node: RunningManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    paths.installed_version.cache_clear()
+    monkeypatch.setattr("importlib.metadata.version", nothing)
+    broken(checks.versions(subject), "here is unknown")
+    paths.installed_version.cache_clear()
+
+
 def test_versions_of_a_library_of_another_time(subject: Subject, payload: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "ABI", checks.ABI + 1)
     broken(checks.versions(subject), "this nodemgr")

@@ -246,10 +246,30 @@ def test_a_released_process_that_lives_keeps_its_slot_and_its_memory_charged() -
     node.driver_shows(10, 0, 1)
     assert node.remaining_gib(0) == 79
     assert node.published("memory.residue")[0]["memory_bytes"] == GIB
+    node.driver_shows(10, 0, 0)
+    assert node.published("memory.residue")[0]["memory_bytes"] == 0
     node.dies(10)
     assert node.remaining_gib(0) == 80
     assert node.of(ClearSlot) == [ClearSlot("alice", 0, 1)]
     assert node.of(Unwatch) == [Unwatch(key(10))]
+
+
+def test_memory_that_the_first_look_shows_gone_is_no_event() -> None:
+    node = Node()
+    node.quota("alice", 2, 40)
+    node.asks("alice", 10, 2)
+    node.releases("alice", 10)
+    node.driver_shows(10, 0, 0)
+    node.driver_shows(10, 1, 0)
+    assert node.published("memory.residue") == []
+    assert node.state.residues == {}
+    node.asks("alice", 11, 2)
+    node.dies(11, {0: 3})
+    assert node.published("memory.residue") == [], "a moment after a death is no time to be alarmed"
+    node.driver_shows(11, 0, 3)
+    assert node.published("memory.residue")[0]["memory_bytes"] == 3 * GIB
+    node.driver_shows(11, 0, 3)
+    assert node.published("memory.residue") == []
 
 
 def test_a_released_process_that_asks_anew_gets_its_slot_back() -> None:
@@ -313,10 +333,10 @@ def test_an_admin_takes_a_lease_away() -> None:
     for pid in (10, 11):
         fenced = node.fenced(pid)
         assert fenced is not None
-        assert fenced.reason == "released by root"
+        assert fenced.reason == "root took this task's GPUs back (nodemgr release)"
     assert node.state.tasks == {}
     assert node.published("task.fenced")[0]["by"] == "root"
-    assert node.published("task.ended")[0]["why"] == "released by root"
+    assert node.published("task.ended")[0]["why"] == "root took this task's GPUs back (nodemgr release)"
 
 
 def test_a_fenced_process_is_told_so_when_it_beats_or_comes_back() -> None:
