@@ -44,6 +44,7 @@ def _quota_fields(quota: Quota) -> dict[str, object]:
         "acquire": quota.acquire,
         "users": list(quota.users),
         "groups": list(quota.groups),
+        "enforce": quota.enforce,
     }
 
 

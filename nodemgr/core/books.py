@@ -29,6 +29,8 @@ class Book(Protocol):
     @property
     def residue_alive(self) -> Readable[tuple[str, Uuid], int]: ...
     @property
+    def unbooked(self) -> Readable[Uuid, int]: ...
+    @property
     def residue_dead(self) -> Readable[tuple[str, Uuid], int]: ...
 
 
@@ -99,9 +101,9 @@ def capacity(book: Book, gpu: Gpu) -> int:
 
 
 def gpu_room(book: Book, gpu: Gpu) -> int:
-    """What of a GPU's memory is promised to nobody; below zero where lost processes hold more than it has to spare, so that
-    not even a grant that needs nothing more is made there."""
-    return capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0)
+    """What of a GPU's memory is promised to nobody, and not taken by others; below zero where lost processes hold more than it
+    has to spare, so that not even a grant that needs nothing more is made there."""
+    return capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0) - (book.unbooked.get(gpu.uuid) or 0)
 
 
 def quota_room(book: Book, env: str) -> int | None:

@@ -33,6 +33,7 @@ from nodemgr.core.model import (
     TaskState,
     Transport,
     Uuid,
+    Violation,
 )
 from nodemgr.core.schema import Deadline, EnvGpu
 from nodemgr.core.tables import Groups, Overlay
@@ -81,6 +82,8 @@ class Draft:
         self.unsettled: Overlay[EnvGpu, bool] = Overlay(state.unsettled)
         self.udp_askers: Overlay[ProcessKey, bool] = Overlay(state.udp_askers)
         self.wants_figures: Overlay[str, bool] = Overlay(state.wants_figures)
+        self.violations: Overlay[tuple[ProcessKey, Uuid], Violation] = Overlay(state.violations)
+        self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked)
         self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks)
         self.env_tasks: Groups[str, str] = Groups(state.env_tasks)
         self.effects: list[Effect] = []

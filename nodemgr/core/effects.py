@@ -145,10 +145,12 @@ class WatchResidue:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """By policy only (`stalled = "kill"`): end this process."""
+    """By policy only (`stalled = "kill"`, `enforce = "kill"`): end this process."""
 
     process: ProcessKey
     pid: int
+    gently: bool = False
+    """Ask it to (SIGTERM)."""
 
 
 @dataclass(frozen=True, slots=True)

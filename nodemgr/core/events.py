@@ -108,6 +108,31 @@ class ResidueChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What the driver shows of one process on one GPU."""
+
+    process: ProcessKey
+    pid: int
+    uuid: Uuid
+    memory_bytes: int
+    env: str | None
+    """Whose it provably is; None: nobody can tell."""
+    charged_bytes: int = 0
+    """Its own word in its env's ledger; zero for one that has none."""
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """A look at the driver, for what the books do not explain."""
+
+    read: frozenset[Uuid]
+    """The GPUs that could be read."""
+    seen: tuple[Seen, ...]
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed. The edge sends it at the latest when `WakeAt` said."""
 
@@ -168,5 +193,5 @@ class Match:
 
 Event = (
     Acquire | Cancel | Rejoin | Beat | Release | Disconnected | ProcessGone | ResidueChanged | Tick | SetQuota
-    | RemoveQuota | GpusChanged | ReleaseTask | Match
+    | RemoveQuota | GpusChanged | ReleaseTask | Match | Audited
 )

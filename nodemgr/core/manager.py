@@ -5,7 +5,7 @@ Must not know: clocks, sockets, files, threads, random numbers; no module of thi
 
 A reading order: model, events, effects (the words); tables, state (how a step sees and changes them); allocator (which
 GPUs); matching (who is served); requests, processes, time_passed, administration (what each event means); leases, members
-(what a lease consists of); books (the sums); invariants (what always holds).
+(what a lease consists of); audit (what the driver shows beyond it); books (the sums); invariants (what always holds).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from nodemgr.core import administration, matching, processes, requests, time_passed
+from nodemgr.core import administration, audit, matching, processes, requests, time_passed
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import (
     Acquire,
+    Audited,
     Beat,
     Cancel,
     Disconnected,
@@ -65,6 +66,7 @@ RULES: dict[type, _Rule] = {
     Tick: _Rule(time_passed.tick, True),
     GpusChanged: _Rule(administration.gpus_changed, True),
     ReleaseTask: _Rule(administration.release_task, True),
+    Audited: _Rule(audit.audited, True),
 }
 
 

@@ -3,7 +3,7 @@
 Knows: the words of DESIGN.md as frozen dataclasses. Must not know: clocks, sockets, files, the wire.
 Times are integers of nanoseconds: `_ns` on the monotonic clock (deadlines), `_wall_ns` since the Unix
 epoch (what a person reads; never compared). Memory is in bytes. A GPU is named by its UUID everywhere.
-Every dataclass here is a row of the store as it stands (core/encoding.py), but for Config: what a restart
+Every dataclass here is a row of the store as it stands (core/encoding.py), but for Config and Violation: what a restart
 forgets (connections, who is away, why somebody waits) lives in tables of the state instead.
 """
 
@@ -48,6 +48,13 @@ class Transport(enum.StrEnum):
     UDP = "udp"
 
 
+class Offence(enum.StrEnum):
+    """What the audit finds of a process (audit.py has the rules)."""
+
+    NO_LEASE = "no_lease"
+    OVER_QUOTA = "over_quota"
+
+
 class TaskState(enum.StrEnum):
     RUNNING = "running"
     STALLED = "stalled"
@@ -66,6 +73,12 @@ class Config:
     queues: tuple[tuple[str, int], ...] = (("high", 300), ("normal", 200), ("low", 100))  # name, rank
     placement: str = "spread"
     """The order of fresh GPUs: a name in allocator.POLICIES."""
+    enforce: str = "warn"
+    """What is done about processes that the audit finds, where a quota says nothing: a name in audit.ENFORCE."""
+    enforce_grace_ms: int = 10_000
+    """How long a process that is to be killed has to end by itself."""
+    audit_tolerance_bytes: int = 1 << 30
+    """What the driver may show of a process beyond its charges: contexts, modules, local memory (audit.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,8 @@ class Quota:
     no_manager: str = "wait"  # or "cpu", "error"
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    enforce: str | None = None
+    """What is done about its processes that go round the quota: None is the node's default (Config)."""
 
     @property
     def memory_per_gpu_bytes(self) -> int | None:
@@ -179,6 +194,35 @@ class Residue:
     """A living process's words are still summed by the env's ledger: counted inside the env's grant, if there is one."""
     told: bool = False
     """A look at the driver found that it stays, and an event said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A process that the driver shows where it should not be, and what was done about it. A restart forgets it: the next
+    looks find it again."""
+
+    offence: Offence
+    uuid: Uuid
+    process: ProcessKey
+    pid: int
+    command: str
+    since_ns: int
+    last_ns: int = 0
+    """When it was last seen."""
+    env: str | None = None
+    """None: nobody can prove that it belongs to any."""
+    task_id: str | None = None
+    memory_bytes: int = 0
+    """What the driver shows of it."""
+    allowed_bytes: int = 0
+    """What its env may use there."""
+    told: bool = False
+    """It is sure, and an event said so."""
+    done: str = ""
+    """The policy that was carried out."""
+    term_ns: int | None = None
+    """When it was asked to end."""
+    killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

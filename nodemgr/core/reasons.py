@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from nodemgr.core.allocator import Ask, Candidate, Shortage, qualifies
 from nodemgr.core.draft import Draft
-from nodemgr.core.model import DenyCode, Gpu, Request, Task, TaskState, Uuid
+from nodemgr.core.model import DenyCode, Gpu, Offence, Request, Task, TaskState, Uuid, Violation
 from nodemgr.core.tables import first
 
 SHOWN_HOLDERS = 3
@@ -100,6 +100,21 @@ def gpu_health(gpu: Gpu) -> str:
     return f"GPU {gpu.index} ({gpu.name}) is lost: what runs on it will fail; end the task and run it again"
 
 
+def violation(gpu: Gpu, row: Violation) -> str:
+    """What the audit found of a process."""
+    whose = "of no known environment" if row.env is None else f"of {row.env}" if row.task_id is None else f"of {row.env}/{row.task_id}"
+    uses = f"process {row.pid} {whose} uses {gib(row.memory_bytes)} of GPU {gpu.index}"
+    if row.offence is Offence.NO_LEASE:
+        return f"{uses} without a lease"
+    return f"{uses} beyond its charges; {row.env} may use {gib(row.allowed_bytes)} there"
+
+
+def audit_note(draft: Draft, row: Violation) -> str:
+    """The same for the process itself."""
+    found = violation(draft.gpus[row.uuid], row)
+    return f"by the driver's figures, {found}: free it, or ask whoever set the quota (nodemgr quota set)"
+
+
 def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Request]) -> list[str]:
     """Who has the GPUs that the request cannot have, each holder once, with his GPUs."""
     held: dict[tuple[str, str], list[int]] = {}
@@ -124,6 +139,8 @@ def _holder(draft: Draft, gpu: Gpu) -> tuple[str, str]:
         return f"{task.env}/{task.task_id} {doing} ", f"since {clock(task.since_wall_ns)}"
     if draft.charged.get(gpu.uuid):
         return "", "not yet free of a former task's memory"
+    if draft.unbooked.get(gpu.uuid):
+        return "", "is in use by programs without a lease"
     return "", "is too small or has no memory to spare"
 
 

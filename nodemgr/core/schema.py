@@ -31,7 +31,7 @@ FOLLOWING = (
     "connections", "process_of_connection", "away", "reasons", "places", "timers", "agenda",
     "task_of_token", "request_of_token", "request_of", "process_of_pid", "slots", "members",
     "charged", "env_charged", "active", "residue_alive", "residue_dead",
-    "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks",
+    "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks", "violations", "unbooked",
 )  # fmt: skip
 """The tables that follow from stored ones, or that a restart forgets."""
 

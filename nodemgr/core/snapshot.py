@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodemgr.core import books
-from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Request, Task, Uuid
+from nodemgr.core import books, reasons
+from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Request, Task, Uuid, Violation
 from nodemgr.core.state import State
 
 SCHEMA_VERSION = 1
@@ -45,6 +45,7 @@ def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str
             for request, position, reason in state.waiting()
             if env in (None, request.env)
         ],
+        "violations": [_violation(state, row, now_ns) for row in violations(state, env)],
     }
 
 
@@ -62,6 +63,7 @@ def quota(env: str, quota: Quota) -> Row:
         "no_manager": quota.no_manager,
         "users": list(quota.users),
         "groups": list(quota.groups),
+        "enforce": quota.enforce,
     }
 
 
@@ -85,6 +87,7 @@ def _gpu(state: State, gpu: Gpu, used_bytes: int | None) -> Row:
         "memory_used_bytes": used_bytes,
         "memory_remaining_bytes": books.gpu_remaining(state, gpu),
         "memory_residue_bytes": sum(residue.memory_bytes for residue in state.residues.values() if residue.uuid == gpu.uuid),
+        "memory_unbooked_bytes": state.unbooked.get(gpu.uuid, 0),
         "tasks": len(tasks),
         "task_ids": [task.task_id for task in _in_order(tasks)],
         "envs": sorted(grant.env for grant in grants),
@@ -157,6 +160,29 @@ def task_now(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[Proces
         "last_beat_age_seconds": (now_ns - heard_ns) // SECOND_NS if heard_ns else None,
         "memory_limit_bytes": limits_bytes,
         "connected": connected,
+    }
+
+
+def violations(state: State, env: str | None = None) -> list[Violation]:
+    """Those that are sure, the oldest first."""
+    sure = [row for row in state.violations.values() if row.told and env in (None, row.env)]
+    return sorted(sure, key=lambda row: (row.since_ns, row.pid))
+
+
+def _violation(state: State, row: Violation, now_ns: int) -> Row:
+    return {
+        "env": row.env,
+        "task": row.task_id,
+        "pid": row.pid,
+        "offence": row.offence.value,
+        "gpu": row.uuid,
+        "gpu_index": state.gpus[row.uuid].index,
+        "memory_bytes": row.memory_bytes,
+        "allowed_bytes": row.allowed_bytes,
+        "enforce": row.done,
+        "command": row.command,
+        "text": reasons.violation(state.gpus[row.uuid], row),
+        "duration_seconds": max(0, now_ns - row.since_ns) // SECOND_NS,
     }
 
 

@@ -27,6 +27,7 @@ from nodemgr.core.model import (
     Task,
     TaskState,
     Uuid,
+    Violation,
 )
 from nodemgr.core.outcome import Transition, finish
 from nodemgr.core.schema import STORED, TABLES, Deadline, EnvGpu
@@ -89,6 +90,10 @@ class State:
         """Requests that wait for memory to become free in their own env's ledger."""
         self.gpu_tasks: dict[Uuid, dict[str, None]] = {}
         self.env_tasks: dict[str, dict[str, None]] = {}
+        self.violations: dict[tuple[ProcessKey, Uuid], Violation] = {}
+        """What the audit found, sure or not yet."""
+        self.unbooked: dict[Uuid, int] = {}
+        """Bytes on each GPU that the driver shows and nobody was promised, where that is more than can be overlooked."""
         self.queue = WorkQueue(config.queues)
 
     @classmethod

@@ -16,7 +16,7 @@ from nodemgr.core.manager import RULES, step
 from nodemgr.core.model import Quota
 from nodemgr.core.schema import TABLES
 from nodemgr.core.state import State
-from tests.core.world import WALL, Node, gpu, key
+from tests.core.world import WALL, Node, gpu, key, seen
 
 SOURCES = sorted(Path(nodemgr.core.__file__).parent.glob("*.py"))
 UNCLEAN = {
@@ -96,6 +96,7 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.RemoveQuota("alice", "root", WALL),
         events.GpusChanged((gpu(0),), WALL),
         events.ReleaseTask("t1", "root", WALL),
+        events.Audited(frozenset(["GPU-0"]), (seen(90, 0, 5), seen(10, 0, 50, "alice")), WALL),
     )
     assert {type(event) for event in tried} == set(RULES)
     for event in tried:

@@ -162,6 +162,11 @@ class Node:
         """Of a lost process's memory."""
         return self.happens(events.ResidueChanged(key(pid), f"GPU-{index}", gib * GIB, WALL))
 
+    def audit_sees(self, *seen: events.Seen, gpus: Iterable[int] | None = None) -> list[Effect]:
+        """One look at the driver, at all GPUs or at these."""
+        read = self.state.gpus if gpus is None else [f"GPU-{index}" for index in gpus]
+        return self.happens(events.Audited(frozenset(read), seen, WALL))
+
     def beats_again(self, env: str, pid: int) -> list[Effect]:
         self.beats[key(pid)] = self.now_ns
         return self.happens(events.Beat(self.caller(env, pid), None, WALL))
@@ -247,6 +252,11 @@ class Node:
 
     def remaining_gib(self, index: int) -> float:
         return self.state.remaining_bytes(f"GPU-{index}") / GIB
+
+
+def seen(pid: int, index: int, gib: float, env: str | None = None, *, charged_gib: float = 0) -> events.Seen:
+    """What the driver shows of a process on one GPU."""
+    return events.Seen(key(pid), pid, f"GPU-{index}", int(gib * GIB), env, int(charged_gib * GIB), "python train.py")
 
 
 def key(pid: int, *, udp: bool = False) -> str:
