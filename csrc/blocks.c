@@ -155,27 +155,36 @@ bool nm_block_get(enum nm_block_kind kind, uint64_t key, struct nm_block *out)
     return find(kind, key, out, false);
 }
 
-/* The next such block at or after *at, removed. A removal may put another one in its place: *at stays there. */
-static bool take_next(struct shard *shard, uint32_t *at, enum nm_block_kind kind, uint64_t owner, struct nm_block *out)
+/* Some such blocks of a shard, removed; from the first place each time, since other threads' blocks move between two calls. Within one,
+ * a removal may put another block in its place: `at` stays there. */
+static uint32_t take_some(struct shard *shard, enum nm_block_kind kind, uint64_t owner, struct nm_block *out, uint32_t most)
 {
-    bool found = false;
+    uint32_t taken = 0;
     lock(&shard->lock);
-    for (; !found && *at < shard->capacity; *at += !found) {
-        *out = shard->blocks[*at];
-        found = out->kind == kind && out->owner == owner;
-        if (found)
-            remove_at(shard, *at);
+    for (uint32_t at = 0; at < shard->capacity && taken < most;) {
+        const struct nm_block *block = &shard->blocks[at];
+        if (block->kind == kind && block->owner == owner) {
+            out[taken++] = *block;
+            remove_at(shard, at);
+        } else {
+            at++;
+        }
     }
     unlock(&shard->lock);
-    return found;
+    return taken;
 }
 
 void nm_block_take_owned(enum nm_block_kind kind, uint64_t owner, void (*each)(const struct nm_block *block))
 {
+    enum { SOME = 64 };
+    struct nm_block blocks[SOME];
     for (struct shard *shard = shards; shard < shards + SHARDS; shard++) {
-        struct nm_block block;
-        for (uint32_t at = 0; take_next(shard, &at, kind, owner, &block);)
-            each(&block);
+        uint32_t taken;
+        do {
+            taken = take_some(shard, kind, owner, blocks, SOME);
+            for (uint32_t i = 0; i < taken; i++)
+                each(&blocks[i]);
+        } while (taken == SOME);
     }
 }
 

@@ -142,6 +142,7 @@ static void tell_lost(const struct nm_lease *lease)
 
 /* -- charging -- */
 
+_Atomic uint32_t nm_contexts_ending;
 static _Atomic bool held; /* a lease, by this process: from then on no allocation is nobody's affair */
 
 void nm_charge_forget(void)
@@ -199,6 +200,7 @@ bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t byte
     bool lost;
     const struct nm_lease *lease = present_lease(&lost);
     *charge = (struct nm_charge){.row = ROW_FREE, .lost = lost && device >= 0};
+    charge->endings = atomic_load_explicit(&nm_contexts_ending, memory_order_relaxed);
     if (lease != NULL)
         charge->row = row_of_device(lease, device);
     return !charge->lost && (charge->row < 0 || bytes == 0 || charge_more(charge, lease, bytes, false));

@@ -17,6 +17,7 @@ struct nm_charge {
     uint64_t bytes;
     uint64_t refused_bytes; /* the last request that was too much */
     uint32_t lease;
+    uint32_t endings; /* nm_contexts_ending when this was taken */
     int row;
     bool lost; /* refused for want of a lease, not of room */
 };
@@ -35,6 +36,9 @@ void nm_charge_resize_anyway(struct nm_charge *charge, uint64_t bytes);
 void nm_charge_give_back(struct nm_charge *charge);
 /* CUDA_ERROR_OUT_OF_MEMORY, and once per process the reason in words. */
 int nm_charge_refusal(const struct nm_charge *charge);
+
+/* Raised by contexts.c before and after a context ends: odd meanwhile. */
+extern _Atomic uint32_t nm_contexts_ending;
 
 /* The charge goes with the block, or (no memory left for the table) stays until the process ends. */
 void nm_charge_keep(const struct nm_charge *charge, enum nm_block_kind kind, uint64_t key, uint64_t owner);

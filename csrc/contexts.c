@@ -6,9 +6,13 @@
  * What a context will take nobody says beforehand: an estimate is charged, the manager's (who sees what the driver shows beyond the
  * books) or a small one of our own; what a context takes beyond it the manager's correction covers. With a context goes all linear
  * memory and every array made in it. These leave its name before the driver is asked to end it: the next moment that may be the
- * name of another thread's new context.
+ * name of another thread's new context. One lock is held while a context ends, and while the primary one is retained: whether that
+ * call makes it or finds it, and whether a release was the last, is known only where no other thread's comes between.
  */
+#include "contexts.h"
+
 #include <stdatomic.h>
+#include <string.h>
 
 #include "charge.h"
 #include "client.h"
@@ -93,6 +97,8 @@ int nm_hook_cuCtxCreate_v4(nm_cu_context *context, void *parameters, unsigned fl
 
 /* -- the end -- */
 
+static struct nm_lock lock;
+
 /* Names that no context has: they are odd. */
 static uint64_t fresh_name(void)
 {
@@ -116,6 +122,7 @@ struct ending {
 static struct ending about_to_end(nm_cu_context context)
 {
     struct ending ending = {.context = (uintptr_t)context, .name = fresh_name()};
+    atomic_fetch_add(&nm_contexts_ending, 1); /* first: whoever keeps a block after the names were changed sees this */
     ending.charged = nm_block_take(NM_BLOCK_CONTEXT, ending.context, &ending.own);
     rename_blocks(ending.context, ending.name);
     return ending;
@@ -129,6 +136,7 @@ static void ended(const struct ending *ending)
         nm_charge_give_back_block(&ending->own);
     nm_pools_settle();
     nm_graphs_settle();
+    atomic_fetch_add(&nm_contexts_ending, 1);
 }
 
 static void lives_on(const struct ending *ending)
@@ -137,17 +145,34 @@ static void lives_on(const struct ending *ending)
     rename_blocks(ending->name, ending->context);
     if (ending->charged)
         nm_block_put(&ending->own, &stale);
+    atomic_fetch_add(&nm_contexts_ending, 1);
 }
 
 static int destroy(nm_type_cuCtxDestroy_v2 *real, nm_cu_context context)
 {
+    nm_lock(&lock);
     struct ending ending = about_to_end(context);
     int result = real(context);
     if (result == SUCCESS)
         ended(&ending);
     else
         lives_on(&ending);
+    nm_unlock(&lock);
     return result;
+}
+
+void nm_contexts_look_again(enum nm_block_kind kind, uint64_t key)
+{
+    struct nm_block block;
+    nm_cu_context context = NULL, popped;
+    nm_lock(&lock); /* it has ended by then, or not begun to */
+    nm_real_cuCtxGetCurrent(&context);
+    bool lives = context != NULL && nm_real_cuCtxPushCurrent_v2(context) == SUCCESS;
+    if (lives)
+        nm_real_cuCtxPopCurrent_v2(&popped);
+    else if (nm_block_take(kind, key, &block))
+        nm_charge_give_back_block(&block);
+    nm_unlock(&lock);
 }
 
 int nm_hook_cuCtxDestroy_v2(nm_cu_context context)
@@ -164,7 +189,14 @@ int nm_hook_cuCtxDestroy(nm_cu_context context)
 
 /* Which it is, by the last retain. */
 enum { DEVICES = 64 };
-static void *_Atomic primary_contexts[DEVICES];
+static nm_cu_context primary_contexts[DEVICES]; /* guarded by the lock */
+
+void nm_contexts_forget(void)
+{
+    memset(&lock, 0, sizeof lock);
+    nm_contexts_ending = 0;
+    memset(primary_contexts, 0, sizeof primary_contexts);
+}
 
 static bool is_remembered(nm_cu_device device)
 {
@@ -187,30 +219,39 @@ static void measure_in(struct nm_charge *charge, nm_cu_context context)
     nm_real_cuCtxPopCurrent_v2(&popped);
 }
 
-/* Retaining it makes it, where it is not there. (Two threads at once: the later charge replaces the other.) */
-int nm_hook_cuDevicePrimaryCtxRetain(nm_cu_context *context, nm_cu_device device)
+/* Retaining it makes it, where it is not there. */
+static int retain(nm_cu_context *context, nm_cu_device device, struct nm_charge *charge)
 {
-    struct nm_charge charge = {.row = -1};
     bool makes = is_remembered(device) && !is_active(device);
-    if (makes && !begin(&charge, device))
-        return nm_charge_refusal(&charge);
+    if (makes && !begin(charge, device))
+        return NM_CUDA_ERROR_OUT_OF_MEMORY;
     int result = nm_real_cuDevicePrimaryCtxRetain(context, device);
     if (result != SUCCESS) {
-        nm_charge_give_back(&charge);
+        nm_charge_give_back(charge);
         return result;
     }
     if (is_remembered(device))
-        atomic_store(&primary_contexts[device], *context);
-    if (charge.bytes != 0) {
-        measure_in(&charge, *context);
-        keep(&charge, *context);
+        primary_contexts[device] = *context;
+    if (charge->bytes != 0) {
+        measure_in(charge, *context);
+        keep(charge, *context);
     }
     return result;
 }
 
-static int leave_primary(int (*real)(nm_cu_device), nm_cu_device device)
+int nm_hook_cuDevicePrimaryCtxRetain(nm_cu_context *context, nm_cu_device device)
 {
-    void *context = is_remembered(device) ? atomic_load(&primary_contexts[device]) : NULL;
+    struct nm_charge charge = {.row = -1};
+    nm_lock(&lock);
+    int result = retain(context, device, &charge);
+    nm_unlock(&lock);
+    return charge.refused_bytes != 0 || charge.lost ? nm_charge_refusal(&charge) : result;
+}
+
+/* With the lock held. */
+static int end_primary(int (*real)(nm_cu_device), nm_cu_device device)
+{
+    nm_cu_context context = is_remembered(device) ? primary_contexts[device] : NULL;
     if (context == NULL)
         return real(device);
     struct ending ending = about_to_end(context);
@@ -221,6 +262,14 @@ static int leave_primary(int (*real)(nm_cu_device), nm_cu_device device)
     } else {
         lives_on(&ending);
     }
+    return result;
+}
+
+static int leave_primary(int (*real)(nm_cu_device), nm_cu_device device)
+{
+    nm_lock(&lock);
+    int result = end_primary(real, device);
+    nm_unlock(&lock);
     return result;
 }
 

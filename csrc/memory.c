@@ -9,8 +9,10 @@
  * driver, whose answer is the answer: double frees, imported pointers, memory from before we were there.
  */
 #include <limits.h>
+#include <stdatomic.h>
 
 #include "charge.h"
+#include "contexts.h"
 #include "interpose.h"
 #include "pools.h"
 
@@ -32,6 +34,9 @@ static int settle(struct nm_charge *charge, int result, enum nm_block_kind kind,
         nm_charge_keep(charge, kind, key, current_context());
     else
         nm_charge_give_back(charge);
+    uint32_t endings = atomic_load_explicit(&nm_contexts_ending, memory_order_relaxed);
+    if (result == SUCCESS && (endings != charge->endings || endings % 2 != 0))
+        nm_contexts_look_again(kind, key);
     return result;
 }
 

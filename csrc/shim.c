@@ -16,6 +16,7 @@
 #include "blocks.h"
 #include "charge.h"
 #include "client.h"
+#include "contexts.h"
 #include "graphs.h"
 #include "interpose.h"
 #include "linker.h"
@@ -120,6 +121,7 @@ static void forget_in_child(void)
     nm_virtual_forget();
     nm_pools_forget();
     nm_graphs_forget();
+    nm_contexts_forget();
 }
 
 static void watch_forks(void)
@@ -179,6 +181,8 @@ static void heed_late_choice(void)
 /* Only a lease leads to the driver. Whoever is refused or cancels finds no device, and may try again: the driver has not been asked. */
 int nm_hook_cuInit(unsigned flags)
 {
+    if (nm_forked()) /* by a clone of the program's own making: no handler ran, and locks may be those of the parent's other threads */
+        forget_in_child();
     if (nm_original(NM_SYMBOL_cuInit) == NULL || !nm_is_managed())
         return nm_real_cuInit(flags);
     int state = acquire();

@@ -34,7 +34,8 @@ static nm_cu_result allocate(nm_cu_deviceptr *out, uint64_t bytes, nm_use use, b
     if (!out || bytes == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_delay(context->device);
     NM_LOCK();
-    result = take(context, use, bytes, below_4g, out);
+    bool lives = nm_current() == context; /* another thread may have ended it just now */
+    result = lives ? take(context, use, bytes, below_4g, out) : NM_CUDA_ERROR_CONTEXT_IS_DESTROYED;
     NM_UNLOCK();
     return result;
 }

@@ -265,21 +265,26 @@ static nm_sim_tally *group_tally(nm_sim_node *node, nm_sim_device *device, nm_si
     return kind_is_implicit[kind] || group == 0 ? NULL : &device->group[group - 1];
 }
 
+/* A sum that was never as high: before that is said, the dead are taken out of it, whose room others may have been promised by now. */
+static bool add_up(nm_sim_node *node, nm_sim_tally *tally, nm_sim_account accounts[], nm_sim_which which, uint64_t bytes, uint64_t limit) {
+    uint64_t peak = atomic_load(&tally->peak_bytes);
+    if (add(tally, accounts, which, node->slot, (int64_t)bytes, peak < limit ? peak : limit)) return true;
+    nm_sim_node_reap(node);
+    return add(tally, accounts, which, node->slot, (int64_t)bytes, limit);
+}
+
 bool nm_sim_node_charge(nm_sim_node *node, int index, nm_sim_kind kind, uint64_t bytes) {
     nm_sim_device *device = &node->state->device[index];
     nm_sim_account *accounts = device->account;
     uint64_t capacity = nm_sim_capacity(node->state);
     if (bytes > capacity) return false;
-    if (!add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, (int64_t)bytes, capacity)) {
-        nm_sim_node_reap(node);
-        if (!add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, (int64_t)bytes, capacity)) return false;
-    }
+    if (!add_up(node, &device->memory, accounts, NM_SIM_IN_MEMORY, bytes, capacity)) return false;
     if (!nm_sim_partition_fits(node, index)) {
         add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, -(int64_t)bytes, UINT64_MAX);
         return false;
     }
     nm_sim_tally *group = group_tally(node, device, kind);
-    if (group) add(group, accounts, NM_SIM_IN_GROUP, node->slot, (int64_t)bytes, UINT64_MAX);
+    if (group) add_up(node, group, accounts, NM_SIM_IN_GROUP, bytes, UINT64_MAX);
     atomic_fetch_add(&accounts[node->slot].kind_bytes[kind], bytes);
     return true;
 }

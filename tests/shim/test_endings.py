@@ -1,0 +1,38 @@
+"""Contexts that end while other threads of the process are at work: nothing stays charged, and nobody is refused who has room."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.client_c.compiled import ENVIRONMENT, SANITIZERS, compile_c
+from tests.shim.world import GIB, MIB, World, compiled
+
+
+@pytest.mark.parametrize(("scenario", "rounds", "limit"), [
+    ("retained", 2000, 100 * MIB),
+    ("underfoot", 200, GIB),
+])  # fmt: skip
+def test_contexts_that_end_beside_other_threads(scenario: str, rounds: int, limit: int, make_world: Callable[..., World]) -> None:
+    env = make_world(limit=limit, settings={"context_bytes": str(64 * MIB)})
+    process = subprocess.Popen(
+        [compiled("endings.c"), scenario, str(rounds)], env=env.environment(), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    left = env.used(), env.held()
+    _, stderr = process.communicate(timeout=60)
+    assert (said, process.returncode, stderr) == ("done\n", 0, "")
+    assert left == (0, 0)
+
+
+@pytest.mark.parametrize(("sanitizer", "rounds"), [("plain", 2000), ("address", 500), ("thread", 100)])
+def test_a_sweep_finds_every_block_beside_others_that_move_it(sanitizer: str, rounds: int, tmp_path: Path) -> None:
+    assert sanitizer in SANITIZERS
+    program = compile_c(tmp_path / "blocks", ["blocks.c", "prim.c", Path(__file__).with_name("blocks.c")], sanitizer=sanitizer)
+    result = subprocess.run([program, str(rounds)], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
