@@ -4,6 +4,7 @@
  * its end. Must not know: processes. Exit code 0, or 1 with the line of what did not hold.
  */
 #include "node.c"
+#include "partitions.c"
 
 #include <stdio.h>
 
