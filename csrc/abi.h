@@ -605,6 +605,8 @@ enum { NM_NVML_RESULTS(NM_AS_ENUMERATOR) };
     X(NVML_INIT_FLAG_NO_ATTACH, 2) \
     X(NVML_VALUE_NOT_AVAILABLE, -1) \
     X(NVML_TEMPERATURE_GPU, 0) \
+    X(NVML_UUID_TYPE_ASCII, 1) \
+    X(NVML_UUID_TYPE_BINARY, 2) \
     X(NVML_COMPUTEMODE_DEFAULT, 0) \
     X(NVML_FEATURE_DISABLED, 0) \
     X(NVML_FEATURE_ENABLED, 1) \
@@ -683,6 +685,32 @@ typedef struct {
     unsigned sm_percent, mem_percent, enc_percent, dec_percent;
 } nm_nvml_process_utilization_sample;
 
+/* nvmlDeviceGetProcessesUtilizationInfo. */
+typedef struct {
+    unsigned long long time_stamp_us;
+    unsigned pid;
+    unsigned sm_percent, mem_percent, enc_percent, dec_percent, jpg_percent, ofa_percent;
+} nm_nvml_process_utilization;
+
+typedef struct {
+    unsigned version;
+    unsigned count;
+    unsigned long long last_seen_us;
+    nm_nvml_process_utilization *entries;
+} nm_nvml_processes_utilization;
+#define NM_NVML_PROCESSES_UTILIZATION_VERSION NM_NVML_STRUCT_VERSION(nm_nvml_processes_utilization, 1)
+
+/* nvmlDeviceGetHandleByUUIDV: the text, or the 16 bytes. */
+typedef struct {
+    unsigned version;
+    unsigned type;
+    union {
+        char text[41];
+        unsigned char bytes[16];
+    };
+} nm_nvml_uuid;
+#define NM_NVML_UUID_VERSION NM_NVML_STRUCT_VERSION(nm_nvml_uuid, 1)
+
 typedef struct {
     char bus_id_legacy[16];
     unsigned domain;
@@ -709,6 +737,19 @@ typedef struct {
     unsigned is_running;
     unsigned reserved[5];
 } nm_nvml_accounting_stats;
+
+typedef struct {
+    unsigned pid;
+    unsigned is_running;
+    unsigned gpu_utilization;
+    unsigned memory_utilization;
+    unsigned long long max_memory_usage;
+    unsigned sample_count;
+    unsigned long long sum_gpu_utilization;
+    unsigned long long sum_memory_utilization;
+    unsigned long long time;       /* ms; 0 while the process runs */
+    unsigned long long start_time; /* us */
+} nm_nvml_accounting_stats_v2;
 
 /* nvmlDeviceSetMemoryLimits_v1 and ...Get...: a cgroup's share of a device, in bytes. */
 typedef struct {

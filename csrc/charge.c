@@ -273,11 +273,6 @@ void nm_charge_give_back_block(const struct nm_block *block)
 
 /* -- figures -- */
 
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The lease whose figures hold: the present one, else the one that this process has lost: where it is over, nothing is free. */
 static const struct nm_lease *telling_lease(bool *over)
 {
@@ -308,22 +303,9 @@ bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out)
     return lease != NULL && figures_of(lease, row_of_device(lease, device), over, out);
 }
 
-bool nm_figures_of_uuid(const char *uuid, uint64_t driver_total, uint64_t driver_used, struct nm_figures *out)
+bool nm_figures_of_uuid(const char *uuid, struct nm_figures *out)
 {
-    char limit[24];
     bool over;
     const struct nm_lease *lease = telling_lease(&over);
-    if (lease != NULL) {
-        if (!figures_of(lease, nm_client_row(lease, uuid), over, out))
-            return false;
-        out->total_bytes = smaller(out->total_bytes, driver_total);
-        out->used_bytes = smaller(out->used_bytes, out->total_bytes);
-        return true;
-    }
-    int length = nodemgr_setting("memory_per_gpu", limit, sizeof limit);
-    if (length <= 0 || (size_t)length >= sizeof limit || !nm_number(limit, (size_t)length, &out->total_bytes))
-        return false;
-    out->total_bytes = smaller(out->total_bytes, driver_total);
-    out->used_bytes = smaller(driver_used, out->total_bytes);
-    return true;
+    return lease != NULL && figures_of(lease, nm_client_row(lease, uuid), over, out);
 }

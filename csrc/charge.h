@@ -53,7 +53,6 @@ struct nm_figures {
     uint64_t used_bytes;  /* by all processes of the env; at most the total */
 };
 bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out);
-/* Without a lease: what the env may have on any GPU, if it is limited, beside what the driver says. */
-bool nm_figures_of_uuid(const char *uuid, uint64_t driver_total, uint64_t driver_used, struct nm_figures *out);
+bool nm_figures_of_uuid(const char *uuid, struct nm_figures *out);
 
 #endif

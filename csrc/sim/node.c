@@ -237,6 +237,12 @@ static uint32_t find_group(nm_sim_state *state, const char *name) {
     return 0;
 }
 
+static nm_sim_mode own_mode(void) {
+    const char *named = secure_getenv("NODEMGR_SIM_MODE");
+    if (named && strcmp(named, "graphics") == 0) return NM_SIM_GRAPHICS;
+    return named && strcmp(named, "mps") == 0 ? NM_SIM_MPS : NM_SIM_COMPUTE;
+}
+
 int nm_sim_node_join(nm_sim_node *node, const char *group) {
     nm_sim_state *state = node->state;
     for (int slot = 0; slot < NM_SIM_SLOTS; slot++) {
@@ -249,6 +255,7 @@ int nm_sim_node_join(nm_sim_node *node, const char *group) {
         atomic_store(&state->slot_group[slot], find_group(state, group));
         atomic_fetch_add(&state->slot_life[slot], 1);
         node->slot = slot;
+        atomic_store(&state->slot_mode[slot], own_mode());
         nm_sim_partition_join(node);
         return 0;
     }

@@ -31,6 +31,9 @@ enum {
 };
 #define NM_SIM_MEMORY_LIMIT_BYTES (UINT64_C(1) << 40) /* exclusive: a tally has 40 bits for bytes */
 
+/* In which of NVML's lists a process is: NODEMGR_SIM_MODE says it, compute or graphics or mps. */
+typedef enum { NM_SIM_COMPUTE, NM_SIM_GRAPHICS, NM_SIM_MPS } nm_sim_mode;
+
 /* What memory was taken for. The implicit kinds are those that no call names: a group's peak leaves them out. */
 #define NM_SIM_KINDS(X) \
     X(linear, false) \
@@ -113,6 +116,7 @@ typedef struct {
     _Atomic uint64_t group_key[NM_SIM_GROUPS];
     _Atomic uint32_t slot_taken[NM_SIM_SLOTS]; /* 0: clean; else: maybe alive, maybe to be reaped */
     _Atomic uint32_t slot_group[NM_SIM_SLOTS]; /* index + 1 of the owner's group, 0 for none */
+    _Atomic uint32_t slot_mode[NM_SIM_SLOTS];  /* nm_sim_mode */
     _Atomic uint64_t slot_life[NM_SIM_SLOTS];  /* how often the slot was taken: tells a reused one */
     _Atomic uint64_t slot_cgroups[NM_SIM_SLOTS][NM_SIM_CGROUP_DEPTH]; /* keys; 0 beyond the last */
     _Atomic uint32_t partitions_high;          /* no partition at or above this was ever set */

@@ -234,6 +234,70 @@ NM_NVML nvmlDeviceGetHandleByPciBusId_v2(const char *text, nm_nvml_device *out) 
 }
 NM_NVML nvmlDeviceGetHandleByPciBusId(const char *text, nm_nvml_device *out) { return nvmlDeviceGetHandleByPciBusId_v2(text, out); }
 
+static void write_serial(int index, char *text) { snprintf(text, 32, "165%010u", node.state->device[index].pci_bus); }
+
+NM_NVML nvmlDeviceGetHandleBySerial(const char *text, nm_nvml_device *out) {
+    nm_nvml_result result = enter();
+    if (result == NM_NVML_SUCCESS && (!text || !out)) result = NM_NVML_ERROR_INVALID_ARGUMENT;
+    int index = -1;
+    for (int each = 0; result == NM_NVML_SUCCESS && each < (int)node.state->device_count; each++) {
+        char serial[32];
+        write_serial(each, serial);
+        if (strcmp(serial, text) == 0) index = each;
+    }
+    if (result == NM_NVML_SUCCESS) result = found(index, out, NM_NVML_ERROR_NOT_FOUND);
+    return leave(result);
+}
+
+NM_NVML nvmlDeviceGetHandleByUUIDV(const nm_nvml_uuid *uuid, nm_nvml_device *out) {
+    char text[sizeof uuid->text + 1] = "";
+    if (!uuid || !out) return NM_NVML_ERROR_INVALID_ARGUMENT;
+    if (uuid->version != NM_NVML_UUID_VERSION) return NM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (uuid->type == NM_NVML_UUID_TYPE_ASCII) memcpy(text, uuid->text, sizeof uuid->text);
+    if (uuid->type == NM_NVML_UUID_TYPE_BINARY) nm_uuid_text(uuid->bytes, text);
+    return nvmlDeviceGetHandleByUUID(text, out);
+}
+
+/* ---- sets of devices: all are alike near, and all hang on the one unit --------------------------------------------- */
+
+static nm_nvml_result device_set(nm_nvml_result result, int without, unsigned *count, nm_nvml_device *out) {
+    unsigned room = count ? *count : 0, all = 0;
+    if (result == NM_NVML_SUCCESS && (!count || (room > 0 && !out))) result = NM_NVML_ERROR_INVALID_ARGUMENT;
+    for (int index = 0; result == NM_NVML_SUCCESS && index < (int)node.state->device_count; index++) {
+        if (index == without) continue;
+        if (all < room) out[all] = handle_of(index);
+        all++;
+    }
+    if (result == NM_NVML_SUCCESS) *count = room > 0 && room < all ? room : all;
+    return leave(result);
+}
+NM_NVML nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nm_nvml_device *out) {
+    (void)cpu;
+    return device_set(enter(), -1, count, out);
+}
+NM_NVML nvmlDeviceGetTopologyNearestGpus(nm_nvml_device handle, int level, unsigned *count, nm_nvml_device *out) {
+    (void)level;
+    int index = -1;
+    nm_nvml_result result = enter_device(handle, count, &index);
+    return device_set(result, index, count, out);
+}
+
+static char unit;
+NM_NVML nvmlUnitGetHandleByIndex(unsigned index, void **out) {
+    if (index != 0 || !out) return NM_NVML_ERROR_INVALID_ARGUMENT;
+    *out = &unit;
+    return NM_NVML_SUCCESS;
+}
+NM_NVML nvmlUnitGetDevices(void *which, unsigned *count, nm_nvml_device *out) {
+    nm_nvml_result result = enter();
+    if (result == NM_NVML_SUCCESS && (which != &unit || !count || !out)) result = NM_NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NM_NVML_SUCCESS && *count < node.state->device_count) {
+        *count = node.state->device_count;
+        result = NM_NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    return device_set(result, -1, count, out);
+}
+
 /* ---- identity ---------------------------------------------------------------------------------------------------------- */
 
 static nm_nvml_result device_text(nm_nvml_device handle, char *out, unsigned size, void (*write)(int, char *)) {
@@ -252,7 +316,6 @@ static void write_name(int index, char *text) {
     snprintf(text, NM_SIM_NAME_BYTES, "%s", node.state->name);
 }
 static void write_uuid(int index, char *text) { nm_uuid_text(node.state->device[index].uuid, text); }
-static void write_serial(int index, char *text) { snprintf(text, 32, "165%010u", node.state->device[index].pci_bus); }
 static void write_vbios(int index, char *text) {
     (void)index;
     strcpy(text, "96.00.00.00.00");
@@ -319,6 +382,8 @@ static nm_nvml_memory memory(int index) {
     return (nm_nvml_memory){.total = node.state->memory_bytes, .used = used, .free = node.state->memory_bytes - used};
 }
 DEVICE_GETTER(nvmlDeviceGetMemoryInfo, nm_nvml_memory, memory(index))
+/* As where all memory is protected. */
+DEVICE_GETTER(nvmlDeviceGetConfComputeProtectedMemoryUsage, nm_nvml_memory, memory(index))
 
 static nm_nvml_memory_v2 memory_v2(int index) {
     uint64_t used = used_bytes(index);
@@ -394,13 +459,14 @@ NM_NVML nvmlDeviceGetMemoryLimits_v1(nm_nvml_device handle, nm_nvml_get_memory_l
 
 /* Living processes with a context on the device, and what each holds there. One in a pid namespace that this process
  * cannot see has no pid to show, and is left out; its memory is in the device's sum all the same. */
-static unsigned list_processes(int index, nm_nvml_process_info_v2 out[NM_SIM_SLOTS]) {
+static unsigned list_processes(int index, unsigned modes, nm_nvml_process_info_v2 out[NM_SIM_SLOTS]) {
     nm_sim_device *device = &node.state->device[index];
     unsigned count = 0;
     nm_sim_node_reap(&node);
     nm_sim_node_settle(&node, index);
     for (int slot = 0; slot < (int)atomic_load(&node.state->slots_high); slot++) {
         if (atomic_load(&device->account[slot].contexts) == 0) continue;
+        if (!(modes & 1u << atomic_load(&node.state->slot_mode[slot]))) continue;
         int pid = nm_sim_node_owner(&node, slot);
         if (pid <= 0) continue;
         out[count++] = (nm_nvml_process_info_v2){
@@ -414,48 +480,35 @@ static unsigned list_processes(int index, nm_nvml_process_info_v2 out[NM_SIM_SLO
 }
 
 /* NVML's convention: *count is the room, then the number; too little room, or none, is told. */
-static nm_nvml_result put_processes(nm_nvml_device handle, unsigned *count, void *out, size_t record_bytes) {
+static nm_nvml_result put_processes(nm_nvml_device handle, unsigned modes, unsigned *count, void *out, size_t record_bytes) {
     static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS]; /* under the mutex */
     int index;
     nm_nvml_result result = enter_device(handle, count, &index);
     if (result != NM_NVML_SUCCESS) return leave(result);
     unsigned room = *count;
-    *count = list_processes(index, processes);
+    *count = list_processes(index, modes, processes);
     if (*count > room || (*count > 0 && !out)) return leave(NM_NVML_ERROR_INSUFFICIENT_SIZE);
     for (unsigned each = 0; each < *count; each++) memcpy((char *)out + each * record_bytes, &processes[each], record_bytes);
     return leave(NM_NVML_SUCCESS);
 }
 
-NM_NVML nvmlDeviceGetComputeRunningProcesses(nm_nvml_device handle, unsigned *count, nm_nvml_process_info_v1 *out) {
-    return put_processes(handle, count, out, sizeof *out);
-}
-NM_NVML nvmlDeviceGetComputeRunningProcesses_v2(nm_nvml_device handle, unsigned *count, nm_nvml_process_info_v2 *out) {
-    return put_processes(handle, count, out, sizeof *out);
-}
-NM_NVML nvmlDeviceGetComputeRunningProcesses_v3(nm_nvml_device handle, unsigned *count, nm_nvml_process_info_v2 *out) {
-    return put_processes(handle, count, out, sizeof *out);
-}
-
-/* Nobody draws here, and there is no multi-process service. */
-#define NO_PROCESSES(name) \
-    NM_NVML name(nm_nvml_device handle, unsigned *count, void *out) { \
-        (void)out; \
-        int index; \
-        nm_nvml_result result = enter_device(handle, count, &index); \
-        if (result == NM_NVML_SUCCESS) *count = 0; \
-        return leave(result); \
+#define PROCESS_LIST(name, modes, record) \
+    NM_NVML name(nm_nvml_device handle, unsigned *count, record *out) { \
+        return put_processes(handle, modes, count, out, sizeof *out); \
     }
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+#define PROCESS_LISTS(name, modes) \
+    PROCESS_LIST(name, modes, nm_nvml_process_info_v1) \
+    PROCESS_LIST(name##_v2, modes, nm_nvml_process_info_v2) \
+    PROCESS_LIST(name##_v3, modes, nm_nvml_process_info_v2)
+enum { COMPUTE = 1 << NM_SIM_COMPUTE, GRAPHICS = 1 << NM_SIM_GRAPHICS, MPS = 1 << NM_SIM_MPS, ALL = COMPUTE | GRAPHICS | MPS };
+PROCESS_LISTS(nvmlDeviceGetComputeRunningProcesses, COMPUTE)
+PROCESS_LISTS(nvmlDeviceGetGraphicsRunningProcesses, GRAPHICS)
+PROCESS_LISTS(nvmlDeviceGetMPSComputeRunningProcesses, MPS)
 
 static nm_nvml_result detail_list(int index, nm_nvml_process_detail_list *list) {
     static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS];
     unsigned room = list->num_entries;
-    list->num_entries = list_processes(index, processes);
+    list->num_entries = list_processes(index, ALL, processes);
     if (list->num_entries > room || (list->num_entries > 0 && !list->entries)) return NM_NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned each = 0; each < list->num_entries; each++) {
         list->entries[each] = (nm_nvml_process_detail){
@@ -485,7 +538,7 @@ NM_NVML nvmlDeviceGetProcessUtilization(nm_nvml_device handle, nm_nvml_process_u
     nm_nvml_result result = enter_device(handle, count, &index);
     if (result != NM_NVML_SUCCESS) return leave(result);
     unsigned room = *count;
-    *count = list_processes(index, processes);
+    *count = list_processes(index, ALL, processes);
     if (*count == 0) return leave(NM_NVML_ERROR_NOT_FOUND);
     if (*count > room || !out) return leave(NM_NVML_ERROR_INSUFFICIENT_SIZE);
     for (unsigned each = 0; each < *count; each++) {
@@ -497,6 +550,64 @@ NM_NVML nvmlDeviceGetProcessUtilization(nm_nvml_device handle, nm_nvml_process_u
         };
     }
     return leave(NM_NVML_SUCCESS);
+}
+
+NM_NVML nvmlDeviceGetProcessesUtilizationInfo(nm_nvml_device handle, nm_nvml_processes_utilization *list) {
+    static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS];
+    int index;
+    nm_nvml_result result = enter_device(handle, list, &index);
+    if (result == NM_NVML_SUCCESS && list->version != NM_NVML_PROCESSES_UTILIZATION_VERSION)
+        result = NM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (result != NM_NVML_SUCCESS) return leave(result);
+    unsigned room = list->count;
+    list->count = list_processes(index, ALL, processes);
+    if (list->count == 0) return leave(NM_NVML_ERROR_NOT_FOUND);
+    if (list->count > room || !list->entries) return leave(NM_NVML_ERROR_INSUFFICIENT_SIZE);
+    for (unsigned each = 0; each < list->count; each++) {
+        list->entries[each] = (nm_nvml_process_utilization){
+            .time_stamp_us = list->last_seen_us + 1,
+            .pid = processes[each].pid,
+            .sm_percent = atomic_load(&node.state->device[index].utilization_percent) / list->count,
+            .mem_percent = atomic_load(&node.state->device[index].memory_utilization_percent) / list->count,
+        };
+    }
+    return leave(NM_NVML_SUCCESS);
+}
+
+/* Accounting: of the living alone. */
+NM_NVML nvmlDeviceGetAccountingPids(nm_nvml_device handle, unsigned *count, unsigned *out) {
+    return put_processes(handle, ALL, count, out, sizeof *out);
+}
+
+static nm_nvml_result find_process(nm_nvml_device handle, unsigned pid, const void *out, nm_nvml_process_info_v2 *found) {
+    static nm_nvml_process_info_v2 processes[NM_SIM_SLOTS];
+    int index;
+    nm_nvml_result result = enter_device(handle, out, &index);
+    if (result != NM_NVML_SUCCESS) return leave(result);
+    result = NM_NVML_ERROR_NOT_FOUND;
+    unsigned count = list_processes(index, ALL, processes);
+    for (unsigned each = 0; each < count; each++) {
+        if (processes[each].pid != pid) continue;
+        *found = processes[each];
+        result = NM_NVML_SUCCESS;
+    }
+    return leave(result);
+}
+
+NM_NVML nvmlDeviceGetAccountingStats(nm_nvml_device handle, unsigned pid, nm_nvml_accounting_stats *out) {
+    nm_nvml_process_info_v2 process;
+    nm_nvml_result result = find_process(handle, pid, out, &process);
+    if (result == NM_NVML_SUCCESS)
+        *out = (nm_nvml_accounting_stats){.max_memory_usage = process.used_gpu_memory, .is_running = 1};
+    return result;
+}
+
+NM_NVML nvmlDeviceGetAccountingStats_v2(nm_nvml_device handle, nm_nvml_accounting_stats_v2 *out) {
+    nm_nvml_process_info_v2 process;
+    nm_nvml_result result = find_process(handle, out ? out->pid : 0, out, &process);
+    if (result == NM_NVML_SUCCESS)
+        *out = (nm_nvml_accounting_stats_v2){.pid = process.pid, .max_memory_usage = process.used_gpu_memory, .is_running = 1};
+    return result;
 }
 
 /* ---- sensors and modes ------------------------------------------------------------------------------------------------------- */
@@ -519,7 +630,7 @@ DEVICE_GETTER(nvmlDeviceGetComputeMode, int, NM_NVML_COMPUTEMODE_DEFAULT)
 DEVICE_GETTER(nvmlDeviceGetPersistenceMode, int, NM_NVML_FEATURE_ENABLED)
 DEVICE_GETTER(nvmlDeviceGetDisplayMode, int, NM_NVML_FEATURE_DISABLED)
 DEVICE_GETTER(nvmlDeviceGetDisplayActive, int, NM_NVML_FEATURE_DISABLED)
-DEVICE_GETTER(nvmlDeviceGetAccountingMode, int, NM_NVML_FEATURE_DISABLED)
+DEVICE_GETTER(nvmlDeviceGetAccountingMode, int, NM_NVML_FEATURE_ENABLED)
 DEVICE_GETTER_OF(nvmlDeviceGetClockInfo, int which __attribute__((unused)), unsigned, 1980)
 DEVICE_GETTER_OF(nvmlDeviceGetMaxClockInfo, int which __attribute__((unused)), unsigned, 1980)
 DEVICE_GETTER(nvmlDeviceIsMigDeviceHandle, unsigned, 0)

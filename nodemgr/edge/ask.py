@@ -19,6 +19,8 @@ from nodemgr.edge.views import Views
 PART_BYTES = 960
 """Of a packet: the rest is for its head and, over UDP, for the MAC."""
 MAX_PARTS = 4_000
+NEED_NO_FIGURES = frozenset({"release", "holdings"})
+"""Of NVML: these are answered at once."""
 
 
 class Questions:
@@ -30,6 +32,7 @@ class Questions:
         self._when_fresh = when_fresh
         self._kinds: dict[str, Callable[[Session, dict[str, Any]], Any]] = {
             "status": lambda session, _: self._views.status(session.env),
+            "holdings": lambda session, _: self._views.holdings(session.env),
             "doctor": lambda session, _: {"schema_version": 1, "checks": self._views.env_checks()},
             "allocations": lambda session, _: self._views.allocations(session.env, 0),
             "release": self._release,
@@ -37,7 +40,7 @@ class Questions:
 
     def received(self, session: Session, fields: dict[str, Any]) -> None:
         """One question; the answer comes when the figures are fresh."""
-        if fields["what"] == "release":
+        if fields["what"] in NEED_NO_FIGURES:
             self._answer(session, fields)
         else:
             self._when_fresh(lambda: self._answer(session, fields))

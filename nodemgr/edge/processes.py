@@ -87,6 +87,17 @@ def ancestors(pid: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def seen_as(pid: int) -> tuple[int, ...]:
+    """The process's PIDs: ours first, then those in the namespaces within; () where it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            text = file.read(8_192)
+    except OSError:
+        return ()
+    _, _, rest = text.partition(b"\nNSpid:")
+    return tuple(int(word) for word in rest.partition(b"\n")[0].split())
+
+
 def command_line(pid: int) -> str:
     """For people: one line without control characters; empty where it cannot be read."""
     try:

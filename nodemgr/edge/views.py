@@ -11,7 +11,7 @@ from typing import Any
 
 from nodemgr.core import snapshot
 from nodemgr.core.model import Task
-from nodemgr.edge import doctor
+from nodemgr.edge import doctor, processes
 from nodemgr.edge.control import JsonText
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.settings import Settings
@@ -81,6 +81,17 @@ class Views:
             "run_dir": str(self.run_dir),
             "simulated": self._settings.simulate is not None,
             "udp": None if udp is None else f"{udp.address[0]}:{udp.address[1]}",
+        }
+
+    def holdings(self, env: str) -> dict[str, Any]:
+        """What an env's NVML shows (csrc/sight.c reads it): its GPUs by index as [uuid, limit, used] in bytes, its processes' PIDs."""
+        state, used = self._daemon.state, self._daemon.ledgers.used
+        held = [(gpu, grant) for gpu in state.gpus.values() if (grant := state.grants.get((env, gpu.uuid))) is not None]
+        held.sort(key=lambda pair: pair[0].index)
+        pids = [process.pid for process in state.processes.values() if process.env == env and process.pid is not None]
+        return {
+            "gpus": [[gpu.uuid, grant.limit_bytes, used(env, gpu.index)] for gpu, grant in held],
+            "pids": [number for pid in pids for number in processes.seen_as(pid)],
         }
 
     def allocations(self, env: str | None, since_wall_ns: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -150,3 +151,23 @@ def test_an_order_to_kill_reaches_exactly_that_process(loop: asyncio.AbstractEve
     assert not table.kill(key)
     assert not table.kill("unix:1:1"), "one that it does not watch"
     table.close()
+
+
+def test_a_process_is_told_by_the_numbers_it_has_in_each_namespace(sleeper: subprocess.Popen[bytes]) -> None:
+    assert processes.seen_as(sleeper.pid) == (sleeper.pid,)
+    sleeper.kill()
+    sleeper.wait()
+    assert processes.seen_as(sleeper.pid) == ()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: makes a PID namespace")
+def test_of_a_container_both_numbers_are_known() -> None:
+    command = ["unshare", "--pid", "--fork", "sh", "-c", "echo $$; read line"]
+    outer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with outer:
+        assert outer.stdin is not None
+        assert outer.stdout is not None
+        assert outer.stdout.readline() == b"1\n"
+        (inner,) = (int(word) for word in Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split())
+        assert processes.seen_as(inner) == (inner, 1)
+        outer.stdin.write(b"\n")

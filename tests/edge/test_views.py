@@ -65,3 +65,22 @@ def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Clie
         manager.call("status")
         client.release()
     assert len(manager.service.views._facts) <= 3
+
+
+def test_an_env_is_told_of_its_own_holdings(manager: LocalManager, make_client: Client) -> None:
+    """In the form that csrc/sight.c reads: `"gpus":[["GPU-…",limit,used],…]` and `"pids":[…]`, without a blank."""
+    manager.call("quota_set", env="bob", gpus=1, memory_bytes=1 << 30)
+    other = make_client(manager.env_dir("alice"))
+    other.acquire(2)
+    asker = make_client(manager.env_dir("bob"))
+    assert holdings(asker) == '{"gpus":[],"pids":[]}'
+    lease = asker.acquire(1)
+    uuid = lease["gpus"]
+    assert holdings(asker) == f'{{"gpus":[["{uuid}",{1 << 30},0]],"pids":[{asker.pid}]}}'
+    asker.release()
+    assert json.loads(holdings(asker))["gpus"] == []
+
+
+def holdings(client: FakeClient) -> str:
+    client.send("ASK", rid=4242, what="holdings")
+    return client.expect("PART")["data"]

@@ -8,6 +8,7 @@ the end of its connection, which comes before its GPU memory is gone.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
@@ -29,6 +30,7 @@ class Seat:
 
     connection: socket.socket
     process: int  # pidfd
+    pid: int
     slot: int
     generation: int
     task: str = ""
@@ -50,6 +52,8 @@ class ManagerStub:
     granted: list[str] | None = None  # UUIDs of the lease; None: all
     received: list[wire.Message] = field(default_factory=list)
     seats: list[Seat] = field(default_factory=list)
+    deaf: bool = False  # to questions
+    holdings_text: str | None = None  # the answer to a question, whatever it is
     at_death: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:
@@ -125,6 +129,15 @@ class ManagerStub:
             if seat.rid and not seat.held:
                 self._grant(seat)
 
+    def holdings(self) -> dict[str, object]:
+        """As the manager's."""
+        members = [seat for seat in self.seats if seat.held]
+        rows = [row for row, uuid in enumerate(self.uuids) if members and self._is_granted(uuid)]
+        return {
+            "gpus": [[self.uuids[row], self.ledger.limit(row), self.ledger.used(row)] for row in rows],
+            "pids": [seat.pid for seat in members],
+        }
+
     # -- the wire --
 
     def _run(self) -> None:
@@ -150,7 +163,7 @@ class ManagerStub:
             connection.close()
             return
         with self._changed:
-            self.seats.append(Seat(connection, process, slot, self.ledger.slot_generation(slot)))
+            self.seats.append(Seat(connection, process, pid, slot, self.ledger.slot_generation(slot)))
         self._poll.register(connection.fileno(), EPOLLIN)
         self._poll.register(process, EPOLLIN)
 
@@ -184,6 +197,9 @@ class ManagerStub:
         os.close(seat.process)
 
     def _handle(self, seat: Seat, message: wire.Message) -> None:
+        if message.verb == "ASK":
+            self._tell(seat, message)
+            return
         seat.rid = message.number("rid") or seat.rid
         seat.task = message.text("task") or seat.task
         if message.verb in ("ACQUIRE", "REJOIN"):
@@ -195,6 +211,13 @@ class ManagerStub:
             self._send(seat, wire.encode("DENY", rid=seat.rid, code="cancelled", reason="cancelled"))
         elif message.verb == "RELEASE":
             self._send(seat, wire.encode("ACK", rid=seat.rid))
+
+    def _tell(self, seat: Seat, message: wire.Message) -> None:
+        answer = self.holdings() if message.text("what") == "holdings" else {"error": "unknown question", "code": "usage"}
+        if self.deaf:
+            return
+        data = json.dumps(answer, separators=(",", ":")) if self.holdings_text is None else self.holdings_text
+        self._send(seat, wire.encode("PART", rid=message.number("rid"), index=0, count=1, data=data))
 
     def _answer(self, seat: Seat, answer: str) -> None:
         if answer == "grant":

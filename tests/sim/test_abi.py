@@ -269,6 +269,33 @@ NVML_LAYOUTS: tuple[Layout, ...] = (
         ),
     ),
     (
+        "nm_nvml_process_utilization",
+        "nvmlProcessUtilizationInfo_v1_t",
+        (("time_stamp_us", "timeStamp"), ("pid", "pid"), ("sm_percent", "smUtil"), ("ofa_percent", "ofaUtil")),
+    ),
+    (
+        "nm_nvml_processes_utilization",
+        "nvmlProcessesUtilizationInfo_v1_t",
+        (
+            ("version", "version"),
+            ("count", "processSamplesCount"),
+            ("last_seen_us", "lastSeenTimeStamp"),
+            ("entries", "procUtilArray"),
+        ),
+    ),
+    ("nm_nvml_uuid", "nvmlUUID_v1_t", (("version", "version"), ("type", "type"), ("text", "value"))),
+    (
+        "nm_nvml_accounting_stats_v2",
+        "nvmlAccountingStats_v2_t",
+        (
+            ("pid", "pid"),
+            ("is_running", "isRunning"),
+            ("max_memory_usage", "maxMemoryUsage"),
+            ("sum_memory_utilization", "sumFbUtil"),
+            ("start_time", "startTime"),
+        ),
+    ),
+    (
         "nm_nvml_pci_info",
         "nvmlPciInfo_t",
         (
@@ -322,6 +349,10 @@ YOUNGER_THAN_SOME_HEADER = (
     "nvmlSetMemoryLimits_v1_t",
     "nvmlGetMemoryLimits_v1_t",
     "nvmlTemperature_v1_t",
+    "nvmlUUID_v1_t",
+    "NVML_UUID_TYPE_ASCII",
+    "NVML_UUID_TYPE_BINARY",
+    "nvmlAccountingStats_v2_t",
 )
 
 

@@ -39,11 +39,12 @@ def main():
         large, refused = cuda.device_array(size, dtype=numpy.uint8), None
     except cuda.cudadrv.driver.CudaAPIError as error:
         large, refused = None, error.msg
+    name = cuda.current_context().device.name  # bytes in some releases
     free, total = cuda.current_context().get_memory_info()
     seen = {
         "pid": os.getpid(),
         "devices": len(cuda.gpus),
-        "name": str(cuda.current_context().device.name),
+        "name": name.decode() if isinstance(name, bytes) else name,
         "total_bytes": total,
         "free_bytes": free,
         "large_bytes": large.nbytes if large is not None else 0,
