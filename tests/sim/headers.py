@@ -13,6 +13,7 @@ import pytest
 
 _PACKAGES = {
     "cuda.h": ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
+    "cuda_runtime_api.h": ("nvidia-cuda-runtime",),
     "nvml.h": ("nvidia-nvml-dev", "nvidia-nvml-dev-cu12"),
 }
 
@@ -26,7 +27,7 @@ def _packaged(header: str, package: str) -> list[Path]:
 
 
 def find(header: str) -> list[Path]:
-    """Every copy of `header` ("cuda.h" or "nvml.h"), real paths, without duplicates; [] where there is none."""
+    """Every copy of `header` (a row of _PACKAGES), real paths, without duplicates; [] where there is none."""
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include" / header
     places = [toolkit] + [path for package in _PACKAGES[header] for path in _packaged(header, package)]
     return sorted({path.resolve() for path in places if path.is_file()})
