@@ -22,7 +22,11 @@ enum nm_block_kind {
     NM_BLOCK_HANDLE,  /* key: handle; owner: physical allocation; bytes: how often the program holds the handle */
     NM_BLOCK_MAPPING, /* key: address; owner: physical allocation; bytes: of the mapping */
     NM_BLOCK_TILE,    /* key: a place in a sparse array; owner: physical allocation */
-    NM_BLOCK_CONTEXT, /* key: context (contexts.c); bytes: that it takes itself */
+    NM_BLOCK_BINDING, /* key: a place in a multicast object; owner: that object's number; bytes: number of what is bound there */
+    NM_BLOCK_CONTEXT, /* key: context, or green context (contexts.c); bytes: that it takes itself; owner: a green one's device */
+    NM_BLOCK_ATTACHED, /* key: context; bytes: how often cuCtxAttach has counted it up */
+    NM_BLOCK_LIMIT,   /* key: context and limit (limits.c); bytes: that raising it took; owner: context */
+    NM_BLOCK_MODULE,  /* key: module or library (modules.c); owner: context */
     NM_BLOCK_GRAPH,   /* key: executable graph and device (graphs.c); bytes: that its allocation nodes need there */
 };
 

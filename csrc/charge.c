@@ -62,6 +62,13 @@ nm_cu_device nm_current_device(void)
     return nm_real_cuCtxGetDevice(&device) == NM_CUDA_SUCCESS ? device : -1;
 }
 
+uint64_t nm_current_context(void)
+{
+    nm_cu_context context = NULL;
+    nm_real_cuCtxGetCurrent(&context);
+    return (uintptr_t)context;
+}
+
 /* -- telling, once -- */
 
 static void size_text(uint64_t bytes, char out[24])

@@ -25,6 +25,9 @@ struct nm_charge {
 /* The device of the calling thread's current context; -1 where it has none (the driver's own answer will say so). */
 nm_cu_device nm_current_device(void);
 
+/* That context, as the owner of a block; 0 where there is none. */
+uint64_t nm_current_context(void);
+
 /* Charges bytes on a device, -1: on none. False: refused; the caller answers nm_charge_refusal, or finds another way. */
 bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t bytes);
 /* Charges more or gives back, to `bytes` in all. False: refused, the charge is as it was. */

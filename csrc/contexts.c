@@ -1,6 +1,6 @@
 /* contexts.c: what a context itself takes, and what ends with it.
  *
- * Knows: which calls make and end contexts, and about how much one takes.
+ * Knows: which calls make and end contexts, and about how much one takes. (What raised limits take: limits.c.)
  * Must not know: the ledger, the lease (charge.h does).
  *
  * What a context will take nobody says beforehand: an estimate is charged, the manager's (who sees what the driver shows beyond the
@@ -95,6 +95,38 @@ int nm_hook_cuCtxCreate_v4(nm_cu_context *context, void *parameters, unsigned fl
     return created(&charge, nm_real_cuCtxCreate_v4(context, parameters, flags, device), context);
 }
 
+int nm_hook_cuGLCtxCreate(nm_cu_context *context, unsigned flags, nm_cu_device device)
+{
+    struct nm_charge charge;
+    if (!begin(&charge, device))
+        return nm_charge_refusal(&charge);
+    return created(&charge, nm_real_cuGLCtxCreate(context, flags, device), context);
+}
+
+int nm_hook_cuGLCtxCreate_v2(nm_cu_context *context, unsigned flags, nm_cu_device device)
+{
+    struct nm_charge charge;
+    if (!begin(&charge, device))
+        return nm_charge_refusal(&charge);
+    return created(&charge, nm_real_cuGLCtxCreate_v2(context, flags, device), context);
+}
+
+int nm_hook_cuVDPAUCtxCreate(nm_cu_context *context, unsigned flags, nm_cu_device device, unsigned vdp, void *get)
+{
+    struct nm_charge charge;
+    if (!begin(&charge, device))
+        return nm_charge_refusal(&charge);
+    return created(&charge, nm_real_cuVDPAUCtxCreate(context, flags, device, vdp, get), context);
+}
+
+int nm_hook_cuVDPAUCtxCreate_v2(nm_cu_context *context, unsigned flags, nm_cu_device device, unsigned vdp, void *get)
+{
+    struct nm_charge charge;
+    if (!begin(&charge, device))
+        return nm_charge_refusal(&charge);
+    return created(&charge, nm_real_cuVDPAUCtxCreate_v2(context, flags, device, vdp, get), context);
+}
+
 /* -- the end -- */
 
 static struct nm_lock lock;
@@ -106,10 +138,14 @@ static uint64_t fresh_name(void)
     return atomic_fetch_add(&last, 1) << 1 | 1;
 }
 
+/* What lives in a context. */
+static const enum nm_block_kind kinds_owned[] = {NM_BLOCK_LINEAR, NM_BLOCK_ARRAY, NM_BLOCK_MODULE, NM_BLOCK_LIMIT};
+enum { KINDS_OWNED = sizeof kinds_owned / sizeof *kinds_owned };
+
 static void rename_blocks(uint64_t from, uint64_t to)
 {
-    nm_block_rename_owner(NM_BLOCK_LINEAR, from, to);
-    nm_block_rename_owner(NM_BLOCK_ARRAY, from, to);
+    for (size_t i = 0; i < KINDS_OWNED; i++)
+        nm_block_rename_owner(kinds_owned[i], from, to);
 }
 
 /* What is about to end. */
@@ -130,8 +166,8 @@ static struct ending about_to_end(nm_cu_context context)
 
 static void ended(const struct ending *ending)
 {
-    nm_block_take_owned(NM_BLOCK_LINEAR, ending->name, nm_charge_give_back_block);
-    nm_block_take_owned(NM_BLOCK_ARRAY, ending->name, nm_charge_give_back_block);
+    for (size_t i = 0; i < KINDS_OWNED; i++)
+        nm_block_take_owned(kinds_owned[i], ending->name, nm_charge_give_back_block);
     if (ending->charged)
         nm_charge_give_back_block(&ending->own);
     nm_pools_settle();
@@ -291,4 +327,111 @@ int nm_hook_cuDevicePrimaryCtxReset_v2(nm_cu_device device)
 int nm_hook_cuDevicePrimaryCtxReset(nm_cu_device device)
 {
     return leave_primary(nm_real_cuDevicePrimaryCtxReset, device);
+}
+
+/* -- counted references: of the first CUDA, and still exported -- */
+
+int nm_hook_cuCtxAttach(nm_cu_context *context, unsigned flags)
+{
+    int result = nm_real_cuCtxAttach(context, flags);
+    if (result != SUCCESS || context == NULL)
+        return result;
+    struct nm_block stale, attached = {.kind = NM_BLOCK_ATTACHED, .key = (uintptr_t)*context};
+    nm_block_take(NM_BLOCK_ATTACHED, attached.key, &attached);
+    attached.bytes++;
+    nm_block_put(&attached, &stale);
+    return result;
+}
+
+/* The last detach ends the context. */
+int nm_hook_cuCtxDetach(nm_cu_context context)
+{
+    struct nm_block stale, attached;
+    if (!nm_block_take(NM_BLOCK_ATTACHED, (uintptr_t)context, &attached))
+        return destroy(nm_real_cuCtxDetach, context);
+    int result = nm_real_cuCtxDetach(context);
+    attached.bytes -= result == SUCCESS;
+    if (attached.bytes != 0)
+        nm_block_put(&attached, &stale);
+    return result;
+}
+
+/* -- green contexts: a part of the primary one's multiprocessors; it keeps that alive -- */
+
+enum { GREEN_SHARE = 4 }; /* of what a context takes: it has streams and queues of its own, code and heaps it shares */
+
+/* The primary context, which a green one has just made. */
+static nm_cu_context find_primary(nm_cu_device device)
+{
+    nm_cu_context context = NULL;
+    if (nm_real_cuDevicePrimaryCtxRetain(&context, device) != SUCCESS)
+        return NULL;
+    nm_real_cuDevicePrimaryCtxRelease_v2(device);
+    primary_contexts[device] = context;
+    return context;
+}
+
+static void keep_green(nm_cu_green_context green, nm_cu_device device, const struct nm_charge *own, struct nm_charge *primary)
+{
+    nm_charge_keep(own, NM_BLOCK_CONTEXT, (uintptr_t)green, (uint64_t)device);
+    nm_cu_context context = find_primary(device);
+    if (primary->bytes != 0 && context != NULL) {
+        measure_in(primary, context);
+        keep(primary, context);
+    }
+}
+
+int nm_hook_cuGreenCtxCreate(nm_cu_green_context *green, void *description, nm_cu_device device, unsigned flags)
+{
+    struct nm_charge own = {.row = -1}, primary = {.row = -1};
+    int result = NM_CUDA_ERROR_OUT_OF_MEMORY;
+    if (!is_remembered(device))
+        return nm_real_cuGreenCtxCreate(green, description, device, flags);
+    nm_lock(&lock);
+    bool has_primary = is_active(device) || begin(&primary, device);
+    bool within = has_primary && nm_charge_take(&own, device, nm_client_lease() != NULL ? estimate() / GREEN_SHARE : 0);
+    if (within)
+        result = nm_real_cuGreenCtxCreate(green, description, device, flags);
+    if (result == SUCCESS) {
+        keep_green(*green, device, &own, &primary);
+    } else {
+        nm_charge_give_back(&own);
+        nm_charge_give_back(&primary);
+    }
+    nm_unlock(&lock);
+    return within ? result : nm_charge_refusal(has_primary ? &own : &primary);
+}
+
+/* What was allocated through it is the primary context's, and stays as long as that. With the lock held. */
+static int end_green(nm_cu_green_context green, struct nm_block *own)
+{
+    nm_cu_context view = NULL;
+    nm_cu_device device = (nm_cu_device)own->owner;
+    struct ending ending = about_to_end(primary_contexts[device]);
+    uint64_t through = nm_real_cuCtxFromGreenCtx(&view, green) == SUCCESS ? (uintptr_t)view : ending.context, name = fresh_name();
+    struct nm_block stale;
+    rename_blocks(through, name);
+    int result = nm_real_cuGreenCtxDestroy(green);
+    rename_blocks(name, result == SUCCESS ? ending.name : through);
+    if (result == SUCCESS)
+        nm_charge_give_back_block(own);
+    else
+        nm_block_put(own, &stale);
+    if (result == SUCCESS && !is_active(device)) {
+        nm_pools_suspend(device);
+        ended(&ending);
+    } else {
+        lives_on(&ending);
+    }
+    return result;
+}
+
+int nm_hook_cuGreenCtxDestroy(nm_cu_green_context green)
+{
+    struct nm_block own;
+    nm_lock(&lock);
+    bool known = nm_block_take(NM_BLOCK_CONTEXT, (uintptr_t)green, &own);
+    int result = known ? end_green(green, &own) : nm_real_cuGreenCtxDestroy(green);
+    nm_unlock(&lock);
+    return result;
 }

@@ -9,7 +9,6 @@
  * driver, whose answer is the answer: double frees, imported pointers, memory from before we were there.
  */
 #include <limits.h>
-#include <stdatomic.h>
 
 #include "charge.h"
 #include "contexts.h"
@@ -18,25 +17,15 @@
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
-static uint64_t current_context(void)
-{
-    nm_cu_context context = NULL;
-    nm_real_cuCtxGetCurrent(&context);
-    return (uint64_t)(uintptr_t)context;
-}
-
 /* After the driver's answer: the charge goes with the block, or back. */
 static int settle(struct nm_charge *charge, int result, enum nm_block_kind kind, uint64_t key)
 {
     if (charge->row < 0)
         return result;
     if (result == SUCCESS)
-        nm_charge_keep(charge, kind, key, current_context());
+        nm_contexts_keep(charge, kind, key);
     else
         nm_charge_give_back(charge);
-    uint32_t endings = atomic_load_explicit(&nm_contexts_ending, memory_order_relaxed);
-    if (result == SUCCESS && (endings != charge->endings || endings % 2 != 0))
-        nm_contexts_look_again(kind, key);
     return result;
 }
 

@@ -473,6 +473,15 @@ int nm_hook_cuMemPoolTrimTo(nm_cu_memory_pool handle, size_t keep_bytes)
     return result;
 }
 
+/* A lower threshold makes it give something back at the next synchronisation, though nothing is freed to it. */
+int nm_hook_cuMemPoolSetAttribute(nm_cu_memory_pool handle, int name, void *value)
+{
+    int result = nm_real_cuMemPoolSetAttribute(handle, name, value);
+    if (result == SUCCESS && name == NM_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        atomic_store(&freed, true);
+    return result;
+}
+
 /* What they held stays charged until then: less than the truth would be worse than more. */
 void nm_pools_suspend(nm_cu_device device)
 {

@@ -1,6 +1,6 @@
 /* virtual.c: memory of cuMemCreate. It lives until every handle and every mapping of it is gone, and is charged until then.
  *
- * Knows: handles, mappings, tiles of sparse arrays, and which physical allocation each refers to.
+ * Knows: handles, mappings, tiles of sparse arrays, bindings to multicast objects, and which physical allocation each refers to.
  * Must not know: the ledger, the lease (charge.h does).
  *
  * An import has no entry here: its exporter is charged. One lock keeps a driver's answer and our entry of it together: a
@@ -34,6 +34,11 @@ static bool is_idle(void)
     return atomic_load_explicit(&last_number, memory_order_relaxed) == 0;
 }
 
+static uint64_t new_number(void)
+{
+    return atomic_fetch_add(&last_number, 1) + 1;
+}
+
 /* -- references, with the lock held -- */
 
 static void put(const struct nm_block *block)
@@ -51,15 +56,25 @@ static void refer(uint64_t number)
     }
 }
 
+static void unrefer(uint64_t number);
+
+static void end_binding(const struct nm_block *binding)
+{
+    unrefer(binding->bytes);
+}
+
+/* Only a multicast object has no bytes of its own: with it go its bindings. */
 static void unrefer(uint64_t number)
 {
     struct nm_block memory;
     if (!nm_block_take(NM_BLOCK_MEMORY, number, &memory))
         return;
-    if (--memory.owner == 0)
+    if (--memory.owner != 0)
+        put(&memory);
+    else if (memory.bytes != 0)
         nm_charge_give_back_block(&memory);
     else
-        put(&memory);
+        nm_block_take_owned(NM_BLOCK_BINDING, number, end_binding);
 }
 
 /* The program holds the handle once more. */
@@ -101,7 +116,7 @@ int nm_hook_cuMemCreate(nm_cu_mem_handle *handle, size_t bytes, const nm_cu_mem_
     if (result != SUCCESS || charge.row < 0)
         return result;
     nm_lock(&lock);
-    uint64_t number = atomic_fetch_add(&last_number, 1) + 1;
+    uint64_t number = new_number();
     nm_charge_keep(&charge, NM_BLOCK_MEMORY, number, 0);
     hold(*handle, number);
     nm_unlock(&lock);
@@ -201,9 +216,116 @@ int nm_hook_cuMemUnmap(nm_cu_deviceptr address, size_t bytes)
     return result;
 }
 
+/* -- multicast objects -- */
+
+/* A number for a place: what names it, mixed. Two places with one number would only free one charge early. */
+static uint64_t mixed(const uint64_t *parts, size_t count)
+{
+    uint64_t number = 0;
+    for (size_t i = 0; i < count; i++)
+        number = (number ^ parts[i]) * UINT64_C(0x9e3779b97f4a7c15) ^ number >> 29;
+    return number;
+}
+
+static uint64_t enter_multicast(nm_cu_mem_handle handle)
+{
+    uint64_t number = new_number();
+    put(&(struct nm_block){.kind = NM_BLOCK_MEMORY, .key = number});
+    hold(handle, number);
+    return number;
+}
+
+int nm_hook_cuMulticastCreate(nm_cu_mem_handle *handle, const nm_cu_multicast_object_prop *prop)
+{
+    nm_lock(&lock);
+    int result = nm_real_cuMulticastCreate(handle, prop);
+    if (result == SUCCESS)
+        enter_multicast(*handle);
+    nm_unlock(&lock);
+    return result;
+}
+
+/* Which memory is bound where: the older calls do not say on whose device, so by the row of the memory itself. */
+static uint64_t binding_key(uint64_t object, int row, uint64_t offset)
+{
+    return mixed((const uint64_t[]){object, (uint64_t)row, offset}, 3);
+}
+
+/* After a bind, with the lock held. An object that came from another process is entered at its first binding. */
+static void note_binding(nm_cu_mem_handle handle, uint64_t offset, uint64_t number)
+{
+    struct nm_block held, memory;
+    if (!nm_block_get(NM_BLOCK_MEMORY, number, &memory))
+        return;
+    uint64_t object = nm_block_get(NM_BLOCK_HANDLE, handle, &held) ? held.owner : enter_multicast(handle);
+    put(&(struct nm_block){
+        .kind = NM_BLOCK_BINDING, .key = binding_key(object, memory.row, offset), .owner = object, .bytes = number});
+    refer(number);
+}
+
+static int end_bind(int result, nm_cu_mem_handle handle, size_t offset, nm_cu_mem_handle memory)
+{
+    struct nm_block held;
+    if (result == SUCCESS && nm_block_get(NM_BLOCK_HANDLE, memory, &held))
+        note_binding(handle, offset, held.owner);
+    nm_unlock(&lock);
+    return result;
+}
+
+static int end_bind_address(int result, nm_cu_mem_handle handle, size_t offset, nm_cu_deviceptr address)
+{
+    struct nm_block mapping;
+    if (result == SUCCESS && mapping_at(address, &mapping))
+        note_binding(handle, offset, mapping.owner);
+    nm_unlock(&lock);
+    return result;
+}
+
+int nm_hook_cuMulticastBindMem(nm_cu_mem_handle handle, size_t offset, nm_cu_mem_handle memory, size_t memory_offset, size_t bytes,
+                               unsigned long long flags)
+{
+    nm_lock(&lock);
+    return end_bind(nm_real_cuMulticastBindMem(handle, offset, memory, memory_offset, bytes, flags), handle, offset, memory);
+}
+
+int nm_hook_cuMulticastBindMem_v2(nm_cu_mem_handle handle, nm_cu_device device, size_t offset, nm_cu_mem_handle memory,
+                                  size_t memory_offset, size_t bytes, unsigned long long flags)
+{
+    nm_lock(&lock);
+    int result = nm_real_cuMulticastBindMem_v2(handle, device, offset, memory, memory_offset, bytes, flags);
+    return end_bind(result, handle, offset, memory);
+}
+
+int nm_hook_cuMulticastBindAddr(nm_cu_mem_handle handle, size_t offset, nm_cu_deviceptr address, size_t bytes, unsigned long long flags)
+{
+    nm_lock(&lock);
+    return end_bind_address(nm_real_cuMulticastBindAddr(handle, offset, address, bytes, flags), handle, offset, address);
+}
+
+int nm_hook_cuMulticastBindAddr_v2(nm_cu_mem_handle handle, nm_cu_device device, size_t offset, nm_cu_deviceptr address, size_t bytes,
+                                   unsigned long long flags)
+{
+    nm_lock(&lock);
+    int result = nm_real_cuMulticastBindAddr_v2(handle, device, offset, address, bytes, flags);
+    return end_bind_address(result, handle, offset, address);
+}
+
+int nm_hook_cuMulticastUnbind(nm_cu_mem_handle handle, nm_cu_device device, size_t offset, size_t bytes)
+{
+    struct nm_block held, binding;
+    struct nm_charge there;
+    nm_charge_take(&there, device, 0);
+    nm_lock(&lock);
+    int result = nm_real_cuMulticastUnbind(handle, device, offset, bytes);
+    if (result == SUCCESS && there.row >= 0 && nm_block_get(NM_BLOCK_HANDLE, handle, &held) &&
+        nm_block_take(NM_BLOCK_BINDING, binding_key(held.owner, there.row, offset), &binding))
+        unrefer(binding.bytes);
+    nm_unlock(&lock);
+    return result;
+}
+
 /* -- tiles of sparse arrays -- */
 
-/* A number for a place in an array: what names it, mixed. Two places with one number would only free one charge early. */
 static uint64_t place_of(const nm_cu_array_map_info *info)
 {
     const uint64_t parts[] = {
@@ -215,10 +337,7 @@ static uint64_t place_of(const nm_cu_array_map_info *info)
                                     : info->subresource.miptail.offset,
         info->subresource_type == 0 ? info->subresource.sparse_level.offset_z : 0,
     };
-    uint64_t mixed = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        mixed = (mixed ^ parts[i]) * UINT64_C(0x9e3779b97f4a7c15) ^ mixed >> 29;
-    return mixed;
+    return mixed(parts, sizeof parts / sizeof *parts);
 }
 
 static void note_tile(const nm_cu_array_map_info *info)

@@ -122,6 +122,16 @@ NM_CU cuCtxCreate_v4(nm_cu_context *out, void *parameters, unsigned flags, nm_cu
     return create(out, flags, device);
 }
 
+NM_CU cuGLCtxCreate(nm_cu_context *out, unsigned flags, nm_cu_device device) { return create(out, flags, device); }
+NM_CU cuGLCtxCreate_v2(nm_cu_context *out, unsigned flags, nm_cu_device device) { return create(out, flags, device); }
+NM_CU cuVDPAUCtxCreate(nm_cu_context *out, unsigned flags, nm_cu_device device, unsigned vdp, void *get) {
+    (void)vdp, (void)get;
+    return create(out, flags, device);
+}
+NM_CU cuVDPAUCtxCreate_v2(nm_cu_context *out, unsigned flags, nm_cu_device device, unsigned vdp, void *get) {
+    return cuVDPAUCtxCreate(out, flags, device, vdp, get);
+}
+
 NM_CU cuCtxDestroy_v2(nm_cu_context handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
@@ -136,6 +146,30 @@ NM_CU cuCtxDestroy_v2(nm_cu_context handle) {
     return result;
 }
 NM_CU cuCtxDestroy(nm_cu_context handle) { return cuCtxDestroy_v2(handle); }
+
+/* The first CUDA's way to count references to the current context; the last one to detach destroys it. */
+NM_CU cuCtxAttach(nm_cu_context *out, unsigned flags) {
+    nm_context *context;
+    nm_cu_result result = nm_use_current(&context);
+    if (result != NM_CUDA_SUCCESS) return result;
+    if (!out || flags != 0) return NM_CUDA_ERROR_INVALID_VALUE;
+    NM_LOCK();
+    context->attached++;
+    NM_UNLOCK();
+    *out = context;
+    return NM_CUDA_SUCCESS;
+}
+
+NM_CU cuCtxDetach(nm_cu_context handle) {
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    nm_context *context = usable(handle);
+    if (!context || context != nm_current()) return NM_CUDA_ERROR_INVALID_CONTEXT;
+    if (context->attached == 0) return cuCtxDestroy_v2(handle);
+    NM_LOCK();
+    context->attached--;
+    NM_UNLOCK();
+    return NM_CUDA_SUCCESS;
+}
 
 /* ---- the primary context --------------------------------------------------------------------------------- */
 
@@ -485,12 +519,29 @@ NM_CU cuGreenCtxCreate(void **out, void *description, nm_cu_device ordinal, unsi
     return result;
 }
 
+/* Memory that was allocated through a green context is the primary one's, and stays. */
+static void hand_over(nm_context *view, nm_context *primary) {
+    while (!nm_list_empty(&view->blocks)) {
+        nm_block *block = NM_OF(view->blocks.next, nm_block, link);
+        nm_list_remove(&block->link);
+        nm_list_add(&primary->blocks, &block->link);
+        block->context = primary;
+    }
+    while (!nm_list_empty(&view->objects)) {
+        nm_object *object = NM_OF(view->objects.next, nm_object, link);
+        nm_list_remove(&object->link);
+        nm_list_add(&primary->objects, &object->link);
+        object->context = primary;
+    }
+}
+
 NM_CU cuGreenCtxDestroy(void *handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     green_context *green = nm_object_of(handle, NM_GREEN_CONTEXT);
     if (green) {
         int device = green->view->device;
+        hand_over(green->view, green->view->parent);
         deactivate(green->view);
         nm_object_free(green->view);
         nm_object_free(green);

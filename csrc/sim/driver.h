@@ -107,6 +107,7 @@ struct nm_context {
     bool primary;
     _Atomic bool active;
     int retained;
+    int attached; /* by cuCtxAttach, beyond its creation */
     uint32_t losses; /* of the device when this was made: another number now means broken for ever */
     uint64_t implicit_bytes;
     uint64_t limits[NM_LIMITS];
@@ -314,6 +315,8 @@ void nm_pools_reset(void);
 void nm_physical_detach(nm_physical *physical);
 void nm_array_release(nm_object *object);
 void nm_module_release(nm_object *object);
+/* What an image says that its variables and code take of a device (images.c). */
+uint64_t nm_sim_image_bytes(const char *image, uint64_t bytes);
 nm_cu_result nm_library_load_into(nm_object *library, nm_context *context);
 
 /* The graph that a stream is being captured into, with the mutex held; NULL for a stream that is not. */

@@ -1,12 +1,14 @@
 /* modules.c: modules, libraries, functions and kernels.
  *
- * Knows: that a loaded module costs node.module_bytes in the context it is loaded into. Must not know: what is in an
- * image: any name that is asked for is a function of it, and no variable is.
+ * Knows: that a loaded module costs node.module_bytes, and what its image says, in the context it is loaded into. Must not
+ * know: what is in an image: any name that is asked for is a function of it, and no variable is.
  *
  * A library is loaded into a context when something of it is first used there, as real ones are (lazily).
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "driver.h"
@@ -21,6 +23,7 @@ typedef struct {
 
 typedef struct {
     nm_object object;
+    uint64_t image_bytes;
     nm_link kernels;
 } library;
 
@@ -58,8 +61,9 @@ static void release_functions(module *owner) {
 
 /* ---- modules ------------------------------------------------------------------------------------------------- */
 
-static nm_cu_result load(nm_context *context, nm_object *from, module **out) {
-    uint64_t bytes = nm_the_driver.node.state->module_bytes;
+static nm_cu_result load(nm_context *context, nm_object *from, uint64_t image_bytes, module **out) {
+    if (image_bytes >= NM_SIM_MEMORY_LIMIT_BYTES) return NM_CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t bytes = nm_the_driver.node.state->module_bytes + image_bytes;
     nm_cu_result result = nm_charge(context->device, NM_SIM_KIND_module, bytes);
     if (result != NM_CUDA_SUCCESS) return result;
     module *loaded = nm_object_new(NM_MODULE, context);
@@ -82,27 +86,49 @@ void nm_module_release(nm_object *object) {
     nm_object_free(ending);
 }
 
-NM_CU cuModuleLoadData(nm_cu_module *out, const void *image) {
+static nm_cu_result load_module(nm_cu_module *out, uint64_t image_bytes) {
     nm_context *context;
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
-    if (!out || !image) return NM_CUDA_ERROR_INVALID_VALUE;
-    if (*(const char *)image == '\0') return NM_CUDA_ERROR_INVALID_IMAGE;
+    if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
     module *loaded = NULL;
     NM_LOCK();
-    result = load(context, NULL, &loaded);
+    result = load(context, NULL, image_bytes, &loaded);
     NM_UNLOCK();
     if (result == NM_CUDA_SUCCESS) *out = loaded;
     return result;
+}
+
+NM_CU cuModuleLoadData(nm_cu_module *out, const void *image) {
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    if (!image) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (*(const char *)image == '\0') return NM_CUDA_ERROR_INVALID_IMAGE;
+    return load_module(out, nm_sim_image_bytes(image, UINT64_MAX));
 }
 NM_CU cuModuleLoadDataEx(nm_cu_module *out, const void *image, unsigned count, int *options, void **values) {
     (void)options, (void)values;
     return count > 0 && !options ? NM_CUDA_ERROR_INVALID_VALUE : cuModuleLoadData(out, image);
 }
 NM_CU cuModuleLoadFatBinary(nm_cu_module *out, const void *image) { return cuModuleLoadData(out, image); }
+
+/* What the file at `path` says that it takes; false where it cannot be read. */
+static bool read_image_file(const char *path, uint64_t *image_bytes) {
+    FILE *file = fopen(path, "re");
+    struct stat known;
+    if (!file) return false;
+    char *image = fstat(fileno(file), &known) == 0 ? calloc(1, (size_t)known.st_size + 1) : NULL;
+    size_t got = image ? fread(image, 1, (size_t)known.st_size, file) : 0;
+    *image_bytes = got > 0 ? nm_sim_image_bytes(image, got) : 0;
+    free(image);
+    fclose(file);
+    return true;
+}
+
 NM_CU cuModuleLoad(nm_cu_module *out, const char *path) {
-    if (nm_is_ready() && path && access(path, R_OK) != 0) return NM_CUDA_ERROR_FILE_NOT_FOUND;
-    return cuModuleLoadData(out, path);
+    uint64_t image_bytes = 0;
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    if (!path) return NM_CUDA_ERROR_INVALID_VALUE;
+    return read_image_file(path, &image_bytes) ? load_module(out, image_bytes) : NM_CUDA_ERROR_FILE_NOT_FOUND;
 }
 
 NM_CU cuModuleUnload(nm_cu_module handle) {
@@ -150,7 +176,7 @@ static module *module_in(const nm_object *from, nm_context *context) {
 
 static nm_cu_result loaded_module(nm_object *from, nm_context *context, module **out) {
     *out = module_in(from, context);
-    return *out ? NM_CUDA_SUCCESS : load(context, from, out);
+    return *out ? NM_CUDA_SUCCESS : load(context, from, ((library *)(void *)from)->image_bytes, out);
 }
 
 nm_cu_result nm_library_load_into(nm_object *from, nm_context *context) {
@@ -158,25 +184,34 @@ nm_cu_result nm_library_load_into(nm_object *from, nm_context *context) {
     return loaded_module(from, context, &loaded);
 }
 
-NM_CU cuLibraryLoadData(nm_cu_library *out, const void *code, int *jit_options, void **jit_values, unsigned jit_count,
-                        int *options, void **values, unsigned count) {
-    (void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
-    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    if (!out || !code) return NM_CUDA_ERROR_INVALID_VALUE;
-    if (*(const char *)code == '\0') return NM_CUDA_ERROR_INVALID_IMAGE;
+static nm_cu_result load_library(nm_cu_library *out, uint64_t image_bytes) {
+    if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
     library *loaded = nm_object_new(NM_LIBRARY, NULL);
     if (loaded) {
+        loaded->image_bytes = image_bytes;
         nm_list_init(&loaded->kernels);
         *out = loaded;
     }
     NM_UNLOCK();
     return loaded ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_OUT_OF_MEMORY;
 }
+
+NM_CU cuLibraryLoadData(nm_cu_library *out, const void *code, int *jit_options, void **jit_values, unsigned jit_count,
+                        int *options, void **values, unsigned count) {
+    (void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    if (!code) return NM_CUDA_ERROR_INVALID_VALUE;
+    if (*(const char *)code == '\0') return NM_CUDA_ERROR_INVALID_IMAGE;
+    return load_library(out, nm_sim_image_bytes(code, UINT64_MAX));
+}
 NM_CU cuLibraryLoadFromFile(nm_cu_library *out, const char *path, int *jit_options, void **jit_values, unsigned jit_count,
                             int *options, void **values, unsigned count) {
-    if (nm_is_ready() && path && access(path, R_OK) != 0) return NM_CUDA_ERROR_FILE_NOT_FOUND;
-    return cuLibraryLoadData(out, path, jit_options, jit_values, jit_count, options, values, count);
+    (void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
+    uint64_t image_bytes = 0;
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    if (!path) return NM_CUDA_ERROR_INVALID_VALUE;
+    return read_image_file(path, &image_bytes) ? load_library(out, image_bytes) : NM_CUDA_ERROR_FILE_NOT_FOUND;
 }
 
 /* In every context of the process. */

@@ -224,6 +224,72 @@ def tiles_of_the_thread(probe: Probe, env: World) -> None:
     tiles_hold_memory(probe, env, "cuMemMapArrayAsync_ptsz")
 
 
+def multicast(probe: Probe, *, devices: int = 1) -> int:
+    handle = probe.alloc(8)
+    assert probe.cuMulticastCreate(handle, probe.alloc(content=struct.pack("<I4xQQQ", devices, 8 * GRANULE, 1, 0))) == 0
+    for device in range(devices):
+        assert probe.call("cuMulticastAddDevice", probe.u64(handle), device) == 0
+    return probe.u64(handle)
+
+
+def mapped(probe: Probe, size: int) -> int:
+    """Memory without a handle."""
+    address, handle = reserve(probe, size), create(probe, size)
+    assert probe.cuMemMap(address, size, 0, handle, 0) == 0
+    assert probe.cuMemRelease(handle) == 0
+    return address
+
+
+def bound_until_unbound(probe: Probe, env: World, name: str, *device: int) -> None:
+    group, handle = multicast(probe), create(probe, 2 * GRANULE)
+    assert probe.call(name, group, *device, GRANULE, handle, 0, 2 * GRANULE, 0) == 0
+    assert probe.cuMemRelease(handle) == 0
+    env.agree(2 * GRANULE)
+    assert probe.cuMulticastUnbind(group, 0, GRANULE, 2 * GRANULE) == 0
+    env.agree(0)
+
+
+@scenario("cuMulticastCreate", "cuMulticastBindMem", "cuMulticastUnbind")
+def bound(probe: Probe, env: World) -> None:
+    bound_until_unbound(probe, env, "cuMulticastBindMem")
+
+
+@scenario("cuMulticastBindMem_v2")
+def bound_on_a_device(probe: Probe, env: World) -> None:
+    bound_until_unbound(probe, env, "cuMulticastBindMem_v2", 0)
+
+
+def bound_by_address(probe: Probe, env: World, name: str, *device: int) -> None:
+    group, address = multicast(probe), mapped(probe, 2 * GRANULE)
+    assert probe.call(name, group, *device, 0, address, 2 * GRANULE, 0) == 0
+    assert probe.cuMemUnmap(address, 2 * GRANULE) == 0
+    env.agree(2 * GRANULE)
+    assert probe.cuMemRelease(group) == 0  # with the object goes what is bound to it
+    env.agree(0)
+
+
+@scenario("cuMulticastBindAddr", "cuMulticastCreate")
+def bound_where_it_is_mapped(probe: Probe, env: World) -> None:
+    bound_by_address(probe, env, "cuMulticastBindAddr")
+
+
+@scenario("cuMulticastBindAddr_v2")
+def bound_where_it_is_mapped_on_a_device(probe: Probe, env: World) -> None:
+    bound_by_address(probe, env, "cuMulticastBindAddr_v2", 0)
+
+
+@scenario("cuMulticastCreate")
+def a_mapped_multicast_object_outlives_its_handle(probe: Probe, env: World) -> None:
+    group, handle, address = multicast(probe), create(probe, GRANULE), reserve(probe, 8 * GRANULE)
+    assert probe.cuMemMap(address, 8 * GRANULE, 0, group, 0) == 0
+    assert probe.cuMulticastBindMem(group, 0, handle, 0, GRANULE, 0) == 0
+    assert probe.cuMemRelease(handle) == 0
+    assert probe.cuMemRelease(group) == 0
+    env.agree(GRANULE)
+    assert probe.cuMemUnmap(address, 8 * GRANULE) == 0
+    env.agree(0)
+
+
 # -- stream-ordered memory --
 
 
@@ -283,9 +349,13 @@ def new_pool(probe: Probe) -> int:
     return probe.u64(out)
 
 
-def keep_all(probe: Probe, pool: int) -> None:
+def set_threshold(probe: Probe, pool: int, size: int) -> None:
     """CU_MEMPOOL_ATTR_RELEASE_THRESHOLD"""
-    assert probe.call("cuMemPoolSetAttribute", pool, 4, probe.alloc(content=struct.pack("<Q", 2**64 - 1))) == 0
+    assert probe.cuMemPoolSetAttribute(pool, 4, probe.alloc(content=struct.pack("<Q", size))) == 0
+
+
+def keep_all(probe: Probe, pool: int) -> None:
+    set_threshold(probe, pool, 2**64 - 1)
 
 
 def from_pool(probe: Probe, env: World, suffix: str) -> None:
@@ -310,6 +380,19 @@ def pool_of_its_own(probe: Probe, env: World) -> None:
 @scenario("cuMemAllocFromPoolAsync_ptsz")
 def pool_by_the_thread(probe: Probe, env: World) -> None:
     from_pool(probe, env, "_ptsz")
+
+
+@scenario("cuMemPoolSetAttribute")
+def a_lowered_threshold(probe: Probe, env: World) -> None:
+    pool, address = new_pool(probe), probe.alloc(8)
+    keep_all(probe, pool)
+    assert probe.cuMemAllocFromPoolAsync(address, 3 * MIB, pool, 0) == 0
+    assert probe.cuMemFreeAsync(probe.u64(address), 0) == 0
+    assert probe.cuStreamSynchronize(0) == 0
+    env.agree(2 * GRANULE)
+    set_threshold(probe, pool, 0)
+    assert probe.cuStreamSynchronize(0) == 0
+    env.agree(0)
 
 
 @scenario("cuMemPoolDestroy", "cuMemFree_v2")
@@ -481,13 +564,25 @@ def destroyed(probe: Probe, env: World, name: str) -> None:
     env.agree(MIB)
 
 
-@scenario("cuCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4")
+CONTEXTS: dict[str, tuple[int, ...]] = {
+    "cuCtxCreate": (0, 0),
+    "cuCtxCreate_v2": (0, 0),
+    "cuCtxCreate_v3": (0, 0, 0, 0),
+    "cuCtxCreate_v4": (0, 0, 0),
+    "cuGLCtxCreate": (0, 0),
+    "cuGLCtxCreate_v2": (0, 0),
+    "cuVDPAUCtxCreate": (0, 0, 0, 0),
+    "cuVDPAUCtxCreate_v2": (0, 0, 0, 0),
+}
+
+
+@scenario(*CONTEXTS)
 def contexts_made(probe: Probe, env: World) -> None:
     env.manager.settings["context_bytes"] = str(32 * MIB)
     env.manager.write_conf()
-    for name, arguments in (("", (0, 0)), ("_v2", (0, 0)), ("_v3", (0, 0, 0, 0)), ("_v4", (0, 0, 0))):
+    for name, arguments in CONTEXTS.items():
         context = probe.alloc(8)
-        assert probe.call(f"cuCtxCreate{name}", context, *arguments) == 0
+        assert probe.call(name, context, *arguments) == 0
         assert (env.used(), env.held()) == (32 * MIB, 0)
         assert probe.cuCtxDestroy_v2(probe.u64(context)) == 0
         env.agree(0)
@@ -501,6 +596,166 @@ def context(probe: Probe, env: World) -> None:
 @scenario("cuCtxDestroy")
 def context_of_old(probe: Probe, env: World) -> None:
     destroyed(probe, env, "cuCtxDestroy")
+
+
+@scenario("cuCtxAttach", "cuCtxDetach")
+def context_counted(probe: Probe, env: World) -> None:
+    context = context_with_memory(probe)
+    env.agree(4 * MIB)
+    assert probe.cuCtxAttach(probe.alloc(8), 0) == 0
+    assert probe.cuCtxDetach(context) == 0
+    env.agree(4 * MIB)
+    assert probe.cuCtxDetach(context) == 0
+    env.agree(0)
+
+
+def green(probe: Probe) -> tuple[int, int]:
+    """A green context, and what it is used through."""
+    resource, description, context, view = probe.alloc(4096), probe.alloc(8), probe.alloc(8), probe.alloc(8)
+    assert probe.call("cuDeviceGetDevResource", 0, resource, 1) == 0
+    assert probe.call("cuDevResourceGenerateDesc", description, resource, 1) == 0
+    assert probe.cuGreenCtxCreate(context, probe.u64(description), 0, 1) == 0
+    assert probe.call("cuCtxFromGreenCtx", view, probe.u64(context)) == 0
+    return probe.u64(context), probe.u64(view)
+
+
+@scenario("cuGreenCtxCreate", "cuGreenCtxDestroy")
+def a_green_context_keeps_the_primary_one(probe: Probe, env: World) -> None:
+    env.manager.settings["context_bytes"] = str(32 * MIB)
+    env.manager.write_conf()
+    assert probe.cuDevicePrimaryCtxRelease_v2(0) == 0
+    context, view = green(probe)
+    assert (env.used(), env.held()) == (40 * MIB, 0)  # its own quarter, and the primary one's estimate
+    assert probe.call("cuCtxSetCurrent", view) == 0
+    assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) == 0
+    assert probe.cuGreenCtxDestroy(context) == 0
+    env.agree(0)
+
+
+@scenario("cuGreenCtxDestroy")
+def what_was_allocated_through_a_green_context_stays(probe: Probe, env: World) -> None:
+    address, (context, view) = probe.alloc(8), green(probe)
+    assert probe.call("cuCtxSetCurrent", view) == 0
+    assert probe.cuMemAlloc_v2(address, MIB) == 0
+    assert probe.cuGreenCtxDestroy(context) == 0
+    env.agree(MIB)
+    assert probe.cuMemFree_v2(probe.u64(address)) == 0
+    env.agree(0)
+    assert probe.cuMemAlloc_v2(probe.alloc(8), MIB) != 0  # no context is current
+
+
+STACK, HEAP = 0, 2  # CU_LIMIT_STACK_SIZE, CU_LIMIT_MALLOC_HEAP_SIZE
+THREADS = 132 * 2048  # of the simulated GPU
+
+
+@scenario("cuCtxSetLimit")
+def raised_limits(probe: Probe, env: World) -> None:
+    before = env.implicit("context")
+    for limit, value, taken in ((HEAP, 72 * MIB, 64 * MIB), (STACK, 2048, 1024 * THREADS)):
+        assert probe.cuCtxSetLimit(limit, value) == 0
+        assert (env.used(), env.implicit("context") - before) == (taken, taken)
+        assert probe.cuCtxSetLimit(limit, value - 1024) == 0
+        assert env.used() == env.implicit("context") - before
+        assert probe.cuCtxSetLimit(limit, 8 * MIB if limit == HEAP else 1024) == 0
+        env.agree(0)
+    assert probe.cuCtxSetLimit(HEAP, 72 * MIB) == 0
+    assert probe.cuDevicePrimaryCtxReset_v2(0) == 0
+    env.agree(0)
+
+
+# -- modules --
+
+PTX = b"""\
+.version 8.0
+.target sm_90
+.address_size 64
+// .global .align 4 .b32 commented_out[1000000];
+.extern .global .align 4 .b32 elsewhere[1000000];
+.visible .global .align 4 .f32 weights[1024][1024];
+.global .align 1 .b8 name[8] = {116, 119, 101, 108, 118, 101, 0, 0};
+.visible .entry kernel() { ld.global.u32 %r1, [weights]; ret; }
+"""
+PTX_BYTES = 4 * MIB + 8
+
+
+def elf(*sections: tuple[str, int, int, int]) -> bytes:
+    """Of sections (name, type, flags, size): PROGBITS 1, NOBITS 8; ALLOC 2. The last one holds the names."""
+    names = b"\0" + b"".join(name.encode() + b"\0" for name, *_ in (*sections, (".shstrtab", 3, 0, 0)))
+    table = 64 + len(names)
+    header = b"\x7fELF\2\1\1" + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, table, 0, 64, 0, 0, 64, len(sections) + 1, len(sections))
+    rows = [struct.pack("<IIQQQQIIQQ", names.index(name.encode() + b"\0"), kind, flags, 0, 64, size, 0, 0, 1, 0)
+            for name, kind, flags, size in (*sections, (".shstrtab", 3, 0, len(names)))]  # fmt: skip
+    return header + names + b"".join(rows)
+
+
+CUBIN = elf((".text.kernel", 1, 2, 4096), (".nv.global", 8, 3, 3 * MIB), (".nv.shared.kernel", 8, 3, 48 << 10), (".debug", 1, 0, 999))
+CUBIN_BYTES = 3 * MIB + 4096
+MODULE_BYTES = 2 * MIB  # what any module takes in the simulator, and no image says
+
+
+def image_file(probe: Probe, env: World, content: bytes) -> int:
+    path = env.directory / "image"
+    path.write_bytes(content)
+    return probe.alloc(content=str(path).encode() + b"\0")
+
+
+def loaded_and_unloaded(probe: Probe, env: World, load: Callable[[int], int], size: int, unload: str) -> None:
+    handle = probe.alloc(8)
+    assert load(handle) == 0
+    if unload == "cuLibraryUnload":
+        assert probe.call("cuLibraryGetModule", probe.alloc(8), probe.u64(handle)) == 0  # loads it into the context
+    assert (env.used(), env.implicit("module")) == (size, size + MODULE_BYTES)
+    assert probe.call(unload, probe.u64(handle)) == 0
+    assert (env.used(), env.implicit("module")) == (0, 0)
+
+
+@scenario("cuModuleLoad", "cuModuleUnload")
+def module_of_a_file(probe: Probe, env: World) -> None:
+    path = image_file(probe, env, CUBIN)
+    loaded_and_unloaded(probe, env, lambda out: probe.cuModuleLoad(out, path), CUBIN_BYTES, "cuModuleUnload")
+
+
+@scenario("cuModuleLoadData", "cuModuleUnload")
+def module_of_ptx(probe: Probe, env: World) -> None:
+    image = probe.alloc(content=PTX + b"\0")
+    loaded_and_unloaded(probe, env, lambda out: probe.cuModuleLoadData(out, image), PTX_BYTES, "cuModuleUnload")
+
+
+@scenario("cuModuleLoadDataEx")
+def module_with_options(probe: Probe, env: World) -> None:
+    image = probe.alloc(content=CUBIN)
+    loaded_and_unloaded(probe, env, lambda out: probe.cuModuleLoadDataEx(out, image, 0, 0, 0), CUBIN_BYTES, "cuModuleUnload")
+
+
+@scenario("cuModuleLoadFatBinary")
+def module_of_a_fat_binary(probe: Probe, env: World) -> None:
+    image = probe.alloc(content=CUBIN)
+    loaded_and_unloaded(probe, env, lambda out: probe.cuModuleLoadFatBinary(out, image), CUBIN_BYTES, "cuModuleUnload")
+
+
+@scenario("cuLibraryLoadData", "cuLibraryUnload")
+def library(probe: Probe, env: World) -> None:
+    image = probe.alloc(content=CUBIN)
+    load = lambda out: probe.cuLibraryLoadData(out, image, 0, 0, 0, 0, 0, 0)  # noqa: E731
+    loaded_and_unloaded(probe, env, load, CUBIN_BYTES, "cuLibraryUnload")
+
+
+@scenario("cuLibraryLoadFromFile", "cuLibraryUnload")
+def library_of_a_file(probe: Probe, env: World) -> None:
+    path = image_file(probe, env, PTX)
+    load = lambda out: probe.cuLibraryLoadFromFile(out, path, 0, 0, 0, 0, 0, 0)  # noqa: E731
+    loaded_and_unloaded(probe, env, load, PTX_BYTES, "cuLibraryUnload")
+
+
+@scenario("cuModuleLoadData")
+def modules_end_with_their_context(probe: Probe, env: World) -> None:
+    context = probe.alloc(8)
+    assert probe.cuCtxCreate_v2(context, 0, 0) == 0
+    assert probe.cuModuleLoadData(probe.alloc(8), probe.alloc(content=CUBIN)) == 0
+    assert env.used() == CUBIN_BYTES
+    assert probe.cuCtxDestroy_v2(probe.u64(context)) == 0
+    env.agree(0)
 
 
 def primary_ended(probe: Probe, env: World, name: str) -> None:
@@ -604,6 +859,11 @@ REFUSED: dict[str, Callable[[Probe], int]] = {
     "cuGraphInstantiateWithParams": lambda p: p.cuGraphInstantiateWithParams(
         p.alloc(8), graph_with_memory(p, GIB + 1), p.alloc(content=struct.pack("<Q32x", 2))
     ),
+    "cuModuleLoadData": lambda p: p.cuModuleLoadData(p.alloc(8), p.alloc(content=PTX.replace(b"1024", b"32768") + b"\0")),
+    "cuLibraryLoadData": lambda p: p.cuLibraryLoadData(
+        p.alloc(8), p.alloc(content=elf((".nv.global", 8, 3, GIB))), 0, 0, 0, 0, 0, 0
+    ),
+    "cuCtxSetLimit": lambda p: p.cuCtxSetLimit(HEAP, 2 * GIB),
     "cuArrayCreate_v2": lambda p: p.cuArrayCreate_v2(p.alloc(8), p.alloc(content=struct.pack("<QQiI", 32768, 16384, FLOAT, 4))),
     "cuArray3DCreate_v2": lambda p: p.cuArray3DCreate_v2(
         p.alloc(8), p.alloc(content=struct.pack("<QQQiII4x", 1024, 1024, 1024, FLOAT, 1, 0))

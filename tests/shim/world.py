@@ -124,6 +124,10 @@ class World:
         """Bytes that programs have explicitly allocated on a GPU, by the simulator's own books."""
         return self.node.group(index, GROUP)[0]
 
+    def implicit(self, kind: str, index: int = 0) -> int:
+        """Bytes that contexts ("context") or modules ("module") of all processes take, by the same books."""
+        return sum(process.kind_bytes.get(kind, 0) for process in self.node.books()[index].processes)
+
     def peak(self, index: int = 0) -> int:
         """The most that they ever held at one instant."""
         return self.node.group(index, GROUP)[1]
