@@ -15,6 +15,7 @@ from nodemgr.cli.faults import say
 from nodemgr.cli.tables import Column
 
 MAX_GPUS = 1_024
+ENFORCE = ("warn", "fence", "kill")
 
 COLUMNS = (
     Column("ENV", lambda q: q["env"]),
@@ -26,6 +27,7 @@ COLUMNS = (
     Column("ACQUIRE", lambda q: q["acquire"]),
     Column("NO GPU", lambda q: q["no_gpu"]),
     Column("NO MANAGER", lambda q: q["no_manager"]),
+    Column("ENFORCE", lambda q: q["enforce"] or "node's"),
     Column("USERS", lambda q: _members(q)),
 )
 
@@ -77,6 +79,7 @@ def _gpus_or_none(_ctx: click.Context, parameter: click.Parameter, text: str | N
 @click.option("--acquire", type=click.Choice(["import", "first-use"]), help="When a program asks for its GPUs.")
 @click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets that may have no GPU.")
 @click.option("--no-manager", type=click.Choice(["wait", "cpu", "error"]), help="What it does while no manager answers.")
+@click.option("--enforce", type=click.Choice([*ENFORCE, "default"]), help="What is done about its programs that go round the quota.")
 @click.option("--user", "users", multiple=True, callback=_known_user, metavar="USER", help="Who may enter (repeatable).")
 @click.option("--group", "groups", multiple=True, callback=_known_group, metavar="GROUP", help="The same for a group.")
 @click.option("--nobody", is_flag=True, help="Forget the users and groups named before.")
@@ -107,6 +110,8 @@ def _arguments(
     if nobody and (users or groups):
         raise click.UsageError("--nobody together with --user or --group: name one of them")
     said: dict[str, Any] = {"gpus": gpus, **{name: value for name, value in policies.items() if value is not None}}
+    if said.get("enforce") == "default":
+        said["enforce"] = None
     if memory_per_gpu is not None:
         if gpus == 0:
             raise click.UsageError("--memory-per-gpu with --gpus 0: there is no GPU to have memory on")

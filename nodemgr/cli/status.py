@@ -79,6 +79,20 @@ def queue_columns() -> tuple[Column, ...]:
     )
 
 
+def violation_columns() -> tuple[Column, ...]:
+    return (
+        Column("PID", lambda v: v["pid"], right=True),
+        Column("ENV", lambda v: v["env"]),
+        Column("GPU", lambda v: v["gpu_index"], right=True),
+        Column("USES", lambda v: tables.size(v["memory_bytes"]), right=True),
+        Column("MAY USE", lambda v: tables.size(v["allowed_bytes"]), right=True),
+        Column("WHAT", lambda v: {"no_lease": "no lease", "over_quota": "beyond its quota"}.get(v["offence"], v["offence"])),
+        Column("FOR", lambda v: tables.seconds(v["duration_seconds"]), right=True),
+        Column("ENFORCE", lambda v: v["enforce"]),
+        Column("COMMAND", lambda v: v["command"], rest=True),
+    )
+
+
 def _age(seconds: float | None) -> str | None:
     text = tables.seconds(seconds)
     return None if text is None else f"{text} ago"
@@ -108,5 +122,8 @@ def show(status: Row) -> None:
     if status["queue"]:
         click.echo()
         tables.show(queue_columns(), status["queue"])
+    if status.get("violations"):
+        click.echo()
+        tables.show(violation_columns(), status["violations"])
     if (store := status.get("store")) and store["state"] != "ok":
         say(f"warning: nothing new is granted, since the manager cannot store it: {store['error']}")

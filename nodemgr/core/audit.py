@@ -197,41 +197,48 @@ def _act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
     if violation.done != enforce:
         acted = replace(violation, told=True, done=enforce, term_ns=now_ns if enforce == "kill" else None)
         draft.violations.put((violation.process, violation.uuid), acted)
-        action = _ACTIONS[enforce](draft, acted, now_ns, wall_ns)
+        action = _action(draft, violation, enforce)
         draft.publish("audit.violation", {**_fields(draft, violation), "enforce": enforce, "action": action})
+        _ACTIONS[action](draft, violation, now_ns, wall_ns)
     elif enforce == "kill" and not violation.killed and now_ns - (violation.term_ns or now_ns) >= draft.config.enforce_grace_ms * MS:
         draft.violations.put((violation.process, violation.uuid), replace(violation, killed=True))
         draft.emit(effects.Kill(violation.process, violation.pid))
         draft.publish("audit.killed", _fields(draft, violation))
 
 
-def _warn(draft: Draft, violation: Violation, _now_ns: int, _wall_ns: int) -> str:
-    """One line on the process's stderr, if a lease is a way to it."""
+def _action(draft: Draft, violation: Violation, enforce: str) -> str:
+    """What of the policy can be done: a name in _ACTIONS."""
+    if enforce == "kill":
+        return "SIGTERM"
+    if enforce == "fence" and violation.task_id is not None and violation.task_id in draft.tasks:
+        return "fenced"
+    return "warned" if enforce == "warn" and violation.process in draft.connections else "none"
+
+
+def _nothing(_draft: Draft, _violation: Violation, _now_ns: int, _wall_ns: int) -> None:
+    """Without a lease there is no way to tell it, and nothing to take."""
+
+
+def _warn(draft: Draft, violation: Violation, _now_ns: int, _wall_ns: int) -> None:
+    """One line on the process's stderr, through its lease."""
     connection = draft.connections.get(violation.process)
-    if connection is None:
-        return "none"
-    draft.emit(effects.SendNote(connection, reasons.audit_note(draft, violation)))
-    return "warned"
+    if connection is not None:
+        draft.emit(effects.SendNote(connection, reasons.audit_note(draft, violation)))
 
 
-def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> str:
-    """Its task's lease is taken back; where there is none, there is nothing to take."""
-    task = None if violation.task_id is None else draft.tasks.get(violation.task_id)
-    if task is None:
-        return "none"
+def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
+    """Its task's lease is taken back, as a whole."""
+    task = draft.tasks[violation.task_id or ""]
     leases.fence(draft, task, reasons.audit_note(draft, violation), now_ns, wall_ns, by="the audit")
-    return "fenced"
 
 
-def _kill(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> str:
-    """It is asked to end first."""
+def _ask_to_end(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
     _warn(draft, violation, now_ns, wall_ns)
     draft.emit(effects.Kill(violation.process, violation.pid, gently=True))
-    return "SIGTERM"
 
 
-_ACTIONS = {"warn": _warn, "fence": _fence, "kill": _kill}
-ENFORCE = tuple(_ACTIONS)
+_ACTIONS = {"none": _nothing, "warned": _warn, "fenced": _fence, "SIGTERM": _ask_to_end}
+ENFORCE = ("warn", "fence", "kill")
 """The policies, the mildest first."""
 
 

@@ -9,14 +9,16 @@ Everything here runs in one thread, the loop's. Nothing waits: what can take lon
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from nodemgr.core import effects, events
+from nodemgr.core import audit, effects, events
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
 from nodemgr.edge import log, requests
+from nodemgr.edge.auditor import Auditor
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import Clock
 from nodemgr.edge.envs import Envs
@@ -56,6 +58,7 @@ class Daemon:
         self.ledgers = ledgers
         self.processes = ProcessTable(loop, self._process_ended)
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
+        self.auditor: Auditor
         self.last_beat_ns: dict[ProcessKey, int] = {}
         self.counters: Counter[str] = Counter()
         self.gpus: GpuWatcher
@@ -308,7 +311,7 @@ class Daemon:
         self.submit(events.ProcessGone(key, self.clock.wall_ns(), residue_bytes))
 
     def _kill(self, effect: effects.Kill) -> None:
-        if not self.processes.kill(effect.process):
+        if not self.processes.kill(effect.process, signal.SIGTERM if effect.gently else signal.SIGKILL):
             log.say(f"process {effect.pid} could not be ended: it is gone already, or not ours to end")
 
     # -- ledgers --
@@ -382,7 +385,7 @@ class Daemon:
 
     def _watch_gpus(self) -> None:
         """Reads on while anybody holds, waits for or has left memory on a GPU."""
-        needed = bool(self.state.tasks or self.state.requests or self.state.residues)
+        needed = bool(self.state.tasks or self.state.requests or self.state.residues) or audit.is_acting(self.state)
         self.gpus.set_period(self.state.config.beat_ms / 1_000 if needed else None)
 
     def gpus_read(self, reading: Reading) -> None:
@@ -390,7 +393,7 @@ class Daemon:
         if reading.gpus != tuple(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index)):
             self.submit(events.GpusChanged(reading.gpus, self.clock.wall_ns()))
             self.envs.refresh_all()
-        self._correct_ledgers(reading)
+        self.audit(reading)
         self._look_at_residues(reading)
 
     def when_fresh(self, then: Callable[[], None]) -> None:
@@ -400,27 +403,32 @@ class Daemon:
         else:
             self.gpus.look(lambda _reading: then())
 
-    def _correct_ledgers(self, reading: Reading) -> None:
-        """What the driver shows of a process beyond its word in the ledger counts as used: contexts, modules, bypasses."""
-        excess: Counter[tuple[str, int]] = Counter()
-        for uuid, by_pid in reading.processes.items():
-            gpu = self.state.gpus.get(uuid)
-            if gpu is None:
-                continue
-            for env in self.ledgers.envs():
-                excess[env, gpu.index] = 0
-            for pid, driver_bytes in by_pid.items():
-                process = self.process_of_pid(pid)
-                if process is not None and process.slot is not None:
-                    word_bytes = self.ledgers.slot_used(process.env, gpu.index, process.slot)
-                    excess[process.env, gpu.index] += max(0, driver_bytes - word_bytes)
-        for (env, row), correction_bytes in excess.items():
-            self.ledgers.set_correction(env, row, correction_bytes)
+    def audit(self, reading: Reading) -> None:
+        """Corrects the ledgers by the driver's figures, and tells the core what they do not explain."""
+        audited = self.auditor.look(reading, self.clock.wall_ns())
+        if audit.is_news(self.state, audited):
+            self.submit(audited)
 
-    def process_of_pid(self, pid: int) -> Process | None:
-        """The member of a task with this PID, if there is one."""
+    def key_of_pid(self, pid: int) -> ProcessKey | None:
+        """The process of this PID that holds, waits, or left a lease and lives on."""
+        return self._key_of_pid.get(pid)
+
+    def known(self) -> Iterator[tuple[ProcessKey, str]]:
+        """All of those, with their envs."""
+        for key in self._key_of_pid.values():
+            if (env := self._env_of(key)) is not None:
+                yield key, env
+
+    def env_of_known(self, pid: int) -> str | None:
         key = self._key_of_pid.get(pid)
-        return None if key is None else self.state.processes.get(key)
+        return None if key is None else self._env_of(key)
+
+    def _env_of(self, key: ProcessKey) -> str | None:
+        process = self.state.processes.get(key)
+        if process is not None:
+            return process.env
+        request_id = self.state.request_of.get(key)
+        return None if request_id is None else self.state.requests[request_id].env
 
     def _watch_residue(self, effect: effects.WatchResidue) -> None:
         self.loop.call_soon(self.gpus.look, lambda reading: None)  # the look itself compares, as every look does

@@ -6,7 +6,7 @@ Knows: the store's disk, descriptors, NVML's last reading. Must not know: who as
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ class Surroundings:
     reading: Reading
     now_ns: int
     descriptors_used: int
+    violations: Sequence[str] = ()
+    """What the audit found, a line each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,18 @@ def _descriptors(around: Surroundings) -> tuple[bool, str]:
     return limit >= MIN_DESCRIPTORS and used < limit - RESERVE_DESCRIPTORS, f"{used} of {limit} in use"
 
 
+def _audit(around: Surroundings) -> tuple[bool, str]:
+    found = around.violations
+    return not found, "; ".join(found) or "the driver shows no memory beyond what was granted"
+
+
 CHECKS = (
     Check("store", _store, "make room or repair the disk under --state-dir; running tasks go on meanwhile"),
     Check("free-space", _free_space, "make room on the disk of --state-dir before grants are refused"),
     Check("nvml", _nvml, "see nvidia-smi and dmesg; reload the NVIDIA driver or restart the node"),
     Check("gpus", _gpus, "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out"),
     Check("descriptors", _descriptors, "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve"),
+    Check("audit", _audit, "ask whoever runs it to stop; nodemgr quota set --enforce says what is done about it"),
 )
 
 

@@ -14,7 +14,7 @@ from nodemgr.core.model import Quota
 from nodemgr.core.state import State
 from nodemgr.edge import log
 from nodemgr.edge.clients import ClientServer
-from nodemgr.edge.processes import Identity, group_id, user_id
+from nodemgr.edge.processes import Credentials, Identity, group_id, user_id
 from nodemgr.edge.rundir import EnvDirs, RunDirError
 from nodemgr.edge.udp import UdpServer
 
@@ -58,8 +58,12 @@ class Envs:
 
     def may_enter(self, env: str, identity: Identity) -> bool:
         """Root, the manager's own user, and whom the quota names. Nobody is kept from hearing that an env is gone."""
+        return env not in self._access or self.is_entitled(env, identity)
+
+    def is_entitled(self, env: str, who: Identity | Credentials) -> bool:
+        """The same, of an env that there is."""
         access = self._access.get(env)
-        return access is None or identity.uid in access.uids or not access.gids.isdisjoint(identity.gids)
+        return access is not None and (who.uid in access.uids or not access.gids.isdisjoint(who.gids))
 
     def refresh_all(self) -> None:
         for env in list(self._state.envs):

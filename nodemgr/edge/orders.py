@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from nodemgr.core import books, events, snapshot
+from nodemgr.core.audit import ENFORCE
 from nodemgr.core.model import Env, Quota
 from nodemgr.edge.control import Argument, Order, OrderError, Orders
 from nodemgr.edge.daemon import Daemon
@@ -90,6 +91,7 @@ class Administration:
             "acquire": Argument(_choice("import", "first-use")),
             "no_gpu": Argument(_choice("error", "cpu")),
             "no_manager": Argument(_choice("wait", "cpu", "error")),
+            "enforce": Argument(_optional(_choice(*ENFORCE))),
             "users": Argument(_names(user_id, "user")),
             "groups": Argument(_names(group_id, "group")),
         }

@@ -138,6 +138,24 @@ def group_id(name: str) -> int | None:
         return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
 
 
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The user and groups of a process."""
+
+    uid: int
+    gids: frozenset[int]
+
+
+def credentials(pid: int) -> Credentials | None:
+    """Whose process it is, by its real user and its groups; None: there is none."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            said = {name: numbers.split() for name, _, numbers in (line.partition(":") for line in file)}
+    except OSError:
+        return None
+    return Credentials(int(said["Uid"][0]), frozenset(int(gid) for gid in (said["Gid"][0], *said["Groups"])))
+
+
 def boot_id() -> str:
     """Another one after each boot: processes of an earlier boot are gone, whatever PIDs are in use now."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -267,15 +285,19 @@ class ProcessTable:
         entry = self._entries.get(key)
         return entry is not None and entry.watched
 
-    def kill(self, key: ProcessKey) -> bool:
-        """SIGKILL to exactly this process; False: it is not known or gone."""
+    def kill(self, key: ProcessKey, number: signal.Signals = signal.SIGKILL) -> bool:
+        """A signal to exactly this process, be it watched or not; False: it is gone, or not ours to end."""
         entry = self._entries.get(key)
-        if entry is None:
+        identity = identify(key) if entry is None else entry.identity
+        if identity is None:
             return False
         try:
-            signal.pidfd_send_signal(entry.identity.pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(identity.pidfd, number)
         except OSError:
             return False
+        finally:
+            if entry is None:
+                os.close(identity.pidfd)
         return True
 
     def close(self) -> None:

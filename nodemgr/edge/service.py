@@ -24,6 +24,8 @@ from nodemgr.core.manager import State
 from nodemgr.core.model import Gpu
 from nodemgr.edge import log, rundir, systemd
 from nodemgr.edge.ask import Questions
+from nodemgr.edge.auditor import Auditor
+from nodemgr.edge.belonging import Belonging
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import Clock, RealClock
 from nodemgr.edge.control import Control
@@ -166,6 +168,10 @@ class Service:
         dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
         dirs.remove_others(state.envs)
         library_directory = settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None
+        belonging = Belonging(
+            settings.run_dir, daemon.env_of_known, daemon.known, lambda env, who: daemon.envs.is_entitled(env, who)
+        )
+        daemon.auditor = Auditor(state, ledgers, daemon.key_of_pid, belonging.env_of)
         daemon.envs = Envs(state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory)
 
     def _resume(self, reading: Reading) -> None:
@@ -184,9 +190,10 @@ class Service:
         for key in gone:
             residue = reading.of_process(pid_of(key) or 0) if same_boot else {}
             daemon.submit(events.ProcessGone(key, wall_ns, residue))
+        daemon.envs.refresh_all()
+        daemon.audit(reading)
         daemon.match()
         daemon.tick()
-        daemon.envs.refresh_all()
         journal.note("manager.started", pid=os.getpid(), tasks=len(daemon.state.tasks), waiting=len(daemon.state.requests))
 
     def _udp_address(self) -> str:

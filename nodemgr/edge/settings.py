@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nodemgr.core.audit import ENFORCE
 from nodemgr.core.model import Config
 from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
 from nodemgr.units import UnitError, parse_node
@@ -153,6 +154,9 @@ OPTIONS = (
     Option("stalled", _choice("keep", "kill"), core=True),
     Option("stalled_grace_ms", _integer(0, 86_400_000), core=True),
     Option("queues", _queues, core=True),
+    Option("enforce", _choice(*ENFORCE), core=True),
+    Option("enforce_grace_ms", _integer(0, 86_400_000), core=True),
+    Option("audit_tolerance_bytes", _integer(0, 2**48), core=True),
 )
 BY_NAME = {option.name: option for option in OPTIONS}
 

@@ -9,7 +9,7 @@ import json
 import os
 from typing import Any
 
-from nodemgr.core import snapshot
+from nodemgr.core import reasons, snapshot
 from nodemgr.core.model import Task
 from nodemgr.edge import doctor, processes
 from nodemgr.edge.control import JsonText
@@ -103,13 +103,15 @@ class Views:
                 record[name + "_index"] = [gpus[uuid].index if uuid in gpus else None for uuid in record[name]]
         return {"schema_version": SCHEMA_VERSION, "allocations": records}
 
-    def checks(self) -> list[dict[str, Any]]:
-        """The manager's own doctor."""
+    def checks(self, env: str | None = None) -> list[dict[str, Any]]:
+        """The manager's own doctor; of `env`'s violations alone, if it is named."""
         daemon = self._daemon
         used = len(os.listdir("/proc/self/fd"))
-        around = doctor.Surroundings(self._store, daemon.journal.fault, daemon.gpus.last, daemon.clock.monotonic_ns(), used)
+        state = daemon.state
+        found = [reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)]
+        around = doctor.Surroundings(self._store, daemon.journal.fault, daemon.gpus.last, daemon.clock.monotonic_ns(), used, found)
         return doctor.examine(around)
 
-    def env_checks(self) -> list[dict[str, Any]]:
+    def env_checks(self, env: str) -> list[dict[str, Any]]:
         """Those that tell an env why it gets no GPU."""
-        return [check for check in self.checks() if check["name"] in ("store", "nvml", "gpus")]
+        return [check for check in self.checks(env) if check["name"] in ("store", "nvml", "gpus", "audit")]

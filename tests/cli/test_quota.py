@@ -39,6 +39,8 @@ def setting(manager: RunningManager) -> RunningManager:
         (["--gpus", "4", "--default-gpus", "none"], {"gpus": 4, "default_gpus": None}),
         (["--gpus", "1", "--priority", "high", "--acquire", "import"], {"gpus": 1, "priority": "high", "acquire": "import"}),
         (["--gpus", "1", "--no-manager", "error"], {"gpus": 1, "no_manager": "error"}),
+        (["--gpus", "1", "--enforce", "kill"], {"gpus": 1, "enforce": "kill"}),
+        (["--gpus", "1", "--enforce", "default"], {"gpus": 1, "enforce": None}),
         (["--gpus", "1", "--nobody"], {"gpus": 1, "users": [], "groups": []}),
     ],
 )

@@ -1,0 +1,86 @@
+"""To which env a process belongs that never spoke to the manager: as far as the kernel, or its own start, proves it.
+
+Knows: /proc, who the envs' known processes are. Must not know: what follows from the answer.
+
+The proofs, the strongest first; without one of them a process belongs to nobody, and nothing is ever done to it:
+1. an ancestor of it is a known process of the env;
+2. the environment that it was started with names the env's directory (NODEMGR_ENV_DIR), and its user may enter the env: what
+   the socket asks of whoever connects;
+3. it lives in the mount namespace of known processes of this env and of no other, and that is not the manager's own: they are
+   in one container.
+Its user alone proves nothing: one user may be in two envs, and at work beside them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from nodemgr.core.model import ProcessKey
+from nodemgr.edge.processes import Credentials, ancestors, credentials, pid_of
+from nodemgr.paths import env_dir
+
+MOST_OF_ENVIRON_BYTES = 1 << 20
+ENV_DIR_VARIABLE = b"NODEMGR_ENV_DIR="
+
+
+class Belonging:
+    """Answers for any process of this host."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        env_of_known: Callable[[int], str | None],
+        known: Callable[[], Iterable[tuple[ProcessKey, str]]],
+        may_enter: Callable[[str, Credentials], bool],
+    ) -> None:
+        """`env_of_known`: the env of a PID that is a holder's, a waiter's or a former holder's; `known`: all of those that
+        live, with their envs."""
+        self._run_dir = run_dir
+        self._env_of_known = env_of_known
+        self._known = known
+        self._may_enter = may_enter
+        self._namespace_of: dict[ProcessKey, int | None] = {}
+
+    def env_of(self, pid: int) -> str | None:
+        """None: nobody can prove it."""
+        return self._by_ancestry(pid) or self._by_its_start(pid) or self._by_container(pid)
+
+    def _by_ancestry(self, pid: int) -> str | None:
+        return next((env for parent in ancestors(pid) if (env := self._env_of_known(parent)) is not None), None)
+
+    def _by_its_start(self, pid: int) -> str | None:
+        named = _env_dir_at_start(pid)
+        user = credentials(pid)
+        if named is None or user is None or named.parent != env_dir(self._run_dir, "any").parent:
+            return None
+        return named.name if self._may_enter(named.name, user) else None
+
+    def _by_container(self, pid: int) -> str | None:
+        own, its = _mount_namespace("self"), _mount_namespace(pid)
+        if its is None or own is None or its == own:
+            return None
+        known = dict(self._known())
+        self._namespace_of = {key: inode for key, inode in self._namespace_of.items() if key in known}
+        for key in known.keys() - self._namespace_of.keys():
+            self._namespace_of[key] = _mount_namespace(pid_of(key) or 0)
+        envs = {known[key] for key, inode in self._namespace_of.items() if inode == its}
+        return envs.pop() if len(envs) == 1 else None
+
+
+def _env_dir_at_start(pid: int) -> Path | None:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = file.read(MOST_OF_ENVIRON_BYTES).split(b"\0")
+    except OSError:
+        return None
+    said = next((line for line in variables if line.startswith(ENV_DIR_VARIABLE)), None)
+    return None if said is None else Path(os.fsdecode(said[len(ENV_DIR_VARIABLE) :]))
+
+
+def _mount_namespace(pid: int | str) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}/ns/mnt").st_ino
+    except OSError:
+        return None
