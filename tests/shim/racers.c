@@ -1,15 +1,22 @@
 /* racers.c: threads that allocate and free at random by many paths, against one grant.
  *
- *   racers THREADS STEPS SEED   -> "SUCCESSES REFUSALS" and exit 0; an answer that is neither success nor out of memory: exit 1
- * At its end nothing is allocated; it says so, and waits for the end of its input. With STEPS 0 it goes on until it is killed.
+ *   racers THREADS STEPS SEED [children]   -> "SUCCESSES REFUSALS CHILDREN" and exit 0
+ * An answer that is neither success nor out of memory: exit 1. With STEPS 0 it goes on until a line of input comes. Then nothing is
+ * allocated any more; it says so, and waits for the end of its input. `children`: meanwhile it forks, clones and vforks. Children use
+ * CUDA too, and leave without a word to anybody; how many did is told.
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "abi.h"
 
@@ -27,6 +34,13 @@ static struct {
     int (*cuMemAlloc_v2)(uint64_t *, size_t);
     int (*cuMemFree_v2)(uint64_t);
     int (*cuMemAllocManaged)(uint64_t *, size_t, unsigned);
+    int (*cuMemAllocPitch_v2)(uint64_t *, size_t *, size_t, size_t, unsigned);
+    int (*cuMemAllocFromPoolAsync)(uint64_t *, size_t, void *, void *);
+    int (*cuMemPoolCreate)(void **, const nm_cu_mem_pool_props *);
+    int (*cuMemAddressReserve)(uint64_t *, size_t, size_t, uint64_t, unsigned long long);
+    int (*cuMemAddressFree)(uint64_t, size_t);
+    int (*cuMemMap)(uint64_t, size_t, size_t, uint64_t, unsigned long long);
+    int (*cuMemUnmap)(uint64_t, size_t);
     int (*cuMemAllocAsync)(uint64_t *, size_t, void *);
     int (*cuMemFreeAsync)(uint64_t, void *);
     int (*cuMemCreate)(uint64_t *, size_t, const nm_cu_mem_allocation_prop *, unsigned long long);
@@ -45,8 +59,9 @@ static struct {
 } cu;
 
 static _Atomic long successes, refusals;
-static long steps;
-static void *context;
+static _Atomic bool stopped;
+static long steps, children;
+static void *context, *own_pool;
 
 static void fail(const char *what, int result)
 {
@@ -74,6 +89,13 @@ static void find_driver(void)
     FIND(cuMemAlloc_v2);
     FIND(cuMemFree_v2);
     FIND(cuMemAllocManaged);
+    FIND(cuMemAllocPitch_v2);
+    FIND(cuMemAllocFromPoolAsync);
+    FIND(cuMemPoolCreate);
+    FIND(cuMemAddressReserve);
+    FIND(cuMemAddressFree);
+    FIND(cuMemMap);
+    FIND(cuMemUnmap);
     FIND(cuMemAllocAsync);
     FIND(cuMemFreeAsync);
     FIND(cuMemCreate);
@@ -95,10 +117,39 @@ static int take_linear(uint64_t *out, size_t bytes) { return cu.cuMemAlloc_v2(ou
 static int take_managed(uint64_t *out, size_t bytes) { return cu.cuMemAllocManaged(out, bytes, 1); }
 static int take_async(uint64_t *out, size_t bytes) { return cu.cuMemAllocAsync(out, bytes, NULL); }
 
+static int take_pooled(uint64_t *out, size_t bytes) { return cu.cuMemAllocFromPoolAsync(out, bytes, own_pool, NULL); }
+
+static int take_pitched(uint64_t *out, size_t bytes)
+{
+    size_t pitch;
+    return cu.cuMemAllocPitch_v2(out, &pitch, 1000, bytes / 1000 + 1, 4);
+}
+
 static int take_virtual(uint64_t *out, size_t bytes)
 {
     nm_cu_mem_allocation_prop prop = {.type = NM_CU_MEM_ALLOCATION_TYPE_PINNED, .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     return cu.cuMemCreate(out, (bytes + GRANULE - 1) / GRANULE * GRANULE, &prop, 0);
+}
+
+/* Memory that lives by its mapping alone: the handle is released. All ranges are as long, so that an address says all. */
+enum { MAPPED_BYTES = 8 * GRANULE };
+
+static int take_mapped(uint64_t *out, size_t bytes)
+{
+    uint64_t handle;
+    (void)bytes;
+    int result = take_virtual(&handle, MAPPED_BYTES);
+    if (result != 0)
+        return result;
+    if (cu.cuMemAddressReserve(out, MAPPED_BYTES, 0, 0, 0) != 0 || cu.cuMemMap(*out, MAPPED_BYTES, 0, handle, 0) != 0)
+        return -1;
+    return cu.cuMemRelease(handle);
+}
+
+static int drop_mapped(uint64_t address)
+{
+    int result = cu.cuMemUnmap(address, MAPPED_BYTES);
+    return result != 0 ? result : cu.cuMemAddressFree(address, MAPPED_BYTES);
 }
 
 static int take_array(uint64_t *out, size_t bytes)
@@ -147,7 +198,8 @@ static const struct {
     int (*drop)(uint64_t);
 } paths[] = {
     {"linear", take_linear, drop_linear},    {"linear", take_linear, drop_linear}, {"managed", take_managed, drop_linear},
-    {"async", take_async, drop_async},       {"virtual", take_virtual, drop_virtual},
+    {"async", take_async, drop_async},       {"virtual", take_virtual, drop_virtual}, {"pitched", take_pitched, drop_linear},
+    {"pooled", take_pooled, drop_async},     {"mapped", take_mapped, drop_mapped},
     {"array", take_array, drop_array},       {"graph", take_graph, drop_graph},
 };
 
@@ -177,7 +229,7 @@ static void *race(void *argument)
     int result = cu.cuCtxSetCurrent(context);
     if (result != 0)
         fail("cuCtxSetCurrent", result);
-    for (long step = 0; steps == 0 || step < steps; step++) {
+    for (long step = 0; steps == 0 ? !atomic_load(&stopped) : step < steps; step++) {
         struct held *one = &held[(unsigned)rand_r(&seed) % HELD];
         if (one->path != 0)
             drop(one);
@@ -189,23 +241,104 @@ static void *race(void *argument)
     return NULL;
 }
 
+/* -- children -- */
+
+/* Of a process that has threads, by a clone that no handler knows of: it may find a lock of libc's taken for ever. An alarm ends it. */
+static void live_shortly(unsigned seed)
+{
+    uint64_t block;
+    alarm(20);
+    if (cu.cuInit(0) != 0 || cu.cuDevicePrimaryCtxRetain(&context, 0) != 0 || cu.cuCtxSetCurrent(context) != 0)
+        _exit(3);
+    for (int i = 0; i < 20; i++)
+        if (cu.cuMemAlloc_v2(&block, 1 + (size_t)rand_r(&seed) % (4u << 20)) == 0 && i % 2 == 0 && cu.cuMemFree_v2(block) != 0)
+            _exit(4);
+    _exit(0); /* with what it did not free */
+}
+
+static pid_t bear(unsigned seed)
+{
+    pid_t child;
+    switch (seed % 3) {
+    case 0: child = fork(); break;
+    case 1: child = (pid_t)syscall(SYS_clone, (unsigned long)SIGCHLD, NULL, NULL, NULL, NULL); break;
+    default:
+        child = vfork();
+        if (child == 0) {
+            execl("/bin/true", "true", (char *)NULL);
+            _exit(5);
+        }
+    }
+    if (child == 0)
+        live_shortly(seed);
+    return child;
+}
+
+static void *have_children(void *argument)
+{
+    unsigned seed = (unsigned)(uintptr_t)argument;
+    for (int status; steps == 0 && !atomic_load(&stopped);) {
+        pid_t child = bear((unsigned)rand_r(&seed));
+        if (child < 0 || waitpid(child, &status, 0) != child)
+            fail("child", child);
+        if (WIFEXITED(status) && WEXITSTATUS(status) >= 4)
+            fail("a child's end", WEXITSTATUS(status));
+        children += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    return NULL;
+}
+
+/* The grant may be full of others' memory at this moment; not for ever. */
+static void enter_context(void)
+{
+    enum { TRIES = 3000, PAUSE_US = 10000 };
+    int result = cu.cuDevicePrimaryCtxRetain(&context, 0);
+    for (int i = 0; steps == 0 && i < TRIES && result == NM_CUDA_ERROR_OUT_OF_MEMORY; i++) {
+        usleep(PAUSE_US);
+        result = cu.cuDevicePrimaryCtxRetain(&context, 0);
+    }
+    if (result != 0)
+        fail("cuDevicePrimaryCtxRetain", result);
+}
+
+static void make_pool(void)
+{
+    nm_cu_mem_pool_props props = {.alloc_type = NM_CU_MEM_ALLOCATION_TYPE_PINNED, .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    int result = cu.cuMemPoolCreate(&own_pool, &props);
+    if (result != 0)
+        fail("cuMemPoolCreate", result);
+}
+
+static void await_word(void)
+{
+    char word;
+    while (steps == 0 && read(0, &word, 1) == 1 && word != '\n')
+        ;
+    atomic_store(&stopped, true);
+}
+
 int main(int argc, char **argv)
 {
     int threads = argc > 3 ? atoi(argv[1]) : 0, result;
-    pthread_t thread[64];
+    pthread_t thread[64], parent;
     if (threads < 1 || threads > 64)
         fail("THREADS STEPS SEED", -1);
     steps = atol(argv[2]);
     find_driver();
     if ((result = cu.cuInit(0)) != 0)
         fail("cuInit", result);
-    if ((result = cu.cuDevicePrimaryCtxRetain(&context, 0)) != 0)
-        fail("cuDevicePrimaryCtxRetain", result);
+    enter_context();
+    make_pool();
     for (int i = 0; i < threads; i++)
         pthread_create(&thread[i], NULL, race, (void *)(uintptr_t)(atoi(argv[3]) * 64 + i + 1));
+    if (argc > 4)
+        pthread_create(&parent, NULL, have_children, (void *)(uintptr_t)(atoi(argv[3]) + 1));
+    await_word();
     for (int i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);
-    printf("%ld %ld\n", successes, refusals);
+    if (argc > 4)
+        pthread_join(parent, NULL);
+    printf("%ld %ld %ld\n", successes, refusals, children);
     fflush(stdout);
     while (getchar() != EOF)
         ;

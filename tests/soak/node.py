@@ -1,0 +1,211 @@
+"""A node under load: a real manager, real shims, many racing programs on one grant, and whoever kills, restarts and requotes them.
+
+Knows: the manager as a process, the simulator's own books, the words of the ledger. Must not know: how long, how many (run.py, pytest).
+
+What holds at every instant, by the simulator's books of the GPU (contexts included, no process of another env on it):
+the sum is at most the grant. While a quota is lowered: nothing is taken away, and whatever was granted before the new limit was told
+stands; from the first moment at which the ledger is back within the new limit, the sum never exceeds that one again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodemgr._native import ffi, lib
+from nodemgr.simulator import Node
+from tests.shim.world import MIB, compiled
+from tests.support.manager import Manager
+
+CONTEXT_BYTES = 64 * MIB
+"""What the simulator's context takes, and what the shim reserves for one."""
+PATIENCE_S = 60.0
+MANY = 200
+"""Whoever has asked so often has been granted something."""
+ENV = "alice"
+
+
+def wait_until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {patience_s} s: {what}")
+        time.sleep(0.005)
+
+
+class Words:
+    """The env's ledger as any process sees it: mapped from the manager's own descriptors."""
+
+    def __init__(self, manager_pid: int) -> None:
+        self._native = ffi.new("struct nm_ledger *")
+        fault = lib.nm_ledger_map_client(self._native, *(self._open(manager_pid, name) for name in ("limits", "usage")))
+        assert fault == lib.NM_LEDGER_OK, fault
+
+    @staticmethod
+    def _open(pid: int, name: str) -> int:
+        found = []
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                found += [path] * os.readlink(path).startswith(f"/memfd:nodemgr-{name} ")
+        assert len(found) == 1, f"{len(found)} files of {name}"
+        return os.open(found[0], os.O_RDWR | os.O_CLOEXEC)
+
+    def used(self) -> int:
+        """By all words; without the correction, which a restarted manager writes elsewhere."""
+        return sum(lib.nm_ledger_slot_used(self._native, 0, slot) for slot in range(lib.nm_ledger_slots_used(self._native)))
+
+    def limit(self) -> int:
+        return int(lib.nm_ledger_limit(self._native, 0))
+
+    def close(self) -> None:
+        lib.nm_ledger_unmap(self._native)
+
+
+@dataclass
+class Tally:
+    """What has happened so far."""
+
+    operations: int = 0
+    refusals: int = 0
+    children: int = 0
+    kills: int = 0
+    restarts: int = 0
+    requotas: int = 0
+    most_of_grant: float = 0.0
+    """The highest peak in proportion to the limit of its time."""
+
+
+@dataclass
+class Load:
+    """Racing programs of one env on one simulated GPU. `limit_bytes` is the grant of the moment."""
+
+    manager: Manager
+    limit_bytes: int
+    threads: int
+    seed: int
+    tally: Tally = field(default_factory=Tally)
+    racers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.manager.quota(ENV, 1, memory_bytes=self.limit_bytes)
+        self.node = Node.open(self.manager.run_dir / "sim")
+
+    # -- programs --
+
+    def start(self, *, children: bool = False) -> subprocess.Popen[str]:
+        self.seed += 1
+        arguments = [str(self.threads), "0", str(self.seed), *(["children"] if children else [])]
+        racer = self.manager.spawn(ENV, [str(compiled("racers.c")), *arguments])
+        self.racers.append(racer)
+        return racer
+
+    def kill(self, racer: subprocess.Popen[str]) -> None:
+        """As by the OOM killer, and no fault of its own until then."""
+        racer.kill()
+        _, stderr = racer.communicate()
+        self._no_complaint(stderr)
+        self.racers.remove(racer)
+        self.tally.kills += 1
+
+    def are_at_work(self) -> bool:
+        """Each of them has a context."""
+        return len(self.node.books()[0].processes) >= len(self.racers)
+
+    def stop(self) -> None:
+        """All free what they hold and live on: then ledger and books hold their contexts and nothing else."""
+        for racer in self.racers:
+            assert racer.stdin is not None
+            racer.stdin.write("\n")
+            racer.stdin.flush()
+        for racer in self.racers:
+            assert racer.stdout is not None
+            line = racer.stdout.readline()
+            assert line, self._words_of(racer)
+            successes, refusals, children = map(int, line.split())
+            assert successes > 0 or refusals < MANY, f"{refusals} times refused, never granted"
+            self.tally.operations += successes
+            self.tally.refusals += refusals
+            self.tally.children += children
+        self.await_contexts_alone()
+
+    def await_contexts_alone(self) -> None:
+        contexts = len(self.racers) * CONTEXT_BYTES
+        words = Words(self.manager.pid)
+        try:
+            wait_until(lambda: (words.used(), self.node.books()[0].used_bytes) == (contexts, contexts), "nothing but contexts")
+        except AssertionError as fault:
+            raise AssertionError(f"{fault}: {words.used()}, {self.node.books()[0].used_bytes} for {contexts}") from None
+        finally:
+            words.close()
+
+    def end(self) -> None:
+        """The last of them goes: nothing is left anywhere."""
+        words = Words(self.manager.pid)
+        for racer in self.racers:
+            _, stderr = racer.communicate(timeout=PATIENCE_S)
+            assert racer.returncode == 0, stderr
+            self._no_complaint(stderr)
+        self.racers.clear()
+        wait_until(lambda: words.used() == 0, "an empty ledger")
+        words.close()
+        assert self.node.books()[0].used_bytes == 0
+        wait_until(lambda: self.manager.status()["tasks"] == [], "no task")
+
+    def _words_of(self, racer: subprocess.Popen[str]) -> str:
+        return f"a racer ended: {racer.communicate()[1]}"
+
+    def _no_complaint(self, stderr: str) -> None:
+        wrong = [line for line in stderr.splitlines() if line.startswith("racers:")]
+        assert not wrong, wrong
+
+    # -- what holds --
+
+    def check_peak(self) -> None:
+        """The sum has not exceeded the grant since that became what it is, at no instant."""
+        peak = self.node.books()[0].peak_bytes
+        self.tally.most_of_grant = max(self.tally.most_of_grant, peak / self.limit_bytes)
+        assert peak <= self.limit_bytes, f"{peak - self.limit_bytes} bytes beyond the grant of {self.limit_bytes}"
+
+    def requota(self, limit_bytes: int) -> None:
+        """Changes the quota live; returns when the new limit holds for all that is there."""
+        self.check_peak()
+        before, self.limit_bytes = self.limit_bytes, max(self.limit_bytes, limit_bytes)
+        self.manager.quota(ENV, 1, memory_bytes=limit_bytes)
+        self.tally.requotas += 1
+        words = Words(self.manager.pid)
+        wait_until(lambda: words.limit() == limit_bytes, "the new limit in the ledger")
+        if limit_bytes < before:
+            wait_until(lambda: words.used() <= limit_bytes, "the ledger within the lowered limit")
+        words.close()
+        self.check_peak()
+        self.limit_bytes = limit_bytes
+        self.node.reset_peaks()
+
+    def restart_manager(self) -> None:
+        """kill -9; the tasks go on, and are found again."""
+        self.manager.restart()
+        self.tally.restarts += 1
+        self.check_peak()
+
+    def all_the_room_can_be_had(self) -> None:
+        """With all others quiet: what is left to the byte, and not one more."""
+        room = self.limit_bytes - (len(self.racers) + 1) * CONTEXT_BYTES
+        for size, code in ((room + 1, 1), (room, 0)):
+            held = self.manager.hold(ENV, "-b", str(size), "-s", "0")
+            out, err = held.communicate(timeout=PATIENCE_S)
+            assert held.returncode == code, (size, out, err)
+            self.await_contexts_alone()  # it is dead, and that is known
+
+    def close(self) -> None:
+        self.node.close()
+
+    def __enter__(self) -> Load:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
