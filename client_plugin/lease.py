@@ -19,6 +19,7 @@ PAUSE_S = 0.05  # between polls that the library answers at once, so that no fau
 _client: native.Native | None = None
 _started = False
 _starting = threading.Lock()
+_acquired = False
 
 
 def start() -> bool:
@@ -85,14 +86,22 @@ def acquire() -> str:
         _follow(_client)
     if state is native.State.CPU and line:
         faults.say_once(line)
+    global _acquired
+    _acquired = state in (native.State.HELD, native.State.UNMANAGED)
     return line or "no GPU was granted" if state in (native.State.DENIED, native.State.NO_MANAGER) else ""
 
 
-def require() -> None:
-    """acquire(), or RuntimeError with the line that says why not."""
-    refusal = acquire()
-    if refusal:
-        raise RuntimeError(f"nodemgr: {refusal}")
+def acquired() -> bool:
+    """Whether acquire() has led to a lease, or found that none is needed, in this process: one memory read, for gates of calls that are
+    made often."""
+    return _acquired
+
+
+def require(refusal: type[Exception] = RuntimeError) -> None:
+    """acquire(), or `refusal` with the line that says why not."""
+    reason = acquire()
+    if reason:
+        raise refusal(f"nodemgr: {reason}")
 
 
 def limits() -> list[int]:
@@ -170,8 +179,9 @@ def _wait_for_driver() -> int:
 
 
 def _after_fork() -> None:
-    global _starting
+    global _starting, _acquired
     _starting = threading.Lock()
+    _acquired = False
     interrupts.forget()
     waiting.forget()
 

@@ -27,8 +27,9 @@ def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None, 
         spec = _ask_others(name, path, target)
     finally:
         _searching.discard(search)
-    # Every framework is a package with code; a namespace directory (no loader) or a user's own paddle.py is none.
-    if spec is not None and spec.loader is not None and spec.submodule_search_locations is not None:
+    # Every framework is a package with code; a namespace directory (no loader) or a user's own paddle.py is none. Of a module within
+    # one the name says enough.
+    if spec is not None and spec.loader is not None and (spec.submodule_search_locations is not None or "." in name):
         _wrap(spec, adapter)
     return spec
 

@@ -10,7 +10,7 @@ interpreter's site-packages) nor the name `client_plugin` (which the user may ha
 import os
 import sys
 
-# Framework -> the adapter that serves it (client_plugin/adapters).
+# Framework, or the module of it that CUDA comes with -> the adapter that serves it (client_plugin/adapters).
 FRAMEWORKS = {
     "torch": "torch",
     "tensorflow": "tensorflow",
@@ -18,7 +18,10 @@ FRAMEWORKS = {
     "mxnet": "generic",
     "caffe": "generic",
     "paddle": "generic",
-    "cupy": "generic",
+    "cupy": "cupy",
+    "numba.cuda": "numba",
+    "pycuda.driver": "pycuda",
+    "cuda.bindings": "generic",
 }
 PACKAGE = "_nodemgr_client_plugin"
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -27,8 +27,14 @@ def member(root: Any, path: str) -> Any:
     return root
 
 
-def gate(owner: Any, name: str, applies: Callable[..., bool], prepare: Callable[..., None] | None = None) -> None:
-    """Let owner.name hold a lease before it runs.
+def gate(
+    owner: Any,
+    name: str,
+    applies: Callable[..., bool],
+    prepare: Callable[..., None] | None = None,
+    refusal: type[Exception] = RuntimeError,
+) -> None:
+    """Let owner.name hold a lease before it runs, or raise `refusal` with the line that says why not.
 
     `applies`, asked with the call's arguments: does this call use CUDA, and anew? `prepare`, with the same, once the lease is held.
     """
@@ -38,7 +44,7 @@ def gate(owner: Any, name: str, applies: Callable[..., bool], prepare: Callable[
         def gated(*args: Any, **kwargs: Any) -> Any:
             if not applies(*args, **kwargs):
                 return original(*args, **kwargs)
-            lease.require()
+            lease.require(refusal)
             if prepare is not None:
                 prepare(*args, **kwargs)
             try:

@@ -1,4 +1,5 @@
-"""mxnet, caffe, paddle, cupy: nothing of theirs is wrapped. The shim's cuInit sees their first use; without the shim, their import is it.
+"""mxnet, caffe, paddle, cuda.bindings: nothing of theirs is wrapped. The shim's cuInit sees their first use and waits through Python;
+without the shim, their import is it.
 
 Knows: that there is nothing to know. Must not know: one of them.
 """

@@ -13,8 +13,9 @@ import pytest
 from .conftest import HERE, STANDINS, World, interpreters
 
 Make = Callable[..., Path]
-FRAMEWORKS = ["torch", "tensorflow", "jax", "mxnet", "caffe", "paddle", "cupy"]
 RICH = ["torch", "tensorflow", "jax"]
+GATED = [*RICH, "numba.cuda", "pycuda.driver"]
+FRAMEWORKS = [*GATED, "mxnet", "caffe", "paddle", "cupy"]
 GIB = 1 << 30
 DENIED = [["DENIED", "over quota: alice may hold 2 GPUs"]]
 WAIT_FOR_EVER = [["WAITING", "place 2: bob holds all GPUs"], ["hold", ""]]
@@ -57,7 +58,7 @@ def test_without_the_shim_too_no_driver_is_touched_without_a_lease(world: World,
     assert events(child.log) == ["begin", "cuInit 1,3"]
 
 
-@pytest.mark.parametrize("framework", RICH)
+@pytest.mark.parametrize("framework", GATED)
 def test_a_refusal_is_raised_by_the_first_use_and_the_driver_stays_untouched(world: World, framework: str) -> None:
     world.script["requests"] = [DENIED, [["HELD", ""]]]
     child = world.run(
@@ -69,12 +70,13 @@ def test_a_refusal_is_raised_by_the_first_use_and_the_driver_stays_untouched(wor
             print(json.dumps([type(error).__name__, str(error), {framework}.first_use()]))
         """
     )
-    assert child.seen == ["RuntimeError", "nodemgr: over quota: alice may hold 2 GPUs", 2]
+    kind = "CudaSupportError" if framework == "numba.cuda" else "RuntimeError"
+    assert child.seen == [kind, "nodemgr: over quota: alice may hold 2 GPUs", 2]
     assert events(child.log) == ["begin", "cuInit 1,3"]
     assert child.log.count("begin") == 2
 
 
-@pytest.mark.parametrize("framework", RICH)
+@pytest.mark.parametrize("framework", GATED)
 def test_ctrl_c_leaves_the_driver_untouched_and_a_later_use_succeeds(world: World, framework: str) -> None:
     world.script["requests"] = [WAIT_FOR_EVER, [["HELD", ""]]]
     child = world.run_and_interrupt(
@@ -89,6 +91,54 @@ def test_ctrl_c_leaves_the_driver_untouched_and_a_later_use_succeeds(world: Worl
     )
     assert child.seen == 2
     assert events(child.log) == ["begin", "cancel", "begin", "cuInit 1,3"]
+
+
+def test_ctrl_c_in_cupy_too_leaves_the_driver_untouched(world: World) -> None:
+    """Its runtime would remember the failed cuInit for ever."""
+    world.script["preloaded"] = True
+    world.script["requests"] = [WAIT_FOR_EVER, [["HELD", ""]]]
+    child = world.run_and_interrupt(
+        """
+        import cupy
+        try:
+            cupy.first_use()
+        except KeyboardInterrupt:
+            print(cupy.first_use())
+        """,
+        when="place 2",
+    )
+    assert child.seen == 2
+    assert events(child.log) == ["begin", "cancel", "begin", "cuInit 1,3"]
+
+
+@pytest.mark.parametrize("framework", ["cupy.cuda", "numba.cuda"])
+def test_is_available_asks_for_nothing(world: World, framework: str) -> None:
+    world.script["preloaded"] = True
+    child = world.run(f"import json, {framework}; print(json.dumps({framework}.is_available()))")
+    assert child.seen is True
+    assert events(child.log) == []
+
+
+def test_numba_that_is_refused_is_not_available_to_those_who_try(world: World) -> None:
+    """Its own exception, which programs catch that go on without CUDA."""
+    world.script["requests"] = [DENIED, [["HELD", ""]]]
+    child = world.run(
+        """
+        import json, numba.cuda
+        from numba.cuda.cudadrv.error import CudaSupportError
+        try:
+            numba.cuda.first_use()
+        except CudaSupportError as error:
+            print(json.dumps([str(error), numba.cuda.first_use()]))
+        """
+    )
+    assert child.seen == ["nodemgr: over quota: alice may hold 2 GPUs", 2]
+
+
+def test_pycudas_autoinit_acquires(world: World) -> None:
+    child = world.run("import pycuda.autoinit, os; print(os.environ['CUDA_VISIBLE_DEVICES'][0])")
+    assert child.seen == 1
+    assert events(child.log) == ["begin", "cuInit 1,3"]
 
 
 @pytest.mark.parametrize("nvml_based", ["1", "0"])

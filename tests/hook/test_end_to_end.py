@@ -21,8 +21,9 @@ from tests.support.manager import Manager
 
 from .conftest import ROOT, STANDINS, up_to
 
-FRAMEWORKS = ["torch", "tensorflow", "jax", "mxnet", "caffe", "paddle", "cupy"]
 RICH = ["torch", "tensorflow", "jax"]
+GATED = [*RICH, "numba.cuda", "pycuda.driver"]
+FRAMEWORKS = [*GATED, "mxnet", "caffe", "paddle", "cupy"]
 SHIM = pytest.mark.parametrize("shim", [True, False], ids=["shim", "no shim"])
 GIB = 1 << 30
 
@@ -121,7 +122,7 @@ def test_a_frameworks_first_use_gets_the_quotas_gpus_and_loading_it_none(
     assert program.stdout is not None
     assert program.stdin is not None
     assert program.stdout.readline() == "loaded\n"
-    seen_by_us = shim or framework in RICH  # else only the import can be seen
+    seen_by_us = shim or framework in GATED  # else only the import can be seen
     assert len(tasks(node, alice)) == (0 if seen_by_us else 1)
     program.stdin.write("\n")
     program.stdin.flush()
@@ -177,7 +178,7 @@ def test_ctrl_c_ends_a_wait_and_a_later_use_gets_the_gpus(
 
 
 def test_ctrl_c_in_the_drivers_own_wait_is_raised_behind_it(node: Manager, start: Start, alice: str, bob: str) -> None:
-    """CuPy has no gate: cuInit waits, through Python. The runtime remembers the failed cuInit, the driver was not asked."""
+    """CuPy's compiled code has no gate: cuInit waits, through Python. The runtime remembers the failed cuInit, the driver was not asked."""
     node.quota(alice, 2)
     node.quota(bob, 4)
     holding = holder(start, bob, 4)
@@ -187,7 +188,7 @@ def test_ctrl_c_in_the_drivers_own_wait_is_raised_behind_it(node: Manager, start
         import cuda_driver, cupy, json, time
         try:
             try:
-                cupy.first_use()
+                cupy.compiled_first_use()
             except cuda_driver.DriverError:
                 time.sleep(60)
         except KeyboardInterrupt:
@@ -460,3 +461,54 @@ sys.stdin.read()
     assert len(task["gpus"]) == 2
     assert len(task["pids"]) == 2
     program.communicate(timeout=60)
+
+
+def test_numba_itself_waits_outside_the_driver_and_its_first_use_is_seen_in_os_environ(
+    node: Manager, start: Start, alice: str, bob: str
+) -> None:
+    """Numba would remember the failed cuInit of a wait that was cancelled."""
+    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+    node.quota(alice, 2)
+    node.quota(bob, 4)
+    holding = holder(start, bob, 4)
+    program = start(
+        alice,
+        """
+        import json, os, sys
+        from numba import cuda
+        asked = cuda.cudadrv.driver.driver.is_initialized
+        try:
+            cuda.current_context()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            sys.stdin.readline()
+            gpus = len(cuda.gpus)
+            print(json.dumps([asked, gpus, os.environ["CUDA_VISIBLE_DEVICES"].count("GPU-"), len(os.environ["NODEMGR_TASK"])]))
+        """,
+        real=True,
+    )
+    assert program.stderr is not None
+    assert program.stdout is not None
+    list(up_to(program.stderr, "nodemgr: "))
+    program.send_signal(signal.SIGINT)
+    assert program.stdout.readline() == "interrupted\n"
+    holding.communicate(timeout=60)
+    stdout, errors = program.communicate("\n", timeout=60)
+    assert json.loads(stdout) == [False, 2, 2, 32], errors
+
+
+def test_cuda_bindings_too_shows_its_grant_in_os_environ(node: Manager, start: Start, alice: str) -> None:
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    node.quota(alice, 2)
+    program = start(
+        alice,
+        """
+        import json, os
+        from cuda.bindings import driver
+        before = os.environ.get("CUDA_VISIBLE_DEVICES")
+        result = int(driver.cuInit(0)[0])
+        print(json.dumps([before, result, os.environ["CUDA_VISIBLE_DEVICES"].count("GPU-")]))
+        """,
+        real=True,
+    )
+    assert ended(program)[0] == [None, 0, 2]

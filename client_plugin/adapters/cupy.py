@@ -1,0 +1,39 @@
+"""CuPy: whatever makes a first array, or a stream of random numbers, acquires before CUDA's runtime is called, which would remember a
+cuInit that failed because the wait was cancelled.
+
+Knows: cupy's creating functions, its random state, its questions. Must not know: how a lease is got.
+CuPy's compiled code reaches the runtime from many places, so these gates are not all ways in: what comes by another one waits in the shim's
+cuInit; without the shim, therefore, the import acquires.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType, ModuleType
+from typing import Any
+
+from .. import lease
+from . import gate, member, question
+
+DEFAULTS: dict[str, str] = {}
+FIRST_USE_UNSEEN = True
+CREATION = "cupy._creation."
+GATES = (
+    ("random._generator", "get_random_state"),
+    ("cuda.runtime", "getDevice"),
+    ("cuda.runtime", "setDevice"),
+    ("cuda.runtime", "memGetInfo"),
+    ("cuda.runtime", "getDeviceProperties"),
+)
+
+
+def adapt(cupy: ModuleType) -> None:
+    def first_use(*_args: Any, **_kwargs: Any) -> bool:
+        return not lease.acquired()
+
+    for name, value in list(vars(cupy).items()):
+        if isinstance(value, FunctionType) and value.__module__.startswith(CREATION):
+            gate(cupy, name, first_use)
+    for path, name in GATES:
+        gate(member(cupy, path), name, first_use)
+    question(member(cupy, "cuda"), "is_available", lambda gpus: gpus > 0, lambda: True)
+    question(member(cupy, "cuda.runtime"), "getDeviceCount", lambda gpus: gpus, lambda: True)

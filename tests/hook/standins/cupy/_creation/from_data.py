@@ -1,0 +1,6 @@
+import cuda_driver
+
+
+def array(values):
+    cuda_driver.initialise()
+    return values

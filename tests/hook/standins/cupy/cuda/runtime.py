@@ -1,0 +1,5 @@
+import cuda_driver
+
+
+def getDeviceCount():
+    return cuda_driver.device_count()

@@ -1,0 +1,1 @@
+"""As Numba: much more than its CUDA target."""

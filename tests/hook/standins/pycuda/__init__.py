@@ -1,0 +1,1 @@
+"""As PyCUDA: the package itself has nothing to do with the driver."""

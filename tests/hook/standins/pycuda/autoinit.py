@@ -1,0 +1,3 @@
+import pycuda.driver as cuda
+
+cuda.init()
