@@ -115,8 +115,28 @@ static int fuzz(const char *packet, size_t size, int direction, uint64_t seed, u
     return 0;
 }
 
+/* Many packets: for each a byte (1: up), its size in two bytes, itself. */
+static int stream(void)
+{
+    unsigned char head[3];
+    while (fread(head, 1, sizeof head, stdin) == sizeof head) {
+        int direction = head[0] ? NM_UP : NM_DOWN;
+        size_t size = head[1] | (size_t)head[2] << 8;
+        char *exact = malloc(size > 0 ? size : 1);
+        if (fread(exact, 1, size, stdin) != size)
+            return 2;
+        show(exact, size, direction);
+        if (size <= NM_PACKET_BYTES && check(exact, size, direction) != 0)
+            return 1;
+        free(exact);
+    }
+    return 0;
+}
+
 int main(int count, char **arguments)
 {
+    if (count == 2 && strcmp(arguments[1], "stream") == 0)
+        return stream();
     char packet[4096];
     size_t size = fread(packet, 1, sizeof packet, stdin);
     unsigned long long seed = 0;

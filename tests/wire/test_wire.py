@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import itertools
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,15 +17,16 @@ from hypothesis import strategies as st
 
 from nodemgr.edge import wire
 from nodemgr.edge.wire import Direction, WireError, decode, encode
-from tests.client_c.compiled import ENVIRONMENT, compile_c
+from tests.client_c.compiled import ENVIRONMENT
+from tests.wire import reference
+from tests.wire.fuzz import BATCH, compare, compile_codec, packets
 from tests.wire.make_golden import DIRECTORY, GOLDEN
 
 
 @pytest.fixture(scope="module")
 def codec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C end, with the address and undefined-behaviour sanitizers."""
-    sources = ["wire.c", "mac.c", "prim.c", Path(__file__).with_name("codec.c")]
-    return compile_c(tmp_path_factory.mktemp("codec") / "codec", sources, sanitizer="address")
+    return compile_codec(tmp_path_factory.mktemp("codec"))
 
 
 def run(codec: Path, packet: bytes, *arguments: object) -> bytes:
@@ -181,6 +184,29 @@ def test_mutated_packets_in_c(codec: Path, name: str) -> None:
     direction, packet, _, _ = GOLDEN[name]
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big") | 1
     run(codec, packet, direction, seed, 4000)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_second_decoder_says_the_same_of_any_packet(codec: Path, seed: int) -> None:
+    """Longer: `python -m tests.wire.fuzz`."""
+    compare(codec, list(itertools.islice(packets(random.Random(seed)), 8 * BATCH)))
+
+
+def test_python_hands_out_what_the_second_decoder_found() -> None:
+    for direction, packet in itertools.islice(packets(random.Random(9)), 3 * BATCH):
+        try:
+            verb, fields = reference.decode(packet, direction)
+        except reference.Refused as refused:
+            with pytest.raises(WireError, match=re.escape(str(refused))):
+                decode(packet, Direction[direction])
+            continue
+        message = decode(packet, Direction[direction])
+        assert message.verb == verb
+        for key, value in fields.items():
+            found = message.fields[key]
+            assert int(value) == found if isinstance(found, int) else True
+            assert value.decode("utf-8", "replace") == found if isinstance(found, str) else True
+            assert tuple(value.decode().split(",")) == tuple(map(str, found)) if isinstance(found, tuple) and key == "visible" else True
 
 
 # -- MAC --
