@@ -239,6 +239,7 @@ typedef struct {
     nm_context *primary[NM_SIM_DEVICES];
     nm_pool *default_pool[NM_SIM_DEVICES];
     nm_pool *current_pool[NM_SIM_DEVICES];
+    nm_pool *managed_pool[NM_SIM_DEVICES];
     nm_graph_memory graph_memory[NM_SIM_DEVICES];
     uint64_t kept_bytes;
     uint32_t serial;

@@ -339,19 +339,31 @@ NM_CU cuDeviceSetMemPool(nm_cu_device ordinal, nm_cu_memory_pool handle) {
     return set_pool(nm_device_index(ordinal), handle);
 }
 
-/* The same by location (CUDA 13): the simulator has pools of devices only. */
+/* The same by location (CUDA 13): the simulator has pools of devices only. Those of managed memory are others, and have no name in
+ * the older calls. */
 static bool is_device_location(const nm_cu_mem_location *location, int type) {
     return location && location->type == NM_CU_MEM_LOCATION_TYPE_DEVICE && type == NM_CU_MEM_ALLOCATION_TYPE_PINNED;
 }
-NM_CU cuMemGetDefaultMemPool(nm_cu_memory_pool *out, nm_cu_mem_location *location, int type) {
+static bool is_managed_location(const nm_cu_mem_location *location, int type) {
+    return location && location->type == NM_CU_MEM_LOCATION_TYPE_DEVICE && type == NM_CU_MEM_ALLOCATION_TYPE_MANAGED;
+}
+static nm_pool *managed_pool(int device) {
+    nm_pool **slot = &nm_the_driver.managed_pool[device];
+    if (!*slot) *slot = new_pool(device);
+    if (*slot) (*slot)->is_default = true;
+    return *slot;
+}
+static nm_cu_result get_pool_at(nm_cu_memory_pool *out, const nm_cu_mem_location *location, int type, nm_pool *(*which)(int)) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    if (is_managed_location(location, type)) return get_pool(out, nm_device_index(location->id), managed_pool);
     if (!is_device_location(location, type)) return NM_CUDA_ERROR_NOT_SUPPORTED;
-    return get_pool(out, nm_device_index(location->id), nm_default_pool);
+    return get_pool(out, nm_device_index(location->id), which);
+}
+NM_CU cuMemGetDefaultMemPool(nm_cu_memory_pool *out, nm_cu_mem_location *location, int type) {
+    return get_pool_at(out, location, type, nm_default_pool);
 }
 NM_CU cuMemGetMemPool(nm_cu_memory_pool *out, nm_cu_mem_location *location, int type) {
-    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    if (!is_device_location(location, type)) return NM_CUDA_ERROR_NOT_SUPPORTED;
-    return get_pool(out, nm_device_index(location->id), current_pool);
+    return get_pool_at(out, location, type, current_pool);
 }
 NM_CU cuMemSetMemPool(nm_cu_mem_location *location, int type, nm_cu_memory_pool handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;

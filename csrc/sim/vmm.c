@@ -288,24 +288,35 @@ NM_CU cuMemExportToShareableHandle(void *out, nm_cu_mem_handle handle, int type,
     return NM_CUDA_SUCCESS;
 }
 
+/* What this process exported itself, and still has: it comes back under its own handle. */
+static nm_physical *own_memory(const nm_ticket *ticket) {
+    return (int)ticket->slot == nm_the_driver.node.slot ? physical_of(ticket->address) : NULL;
+}
+
+static nm_physical *imported(const nm_ticket *ticket) {
+    nm_physical *physical = nm_object_new(NM_PHYSICAL, NULL);
+    if (!physical) return NULL;
+    physical->device = ticket->device;
+    physical->bytes = ticket->bytes;
+    physical->handles = 1;
+    physical->prop = (nm_cu_mem_allocation_prop){
+        .type = NM_CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requested_handle_types = NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, nm_ordinal(ticket->device)},
+    };
+    return physical;
+}
+
 NM_CU cuMemImportFromShareableHandle(nm_cu_mem_handle *out, void *handle, int type) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!out || type != NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_ticket ticket;
     if (!nm_ticket_import(&ticket, NM_TICKET_PHYSICAL, (int)(intptr_t)handle)) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    nm_physical *physical = nm_object_new(NM_PHYSICAL, NULL);
-    if (physical) {
-        physical->device = ticket.device;
-        physical->bytes = ticket.bytes;
-        physical->handles = 1;
-        physical->prop = (nm_cu_mem_allocation_prop){
-            .type = NM_CU_MEM_ALLOCATION_TYPE_PINNED,
-            .requested_handle_types = type,
-            .location = {NM_CU_MEM_LOCATION_TYPE_DEVICE, nm_ordinal(ticket.device)},
-        };
-        *out = (uintptr_t)physical;
-    }
+    nm_physical *physical = own_memory(&ticket);
+    if (physical) physical->handles++;
+    if (!physical) physical = imported(&ticket);
+    if (physical) *out = (uintptr_t)physical;
     NM_UNLOCK();
     return physical ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -15,7 +15,7 @@ import pytest
 from tests.shim.world import GIB, MIB, OUT_OF_MEMORY, ROUTES, Probe, World, hooks
 
 DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
-PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
+PINNED, MANAGED = 1, 2  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOCATION_TYPE_MANAGED
 GRANULE = 2 * MIB
 
 
@@ -183,8 +183,9 @@ def imported_once_charged(probe: Probe, env: World) -> None:
     assert probe.call("cuMemExportToShareableHandle", fd, handle, 1, 0) == 0
     assert probe.cuMemImportFromShareableHandle(again, probe.u32(fd), 1) == 0
     env.agree(GRANULE)
-    assert probe.cuMemRelease(probe.u64(again)) == 0
     assert probe.cuMemRelease(handle) == 0
+    env.agree(GRANULE)  # it lives on under what came back
+    assert probe.cuMemRelease(probe.u64(again)) == 0
     env.agree(0)
 
 
@@ -408,10 +409,12 @@ def a_pool_outlived_by_its_blocks(probe: Probe, env: World) -> None:
 
 
 def from_a_pool_that_was_asked_for(probe: Probe, env: World, name: str) -> None:
+    """That of managed memory is known by no other call."""
     pool, address = probe.alloc(8), probe.alloc(8)
-    assert probe.call(name, pool, probe.alloc(content=location_of(0)), PINNED) == 0
-    assert probe.cuMemAllocFromPoolAsync(address, GRANULE, probe.u64(pool), 0) == 0
-    env.agree(GRANULE)
+    for total, kind in enumerate((PINNED, MANAGED), 1):
+        assert probe.call(name, pool, probe.alloc(content=location_of(0)), kind) == 0
+        assert probe.cuMemAllocFromPoolAsync(address, GRANULE, probe.u64(pool), 0) == 0
+        env.agree(total * GRANULE)
 
 
 @scenario("cuMemGetDefaultMemPool")
@@ -791,9 +794,10 @@ def primary_reset_of_old(probe: Probe, env: World) -> None:
 @scenario("cuMemGetInfo_v2")
 def memory_info(probe: Probe, env: World) -> None:
     free, total = probe.alloc(8), probe.alloc(8)
+    env.manager.set_limit(6 * GIB)  # more than 32 bits say
     assert probe.cuMemAlloc_v2(probe.alloc(8), 100 * MIB) == 0
     assert probe.cuMemGetInfo_v2(free, total) == 0
-    assert (probe.u64(free), probe.u64(total)) == (GIB - 100 * MIB, GIB)
+    assert (probe.u64(free), probe.u64(total)) == (6 * GIB - 100 * MIB, 6 * GIB)
     assert probe.cuMemGetInfo_v2(0, total) == 0
     assert probe.cuMemGetInfo_v2(free, 0) == 0
 
@@ -822,11 +826,19 @@ def total_of_old(probe: Probe, env: World) -> None:
 # -- all of them --
 
 
+def each_abi_has_its_own_hook(probe: Probe, row: str) -> None:
+    """No stream kind and no version is served by another's."""
+    of_base = [hook.name for hook in hooks().values() if hook.base == hooks()[row].base]
+    assert len({probe.resolve(name) for name in of_base}) == len(of_base)
+
+
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_by_route(name: str, route: str, env: World) -> None:
     with env.probe(route, started=SCENARIOS[name].started) as probe:
         SCENARIOS[name].run(probe, env)
+        for row in SCENARIOS[name].rows:
+            each_abi_has_its_own_hook(probe, row)
         ended = probe.end()
     assert (ended.returncode, ended.stderr) == (0, "")
 

@@ -23,7 +23,7 @@ from tests.shim.manager_stub import ManagerStub
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
-LIBRARY = ROOT / "client_plugin" / "_lib" / "libnodemgr.so"
+LIBRARY = Path(os.environ.get("NODEMGR_TEST_SHIM") or ROOT / "client_plugin" / "_lib" / "libnodemgr.so")  # mutate_rows.py: another
 MIB = 1 << 20
 GIB = 1 << 30
 OUT_OF_MEMORY, NO_DEVICE, INVALID_VALUE, NOT_INITIALIZED = 2, 100, 1, 3
