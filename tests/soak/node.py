@@ -90,6 +90,8 @@ class Load:
     seed: int
     tally: Tally = field(default_factory=Tally)
     racers: list[subprocess.Popen[str]] = field(default_factory=list)
+    parents: set[int] = field(default_factory=set)
+    """PIDs of those that have children."""
 
     def __post_init__(self) -> None:
         self.manager.quota(ENV, 1, memory_bytes=self.limit_bytes)
@@ -102,15 +104,17 @@ class Load:
         arguments = [str(self.threads), "0", str(self.seed), *(["children"] if children else [])]
         racer = self.manager.spawn(ENV, ["nice", "-n", "10", str(compiled("racers.c")), *arguments])  # the manager gets on beside them
         self.racers.append(racer)
+        self.parents |= {racer.pid} if children else set()
         return racer
 
-    def kill(self, racer: subprocess.Popen[str]) -> None:
-        """As by the OOM killer, and no fault of its own until then."""
+    def replace(self, racer: subprocess.Popen[str]) -> None:
+        """kill -9; it had no fault of its own until then. Another takes its place."""
         racer.kill()
         _, stderr = racer.communicate()
         self._no_complaint(stderr)
         self.racers.remove(racer)
         self.tally.kills += 1
+        self.start(children=racer.pid in self.parents)
 
     def are_at_work(self) -> bool:
         """Each of them has a context."""

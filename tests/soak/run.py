@@ -43,10 +43,7 @@ def nothing(load: Load, size: Size, chance: random.Random) -> None:
 
 
 def kill(load: Load, size: Size, chance: random.Random) -> None:
-    """One dies at any instruction, another takes its place."""
-    victim = chance.choice(load.racers)
-    load.kill(victim)
-    load.start()
+    load.replace(chance.choice(load.racers))
 
 
 def requota(load: Load, size: Size, chance: random.Random) -> None:

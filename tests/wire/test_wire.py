@@ -18,15 +18,14 @@ from hypothesis import strategies as st
 from nodemgr.edge import wire
 from nodemgr.edge.wire import Direction, WireError, decode, encode
 from tests.client_c.compiled import ENVIRONMENT
-from tests.wire import reference
-from tests.wire.fuzz import BATCH, compare, compile_codec, packets
+from tests.wire import fuzz, reference
 from tests.wire.make_golden import DIRECTORY, GOLDEN
 
 
 @pytest.fixture(scope="module")
 def codec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C end, with the address and undefined-behaviour sanitizers."""
-    return compile_codec(tmp_path_factory.mktemp("codec"))
+    return fuzz.compile_codec(tmp_path_factory.mktemp("codec"))
 
 
 def run(codec: Path, packet: bytes, *arguments: object) -> bytes:
@@ -189,11 +188,11 @@ def test_mutated_packets_in_c(codec: Path, name: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_second_decoder_says_the_same_of_any_packet(codec: Path, seed: int) -> None:
     """Longer: `python -m tests.wire.fuzz`."""
-    compare(codec, list(itertools.islice(packets(random.Random(seed)), 8 * BATCH)))
+    fuzz.compare(codec, list(itertools.islice(fuzz.packets(random.Random(seed)), 8 * fuzz.BATCH)))
 
 
 def test_python_hands_out_what_the_second_decoder_found() -> None:
-    for direction, packet in itertools.islice(packets(random.Random(9)), 3 * BATCH):
+    for direction, packet in itertools.islice(fuzz.packets(random.Random(9)), 3 * fuzz.BATCH):
         try:
             verb, fields = reference.decode(packet, direction)
         except reference.Refused as refused:
