@@ -58,13 +58,13 @@ class Belonging:
         return named.name if self._may_enter(named.name, user) else None
 
     def _by_container(self, pid: int) -> str | None:
-        own, its = _mount_namespace("self"), _mount_namespace(pid)
+        own, its = mount_namespace("self"), mount_namespace(pid)
         if its is None or own is None or its == own:
             return None
         known = dict(self._known())
         self._namespace_of = {key: inode for key, inode in self._namespace_of.items() if key in known}
         for key in known.keys() - self._namespace_of.keys():
-            self._namespace_of[key] = _mount_namespace(pid_of(key) or 0)
+            self._namespace_of[key] = mount_namespace(pid_of(key) or 0)
         envs = {known[key] for key, inode in self._namespace_of.items() if inode == its}
         return envs.pop() if len(envs) == 1 else None
 
@@ -79,7 +79,8 @@ def _env_dir_at_start(pid: int) -> Path | None:
     return None if said is None else Path(os.fsdecode(said[len(ENV_DIR_VARIABLE) :]))
 
 
-def _mount_namespace(pid: int | str) -> int | None:
+def mount_namespace(pid: int | str) -> int | None:
+    """Of a process, or of "self"; None where that cannot be seen."""
     try:
         return os.stat(f"/proc/{pid}/ns/mnt").st_ino
     except OSError:

@@ -21,6 +21,8 @@ from nodemgr.edge import log, requests
 from nodemgr.edge.auditor import Auditor
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import Clock
+from nodemgr.edge.context_size import ContextSizes
+from nodemgr.edge.driver_limits import DriverLimits
 from nodemgr.edge.envs import Envs
 from nodemgr.edge.gpus import GpuWatcher, Reading
 from nodemgr.edge.journal import Journal
@@ -59,6 +61,9 @@ class Daemon:
         self.processes = ProcessTable(loop, self._process_ended)
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
         self.auditor: Auditor
+        self.context_sizes: ContextSizes
+        self.driver_limits: DriverLimits
+        self._limits_settle = False
         self.last_beat_ns: dict[ProcessKey, int] = {}
         self.counters: Counter[str] = Counter()
         self.gpus: GpuWatcher
@@ -278,6 +283,7 @@ class Daemon:
     def _watch(self, effect: effects.Watch) -> None:
         self.last_beat_ns[effect.process] = self.clock.monotonic_ns()
         if effect.pid is not None:
+            self._settle_driver_limits()
             self._key_of_pid[effect.pid] = effect.process
             if not self.processes.watch(effect.process):
                 self.loop.call_soon(self._process_ended, effect.process)
@@ -297,6 +303,7 @@ class Daemon:
         pid = pid_of(effect.process)
         if pid is not None and self._key_of_pid.get(pid) == effect.process:
             del self._key_of_pid[pid]
+            self._settle_driver_limits()
 
     def _process_ended(self, key: ProcessKey) -> None:
         """Who held a GPU may have left memory on it: the driver is asked before others are promised that memory."""
@@ -370,6 +377,7 @@ class Daemon:
             self.submit(events.ReleaseTask(task_id, by, self.clock.wall_ns()))
 
     def _set_limit(self, effect: effects.SetLimit) -> None:
+        self._settle_driver_limits()
         self.ledgers.set_limit(effect.env, Row(effect.row, effect.uuid, effect.total_bytes, effect.limit_bytes))
 
     def _set_slot(self, effect: effects.SetSlot) -> None:
@@ -408,6 +416,8 @@ class Daemon:
         audited = self.auditor.look(reading, self.clock.wall_ns())
         if audit.is_news(self.state, audited):
             self.submit(audited)
+        if self.context_sizes.look(self.auditor.figures, self.state.gpus):
+            self.envs.refresh_all()
 
     def key_of_pid(self, pid: int) -> ProcessKey | None:
         """The process of this PID that holds, waits, or left a lease and lives on."""
@@ -451,6 +461,16 @@ class Daemon:
         is_reused = ticks is not None and key.startswith("unix:") and key != f"unix:{pid}:{ticks}"
         driver_bytes = 0 if is_reused else reading.processes[uuid].get(pid, 0)
         return max(word_bytes, driver_bytes)
+
+    def _settle_driver_limits(self) -> None:
+        """Soon, once for all that this step changes, and after those who wait for its answer."""
+        if not self._limits_settle:
+            self._limits_settle = True
+            self.loop.call_soon(self.settle_driver_limits)
+
+    def settle_driver_limits(self) -> None:
+        self._limits_settle = False
+        self.driver_limits.settle()
 
     # -- time --
 

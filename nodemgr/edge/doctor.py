@@ -31,6 +31,8 @@ class Surroundings:
     descriptors_used: int
     violations: Sequence[str] = ()
     """What the audit found, a line each."""
+    driver_limits: str = ""
+    """What the driver does by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,17 @@ def _audit(around: Surroundings) -> tuple[bool, str]:
     return not found, "; ".join(found) or "the driver shows no memory beyond what was granted"
 
 
+def _driver_limits(around: Surroundings) -> tuple[bool, str]:
+    return True, around.driver_limits
+
+
 CHECKS = (
     Check("store", _store, "make room or repair the disk under --state-dir; running tasks go on meanwhile"),
     Check("free-space", _free_space, "make room on the disk of --state-dir before grants are refused"),
     Check("nvml", _nvml, "see nvidia-smi and dmesg; reload the NVIDIA driver or restart the node"),
     Check("gpus", _gpus, "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out"),
     Check("descriptors", _descriptors, "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve"),
+    Check("driver limits", _driver_limits, "nothing to do: the ledger holds in any case"),
     Check("audit", _audit, "ask whoever runs it to stop; nodemgr quota set --enforce says what is done about it"),
 )
 

@@ -44,6 +44,7 @@ class Envs:
         udp: UdpServer | None,
         udp_address: Callable[[], str],
         library_directory: Path | None,
+        context_bytes: Callable[[], int],
     ) -> None:
         """`library_directory`: the simulated driver's, which clients are to find first; None on a real node."""
         self._state = state
@@ -52,6 +53,7 @@ class Envs:
         self._udp = udp
         self._udp_address = udp_address
         self._library_directory = library_directory
+        self._context_bytes = context_bytes
         self._access: dict[str, _Access] = {}
         self.faults: dict[str, str] = {}
         """Envs whose clients cannot find them as they are now, and why."""
@@ -109,6 +111,7 @@ class Envs:
             "node_gpus": node_gpus,
             "beat_ms": self._state.config.beat_ms,
             "timeout_ms": self._state.config.timeout_ms,
+            "context_bytes": self._context_bytes(),
             "memory_per_gpu": quota.memory_per_gpu_bytes,
             "library_path": None if self._library_directory is None else str(self._library_directory),
         }

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -22,6 +24,7 @@ from nodemgr.core.model import Gpu, Uuid
 from nodemgr.edge.clock import Clock
 
 NVML_LIBRARY = "libnvidia-ml.so.1"
+SET_LIMITS = "nvmlDeviceSetMemoryLimits_v1"
 MAX_GPUS = 16
 """Rows of a ledger."""
 LOOK_TIMEOUT_S = 1.0
@@ -52,7 +55,16 @@ class Reading:
 class GpuSource(Protocol):
     """What the watcher reads: NVML, or a test's list."""
 
+    @property
+    def can_limit(self) -> bool:
+        """Does the driver keep limits on the memory of cgroups?"""
+        ...
+
     def read(self, now_ns: int) -> Reading: ...
+
+    def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None) -> str | None:
+        """Sets the limit of a cgroup's processes together, or lifts it; one line where that is not to be had."""
+        ...
 
     def close(self) -> None: ...
 
@@ -160,6 +172,25 @@ class Nvml:
             self._known[device.uuid] = gpu
         return replace(gpu, healthy=healthy and index < MAX_GPUS)
 
+    @property
+    def can_limit(self) -> bool:
+        try:
+            return bool(self._nvml._nvmlGetFunctionPointer(SET_LIMITS))
+        except (self._nvml.NVMLError, AttributeError):  # the driver, or nvidia-ml-py, is older
+            return False
+
+    def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None) -> str | None:
+        nvml = self._nvml
+        device = self._measured.get(uuid)
+        if device is None:
+            return f"{uuid} is not there"
+        hard_bytes = nvml.NVML_DEVICE_MEMORY_LIMIT_MAX if limit_bytes is None else limit_bytes
+        try:
+            nvml.nvmlDeviceSetMemoryLimits_v1(device.handle, nvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(cgroup), 0, hard_bytes))
+        except nvml.NVMLError as error:
+            return f"{cgroup} on {uuid}: {error}"
+        return None
+
     def _begin_anew(self) -> None:
         """After a reset of the driver the old session answers nothing any more."""
         with contextlib.suppress(self._nvml.NVMLError):
@@ -173,6 +204,8 @@ class Nvml:
 
 
 Look = Callable[[Reading], None]
+Order = Callable[[], Callable[[], None]]
+"""Done in the watcher's thread; what it returns is called in the loop."""
 
 
 class GpuWatcher:
@@ -190,6 +223,7 @@ class GpuWatcher:
         self._condition = threading.Condition()
         self._period_s: float | None = None
         self._looks: list[Look] = []
+        self._orders: list[Order] = []
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -219,6 +253,22 @@ class GpuWatcher:
             self._condition.notify()
         self._start()
 
+    @property
+    def can_limit(self) -> bool:
+        return self._source.can_limit
+
+    def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None, then: Callable[[str | None], None]) -> None:
+        """As the source's, in the watcher's thread and in the order of the calls; `then` is called in the loop."""
+
+        def order() -> Callable[[], None]:
+            fault = self._source.limit(uuid, cgroup, limit_bytes)
+            return lambda: then(fault)
+
+        with self._condition:
+            self._orders.append(order)
+            self._condition.notify()
+        self._start()
+
     def stop(self) -> None:
         """Lets the thread end; does not wait for an NVML that hangs."""
         with self._condition:
@@ -235,18 +285,22 @@ class GpuWatcher:
     def _run(self) -> None:
         while True:
             with self._condition:
-                if not self._looks and not self._stopping:
+                if not self._looks and not self._orders and not self._stopping:
                     self._condition.wait(self._period_s)
                 if self._stopping:
                     return
-                if self._period_s is None and not self._looks:
-                    continue
                 looks, self._looks = self._looks, []
-            reading = self._source.read(self._clock.monotonic_ns())
-            try:
-                self._loop.call_soon_threadsafe(self._deliver, reading, looks)
-            except RuntimeError:  # the loop is closed
-                return
+                orders, self._orders = self._orders, []
+                reads = looks or (self._period_s is not None and not orders)
+            for order in orders:
+                self._tell(order())
+            if reads:
+                reading = self._source.read(self._clock.monotonic_ns())
+                self._tell(partial(self._deliver, reading, looks))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(what)
 
     def _deliver(self, reading: Reading, looks: list[Look]) -> None:
         self.last = reading

@@ -28,8 +28,10 @@ from nodemgr.edge.auditor import Auditor
 from nodemgr.edge.belonging import Belonging
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import Clock, RealClock
+from nodemgr.edge.context_size import ContextSizes
 from nodemgr.edge.control import Control
 from nodemgr.edge.daemon import LEDGER_META, Daemon
+from nodemgr.edge.driver_limits import DriverLimits
 from nodemgr.edge.envs import Envs
 from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
 from nodemgr.edge.journal import Journal
@@ -171,8 +173,12 @@ class Service:
         belonging = Belonging(
             settings.run_dir, daemon.env_of_known, daemon.known, lambda env, who: daemon.envs.is_entitled(env, who)
         )
+        sizes = daemon.context_sizes = ContextSizes(journal.remember, journal.meta())
+        sizes.settle(reading.gpus)
+        setter = self.gpus.limit if self.gpus.can_limit else None
+        daemon.driver_limits = DriverLimits(state, daemon.known, setter, journal.remember, journal.meta())
         daemon.auditor = Auditor(state, ledgers, daemon.key_of_pid, belonging.env_of)
-        daemon.envs = Envs(state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory)
+        daemon.envs = Envs(state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, lambda: sizes.told_bytes)
 
     def _resume(self, reading: Reading) -> None:
         """What an earlier manager left: its running tasks are found, its dead are buried."""
@@ -194,6 +200,7 @@ class Service:
         daemon.audit(reading)
         daemon.match()
         daemon.tick()
+        daemon.settle_driver_limits()
         journal.note("manager.started", pid=os.getpid(), tasks=len(daemon.state.tasks), waiting=len(daemon.state.requests))
 
     def _udp_address(self) -> str:

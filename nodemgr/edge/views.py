@@ -109,7 +109,8 @@ class Views:
         used = len(os.listdir("/proc/self/fd"))
         state = daemon.state
         found = [reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)]
-        around = doctor.Surroundings(self._store, daemon.journal.fault, daemon.gpus.last, daemon.clock.monotonic_ns(), used, found)
+        now_ns, limits = daemon.clock.monotonic_ns(), daemon.driver_limits.line
+        around = doctor.Surroundings(self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits)
         return doctor.examine(around)
 
     def env_checks(self, env: str) -> list[dict[str, Any]]:

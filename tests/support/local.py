@@ -32,6 +32,10 @@ class FakeGpus:
         self.processes: dict[str, dict[int, int]] = {gpu.uuid: {} for gpu in self.gpus}
         self.fault: str | None = None
         self.reads = 0
+        self.can_limit = False
+        self.limits: dict[tuple[str, str], int] = {}
+        self.refusal: str | None = None
+        """Why no limit can be set."""
         self.gate = threading.Event()
         """Cleared: NVML hangs."""
         self.gate.set()
@@ -42,6 +46,12 @@ class FakeGpus:
         processes = {uuid: dict(by_pid) for uuid, by_pid in self.processes.items()}
         used = {uuid: sum(by_pid.values()) for uuid, by_pid in processes.items()}
         return Reading(tuple(self.gpus), used, processes, now_ns, self.fault)
+
+    def limit(self, uuid: str, cgroup: str, limit_bytes: int | None) -> str | None:
+        if self.refusal is None:
+            self.limits.pop((uuid, cgroup), None)
+            self.limits |= {} if limit_bytes is None else {(uuid, cgroup): limit_bytes}
+        return self.refusal
 
     def set_healthy(self, index: int, healthy: bool) -> None:
         self.gpus[index] = replace(self.gpus[index], healthy=healthy)

@@ -1,0 +1,114 @@
+"""What a context takes, learned from figures that did not move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nodemgr.core.model import Gpu, Process, Transport
+from nodemgr.edge.auditor import Figure
+from nodemgr.edge.context_size import INITIAL_BYTES, ContextSizes
+from tests.support.clients import FakeClient
+from tests.support.local import FakeGpus, LocalManager
+
+MIB = 2**20
+GPUS = {"GPU-0": Gpu("GPU-0", 0, "H100", 80 << 30), "GPU-1": Gpu("GPU-1", 1, "H100", 80 << 30), "GPU-2": Gpu("GPU-2", 2, "T4", 16 << 30)}
+
+
+def figure(pid: int, driver_mib: int, word_mib: int, *, uuid: str = "GPU-0", settled: bool = True) -> Figure:
+    process = Process(f"unix:{pid}:1", "alice", "t1", Transport.UNIX, pid, "ann", pid, 1, "r")
+    return Figure(process, uuid, driver_mib * MIB, word_mib * MIB, settled)
+
+
+class World:
+    def __init__(self) -> None:
+        self.store: dict[str, str | None] = {}
+        self.sizes = self.again()
+
+    def again(self) -> ContextSizes:
+        self.sizes = ContextSizes(self.store.__setitem__, {key: text for key, text in self.store.items() if text is not None})
+        return self.sizes
+
+    def look(self, *figures: Figure) -> int | None:
+        """MiB that are told anew; None: nothing is."""
+        return self.sizes.told_bytes // MIB if self.sizes.look(list(figures), GPUS) else None
+
+
+def test_a_process_with_hardly_more_than_a_context_shows_what_that_takes() -> None:
+    world = World()
+    assert world.look(figure(1, 520, 84)) == 500
+    assert world.look(figure(1, 520, 84)) is None
+    assert world.store == {"context_bytes:H100": str(500 * MIB)}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [figure(1, 520, 84, settled=False), figure(1, 9_000, 8_000), figure(1, 20, 84), figure(1, 9_000, 64), figure(1, 500, 0)],
+    ids=["moves", "has much beside it", "less than was charged", "a bypass", "charged nothing"],
+)
+def test_odd_figures_teach_nothing(odd: Figure) -> None:
+    world = World()
+    assert world.look(odd) is None
+    assert world.store == {}
+
+
+def test_who_was_charged_by_an_earlier_estimate_is_not_measured_by_the_new_one() -> None:
+    world = World()
+    world.look(figure(1, 500, 64), figure(2, 5_000, 4_564))
+    assert world.look(figure(2, 700, 510)) is None
+    assert world.look(figure(3, 700, 500)) is None, "one of two is the lower median"
+    assert world.look(figure(4, 700, 500)) == 700
+
+
+def test_an_estimate_that_is_too_large_falls_also_where_the_shim_charged_less() -> None:
+    world = World()
+    world.look(figure(1, 900, 64))
+    world.look(figure(2, 400, 350))
+    assert world.sizes.told_bytes == 400 * MIB
+
+
+def test_the_smallest_of_several_models_is_told_and_a_restart_remembers() -> None:
+    world = World()
+    world.look(figure(1, 500, 64))
+    assert world.look(figure(2, 300, 500, uuid="GPU-2")) == 300
+    sizes = world.again()
+    assert sizes.told_bytes == INITIAL_BYTES
+    assert sizes.settle(GPUS.values())
+    assert sizes.told_bytes == 300 * MIB
+    sizes.settle([GPUS["GPU-1"]])
+    assert sizes.told_bytes == 500 * MIB
+
+
+def test_small_differences_are_not_told() -> None:
+    world = World()
+    world.look(figure(1, 500, 64))
+    for pid in range(2, 9):
+        assert world.look(figure(pid, 505, 500)) is None
+
+
+@pytest.mark.parametrize("text", ["", "-5", "many", "1e9"])
+def test_a_store_that_says_nonsense_says_nothing(text: str) -> None:
+    assert not ContextSizes(lambda key, value: None, {"context_bytes:H100": text}).settle(GPUS.values())
+
+
+def test_clients_are_told(make_client: Callable[..., FakeClient]) -> None:
+    with LocalManager(gpus=FakeGpus(1), beat_ms=20, timeout_ms=5_000) as manager:
+        manager.call("quota_set", env="alice", gpus=1)
+
+        def told() -> Any:
+            lines = (manager.env_dir("alice") / "client.conf").read_text().split()
+            return dict(line.split("=", 1) for line in lines)["context_bytes"]
+
+        assert told() == str(INITIAL_BYTES)
+        client = make_client(manager.env_dir("alice"))
+        grant = client.acquire(1)
+        where = {name: int(grant[name]) for name in ("slot", "generation")}
+        client.order("charge", row=0, **where, size=INITIAL_BYTES)
+        manager.gpus.processes[grant["gpus"]][client.pid] = 480 * MIB
+        reads = manager.gpus.reads
+        while manager.gpus.reads < reads + 10 and told() == str(INITIAL_BYTES):
+            client.beat()
+            manager.do(lambda: None)
+        assert told() == str(480 * MIB)
