@@ -251,6 +251,17 @@ void nm_client_tell_lost(void)
 
 /* -- the end -- */
 
+/* Over UDP the last word is said a few times, since an exit cannot wait to hear that it was heard. If all are lost, silence tells. */
+static void say_release(void)
+{
+    enum { TIMES_OVER_UDP = 3 };
+    nm_want(NM_RELEASE, nm_fresh_rid());
+    for (int time = 0; time < (nm_session.channel.udp ? TIMES_OVER_UDP : 1); time++) {
+        nm_session.pending[NM_RELEASE].due_ns = 0;
+        nm_send_when_due(NM_RELEASE, nm_now_ns());
+    }
+}
+
 /* A normal exit says so, without waiting for anything. On the UNIX socket a process that still has memory says nothing: its memory
  * is gone when the kernel tells the manager of its death, and not before. */
 __attribute__((destructor)) static void say_goodbye(void)
@@ -260,8 +271,7 @@ __attribute__((destructor)) static void say_goodbye(void)
         return;
     bool open = nm_session.channel.fd >= 0, held = nm_session.state == NODEMGR_HELD && lease != NULL;
     if (open && held && (nm_session.channel.udp || !nm_holds_memory(lease))) {
-        nm_want(NM_RELEASE, nm_fresh_rid());
-        nm_send_when_due(NM_RELEASE, nm_now_ns());
+        say_release();
         nm_session.state = NODEMGR_NONE; /* the last word: no beat comes after it */
     } else if (open && nm_underway()) {
         nm_want(NM_CANCEL, nm_session.pending[NM_ACQUIRE].rid);

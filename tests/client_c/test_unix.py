@@ -87,6 +87,13 @@ def test_bad_variables_are_told_of_and_not_heeded(manager: Manager, spawn: Spawn
     assert [child.line().split()[1] for _ in range(3)] == ["NODEMGR_GPUS", "NODEMGR_MEMORY", "NODEMGR_WAIT"]
 
 
+def test_numbers_that_cannot_be_meant_are_told_of_and_not_heeded(manager: Manager, spawn: Spawn) -> None:
+    child = spawn(NODEMGR_GPUS="9" * 30, NODEMGR_MEMORY=str(1 << 48), NODEMGR_WAIT="9" * 18)
+    _, request = asked(child, manager)
+    assert not {"gpus", "memory", "wait_ms"} & set(request.fields)
+    assert [child.line().split()[1] for _ in range(3)] == ["NODEMGR_GPUS", "NODEMGR_MEMORY", "NODEMGR_WAIT"]
+
+
 def test_no_wish_no_number(manager: Manager, spawn: Spawn) -> None:
     _, request = asked(spawn(), manager)
     assert set(request.fields) == {"rid", "task", "command"}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -138,6 +141,21 @@ def test_who_will_not_wait_is_refused_at_once(node: Manager) -> None:
     assert node.status()["queue"] == []
 
 
+def test_run_that_will_not_wait_says_who_holds_what_and_runs_the_command(node: Manager) -> None:
+    """`run` gives the command's own exit code: what it does without a GPU is its affair."""
+    for env in ("alice", "bob"):
+        said(node.hold(env))
+    source = "import ctypes, sys; sys.exit(40 + (ctypes.CDLL('libcuda.so.1').cuInit(0) == 100))"
+    command = [sys.executable, "-m", "nodemgr", "run", "--env", "carol", "--wait", "0", "--", sys.executable, "-S", "-c", source]
+    environ = {**os.environ, "NODEMGR_RUN_DIR": str(node.run_dir)}
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 41, ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("nodemgr: ")
+    assert "alice" in line or "bob" in line
+    assert node.status()["queue"] == []
+
+
 def test_a_waiter_that_dies_leaves_the_queue(node: Manager) -> None:
     events = node.events(since=None)
     for env in ("alice", "bob"):
@@ -173,6 +191,23 @@ def test_a_stopped_task_is_stalled_keeps_its_memory_and_comes_back(make_manager:
     events.expect("task.resumed")
     code, stderr = finish(program)
     assert (code, stderr) == (0, "")
+
+
+def test_a_stopped_task_is_ended_after_the_grace_where_the_policy_says_so(make_manager: Make, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('stalled = "kill"\nstalled_grace_ms = 100\n')
+    node = make_manager(
+        simulate="1x8GiB", options=["--config", str(config)], environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "300"}
+    )
+    node.quota("alice", 1)
+    events = node.events()
+    program = node.hold("alice", "-b", str(GIB))
+    said(program)
+    os.kill(program.pid, signal.SIGSTOP)
+    events.expect("task.stalled")
+    assert program.wait(20) == -signal.SIGKILL
+    assert events.expect("task.ended")["env"] == "alice"
+    program.communicate()
 
 
 STOPPED = """

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,6 +35,7 @@ class LossyNetwork:
         self._late: list[tuple[socket.socket, bytes, tuple[str, int]]] = []
         self._closing = threading.Event()
         self.lost = self.repeated = self.reordered = 0
+        self.seen: list[bytes] = []  # what clients sent, as it was
         self._threads = [threading.Thread(target=self._upwards, daemon=True)]
         self._threads[0].start()
 
@@ -50,6 +52,7 @@ class LossyNetwork:
                 packet, client = self._front.recvfrom(2_000)
             except TimeoutError:
                 continue
+            self.seen.append(packet)
             if client not in self._backs:
                 self._backs[client] = self._socket()
                 self._threads.append(threading.Thread(target=self._downwards, args=(client,), daemon=True))
@@ -139,6 +142,33 @@ def test_a_lease_over_a_bad_network_and_its_end(node: Manager, network: LossyNet
     assert finish(program)[0] == 0
     events.expect("task.ended", task=task["id"])  # its RELEASE may be lost as well: then it falls silent
     assert node.status()["tasks"] == []
+
+
+def test_a_whole_life_played_again_changes_nothing(node: Manager, network: LossyNetwork) -> None:
+    """Who has listened repeats all of it, from another place: no lease is asked for, none ended, and each packet is counted."""
+    events = node.events(since=None)
+    program = Remote(node, "alice", network).hold("-b", str(GIB))
+    said(program)
+    heard = list(network.seen)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        host, port = node.status()["manager"]["udp"].rsplit(":", 1)
+        for packet in heard:
+            stranger.sendto(packet, (host, int(port)))
+        await_counted(node, "packets_replayed", sum(b" HELLO" not in packet.split(b"\n")[0] for packet in heard))
+        (task,) = node.status()["tasks"]
+        assert finish(program) == (0, "")
+        events.expect("task.ended", task=task["id"])
+        for packet in network.seen:
+            stranger.sendto(packet, (host, int(port)))
+        await_counted(node, "packets_replayed", len(heard))
+    assert node.status()["tasks"] == []
+    assert node.status()["queue"] == []
+
+
+def await_counted(node: Manager, counter: str, least: int) -> None:
+    deadline = time.monotonic() + 20
+    while node.status()["counters"][counter] < least:
+        assert time.monotonic() < deadline, node.status()["counters"]
 
 
 def test_its_share_is_a_fixed_cap(node: Manager) -> None:

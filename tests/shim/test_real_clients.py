@@ -76,3 +76,70 @@ def test_a_monitor_without_a_lease_sees_what_the_env_may_have(make_world: Callab
     (device,) = seen_by(env, sys.executable, "-I", PROGRAMS / "monitor.py")["devices"]
     assert (device["total_bytes"], device["used_bytes"], device["free_bytes"]) == (2 * GIB, 0, 2 * GIB)
     assert set(env.manager.verbs()) == {"ASK"}, "it asked what is held, and for nothing"
+
+
+@pytest.fixture
+def leased(make_world: Callable[..., World]) -> World:
+    """Three GPUs, of which a task gets the last two."""
+    env = make_world(devices=3)
+    env.manager.granted = env.uuids[1:]
+    for row in range(3):
+        env.manager.set_limit(GIB if row else 0, row)
+    env.manager.write_conf()
+    return env
+
+
+AGREE = """
+import ctypes, json, os, pynvml, torch
+before = torch.cuda._device_count_nvml()
+cuda = ctypes.CDLL("libcuda.so.1")
+count = ctypes.c_int()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+uuids = []
+for index in range(count.value):
+    uuid = (ctypes.c_ubyte * 16)()
+    assert cuda.cuDeviceGetUuid_v2(uuid, index) == 0
+    uuids.append(bytes(uuid).hex())
+handles = [torch.cuda._get_pynvml_handler(index) for index in range(count.value)]
+print(json.dumps({
+    "before": before, "after": torch.cuda._device_count_nvml(), "cuda": uuids,
+    "indices": [torch.cuda._get_nvml_device_index(index) for index in range(count.value)],
+    "nvml": [pynvml.nvmlDeviceGetUUID(handle)[4:].replace("-", "") for handle in handles],
+    "total_bytes": [pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles],
+    "visible": os.environ["CUDA_VISIBLE_DEVICES"].split(","),
+}))
+"""
+
+
+@needs("torch")
+@needs("pynvml")
+def test_pytorch_finds_the_same_gpus_through_cuda_and_through_nvml(leased: World) -> None:
+    """It reads CUDA_VISIBLE_DEVICES itself and looks its entries up in NVML: UUIDs mean the same to both, numbers would not."""
+    seen = seen_by(leased, sys.executable, "-c", AGREE)
+    assert (seen["before"], seen["after"], seen["indices"]) == (2, 2, [0, 1])
+    assert seen["visible"] == leased.uuids[1:]
+    assert seen["cuda"] == seen["nvml"] == [uuid[4:].replace("-", "") for uuid in leased.uuids[1:]]
+    assert seen["total_bytes"] == [GIB, GIB]
+
+
+NVITOP = """
+import json, nvitop
+def shown(device):
+    return [device.index, device.uuid(), device.memory_total(), device.memory_used(), list(device.processes())]
+print(json.dumps([
+    [shown(device) for device in nvitop.Device.all()],
+    [device.uuid() for device in nvitop.Device.cuda.all()],
+]))
+"""
+
+
+@needs("nvitop")
+def test_nvitop_shows_the_envs_gpus_and_tasks(leased: World) -> None:
+    with leased.probe() as task:
+        task.memory(100 * MIB)
+        leased.environ["CUDA_VISIBLE_DEVICES"] = ",".join(leased.uuids[1:])
+        ran = leased.run(sys.executable, "-c", NVITOP)
+        devices, cuda = json.loads(ran.stdout.splitlines()[-1])
+    first, second = leased.uuids[1:]
+    assert devices == [[0, first, GIB, 100 * MIB, [task.process.pid]], [1, second, GIB, 0, []]]
+    assert cuda == [first, second]
