@@ -29,7 +29,7 @@ from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledger import LedgerError, SlotState
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers, Row, Slot
 from nodemgr.edge.processes import Identity, ProcessTable, pid_of, start_ticks
-from nodemgr.edge.recovery import Recovery
+from nodemgr.edge.recovery import OlderLimits, Recovery
 from nodemgr.edge.sessions import Session
 from nodemgr.edge.udp import UdpServer
 from nodemgr.edge.wire import Message
@@ -59,6 +59,7 @@ class Daemon:
         self.journal = journal
         self.ledgers = ledgers
         self.processes = ProcessTable(loop, self._process_ended)
+        self.older_limits = OlderLimits(state)
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
         self.auditor: Auditor
         self.context_sizes: ContextSizes
@@ -337,6 +338,8 @@ class Daemon:
         for process in self.state.processes.values():
             if process.slot is not None and process.pid is not None and process.key not in gone:
                 living.setdefault(process.env, []).append(process.pid)
+        holders = (p for p in self.state.processes.values() if p.slot is not None and not p.fenced and p.key not in gone)
+        self.older_limits.begin(holders)
         for env, pids in living.items():
             if env in files:
                 self.recovery.begin(env, files[env], pids, self.state.config.timeout_ms / 1_000)
@@ -460,7 +463,7 @@ class Daemon:
         ticks = start_ticks(pid)
         is_reused = ticks is not None and key.startswith("unix:") and key != f"unix:{pid}:{ticks}"
         driver_bytes = 0 if is_reused else reading.processes[uuid].get(pid, 0)
-        return max(word_bytes, driver_bytes)
+        return max(word_bytes, driver_bytes, self.older_limits.of_process(key, uuid))
 
     def _settle_driver_limits(self) -> None:
         """Soon, once for all that this step changes, and after those who wait for its answer."""
@@ -488,5 +491,8 @@ class Daemon:
 
     def _watched_figures(self) -> dict[tuple[str, Uuid], int]:
         """The ledger's, which the driver's figures correct at each reading: the larger of both."""
-        grants = self.state.watched_grants()
-        return {(grant.env, grant.uuid): self.ledgers.used(grant.env, self.state.gpus[grant.uuid].index) for grant in grants}
+        used = {}
+        for grant in self.state.watched_grants():
+            ledger_bytes = self.ledgers.used(grant.env, self.state.gpus[grant.uuid].index)
+            used[grant.env, grant.uuid] = max(ledger_bytes, self.older_limits.of_env(grant.env, grant.uuid))
+        return used

@@ -15,11 +15,44 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from nodemgr.core.effects import SendGrant
-from nodemgr.core.model import Transport
+from nodemgr.core.model import Process, ProcessKey, Transport, Uuid
+from nodemgr.core.state import State
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers
 from nodemgr.edge.sessions import Session
 
 WAITING_LINE = "the manager was restarted and waits for the memory ledger of {env} to come back with its running tasks"
+
+
+class OlderLimits:
+    """What an earlier manager allowed, to processes that may not have noticed that it is gone.
+
+    A process that was stopped over the restart goes on by the old limits file, in which its lease is live whatever happened
+    since, until its thread has seen the end of the connection and rejoined. So what it could take by that file is held to be
+    in use until it is heard, or dead.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._unheard: set[ProcessKey] = set()
+        self._limits: dict[tuple[str, Uuid], int] = {}
+
+    def begin(self, members: Iterable[Process]) -> None:
+        """At the start, with the processes that hold leases; the books are still the earlier manager's."""
+        self._unheard = {member.key for member in members}
+        self._limits = {key: grant.limit_bytes for key, grant in self._state.grants.items()}
+
+    def of_process(self, key: ProcessKey, uuid: Uuid) -> int:
+        """What this process may still believe that its env may use; 0: it knows better, or is dead."""
+        member = self._state.processes.get(key)
+        if key not in self._unheard or member is None or key in self._state.connections:
+            self._unheard.discard(key)
+            return 0
+        return self._limits.get((member.env, uuid), 0)
+
+    def of_env(self, env: str, uuid: Uuid) -> int:
+        """The same of any of the env's processes."""
+        believers = [key for key in self._unheard if (member := self._state.processes.get(key)) is None or member.env == env]
+        return max((self.of_process(key, uuid) for key in believers), default=0)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,17 @@ from tests.node.programs import Supervised, finish, said
 from tests.support.manager import Manager
 
 GIB = 2**30
+STOPPED = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); cuda.cuCtxSetCurrent(context)
+cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30)); print("allocated", flush=True)
+sys.stdin.readline()
+print("then", cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[1]))), flush=True)
+sys.stdin.readline()
+"""
+"""Allocates at once when it goes on."""
 Make = Callable[..., Manager]
 
 
@@ -43,6 +54,29 @@ def test_running_tasks_are_found_again_and_go_on(make_manager: Make) -> None:
     assert said(waiter)["devices"] == 2
     assert finish(second) == (0, "")
     assert finish(waiter)[0] == 0
+
+
+def test_who_was_stopped_over_a_restart_finds_what_the_earlier_manager_allowed(make_manager: Make) -> None:
+    """It goes on by the old limits until it has rejoined: nobody is granted that memory before."""
+    manager = make_manager(simulate="1x8GiB", environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "300"})
+    manager.quota("alice", 1)
+    manager.quota("bob", 1, memory_bytes=4 * GIB)
+    program = manager.spawn("alice", ["python3", "-S", "-c", STOPPED, str(6 * GIB)])
+    assert program.stdout is not None
+    assert program.stdin is not None
+    assert program.stdout.readline() == "allocated\n"
+    os.kill(program.pid, signal.SIGSTOP)
+    manager.restart()
+    events = manager.events()
+    events.expect("task.stalled", env="alice")
+    waiter = manager.hold("bob", "-b", str(3 * GIB))
+    events.expect("task.waiting", env="bob")
+    program.stdin.write("\n")
+    program.stdin.flush()
+    os.kill(program.pid, signal.SIGCONT)
+    assert program.stdout.readline() == "then 0\n"
+    assert finish(program) == (0, "")
+    assert said(waiter)["error"] is None
 
 
 def test_a_clean_end_leaves_leases_as_they_are(make_manager: Make) -> None:
