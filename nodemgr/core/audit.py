@@ -101,11 +101,16 @@ def _is_left_by_the_dead(book: Book, seen: Seen) -> bool:
     return residue is not None and not residue.alive
 
 
+def _allowed(book: Book, env: str, uuid: Uuid) -> int:
+    """What the ledger may give the env's processes there: all but what is given away over UDP."""
+    grant = book.grants[env, uuid]
+    return max(grant.memory_bytes - grant.caps_bytes, book.residue_alive.get((env, uuid)) or 0)
+
+
 def _booked(book: Book, env: str, uuid: Uuid) -> int:
-    """What the ledger may give the env's living processes there."""
+    """What the GPU is charged for the env's living processes."""
     grant = book.grants.get((env, uuid))
-    granted_bytes = 0 if grant is None else grant.memory_bytes - grant.caps_bytes
-    return max(granted_bytes, book.residue_alive.get((env, uuid)) or 0)
+    return max(0 if grant is None else grant.memory_bytes, book.residue_alive.get((env, uuid)) or 0)
 
 
 def _caps(book: Book, uuid: Uuid) -> int:
@@ -143,7 +148,7 @@ def _beyond_quota(book: Book, uuid: Uuid, there: list[Seen]) -> Iterator[Finding
             members.setdefault(member.env, []).append(seen)
     tolerance_bytes = book.config.audit_tolerance_bytes
     for env, group in members.items():
-        allowed_bytes = _booked(book, env, uuid)
+        allowed_bytes = _allowed(book, env, uuid)
         if sum(seen.memory_bytes for seen in group) - allowed_bytes > tolerance_bytes * len(group):
             for seen in group:
                 if seen.memory_bytes - seen.charged_bytes > tolerance_bytes:

@@ -43,6 +43,18 @@ def test_status_for_people(nodemgr: Run, manager: RunningManager) -> None:
     ]
 
 
+def test_what_the_audit_found_stands_below(nodemgr: Run, manager: RunningManager) -> None:
+    found = {
+        "pid": 77, "env": None, "gpu_index": 0, "memory_bytes": 2**31, "allowed_bytes": 0, "offence": "no_lease",
+        "duration_seconds": 5, "enforce": "warn", "command": "./a.out",
+    }  # fmt: skip
+    manager.answers["status"] = status(violations=[found])
+    assert nodemgr("status").stdout.splitlines()[-2:] == [
+        "PID  ENV  GPU   USES  MAY USE  WHAT      FOR  ENFORCE  COMMAND",
+        " 77  -      0  2 GiB      0 B  no lease  5 s  warn     ./a.out",
+    ]
+
+
 def test_an_empty_node(nodemgr: Run, manager: RunningManager) -> None:
     manager.answers["status"] = status(gpus=[], envs=[], tasks=[], queue=[])
     assert nodemgr("status").stdout.splitlines() == ["No GPU.", "", "No environment has a quota yet (nodemgr quota set ENV --gpus N)."]
