@@ -85,6 +85,14 @@ def test_two_that_want_more_than_half_both_get_on(racer: Path, ledger: Ledger, t
     assert ledger.used(0) == 0
 
 
+def test_with_room_for_one_somebody_gets_it(tmp_path: Path) -> None:
+    """Both at the same moment, round for round. Refusing each other, they try again: with a single attempt one round in a hundred has no
+    winner."""
+    duel = compile_c(tmp_path / "duel", ["ledger.c", "prim.c", Path(__file__).with_name("duel.c")])
+    result = subprocess.run([str(duel), "2", "700"], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
+
+
 def test_threads_as_slots_of_one_process(racer: Path) -> None:
     """What the thread sanitizer can see whole."""
     command = [str(racer), "private", "0", "0", "0", "0", "4", "3000", str(LIMIT_BYTES // 2), str(LIMIT_BYTES)]

@@ -24,6 +24,8 @@ from tests.shim.manager_stub import ManagerStub
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 LIBRARY = Path(os.environ.get("NODEMGR_TEST_SHIM") or ROOT / "client_plugin" / "_lib" / "libnodemgr.so")  # mutate_rows.py: another
+PRELOAD_VARIABLE = "TEST_PRELOAD"
+"""What to preload instead of the library: it under a sanitizer (tests/sanitizers)."""
 MIB = 1 << 20
 GIB = 1 << 30
 OUT_OF_MEMORY, NO_DEVICE, INVALID_VALUE, NOT_INITIALIZED = 2, 100, 1, 3
@@ -31,9 +33,7 @@ GROUP = "test"  # of the simulator's books
 ROUTES = ("linked", "dlsym", "getproc")
 
 
-LINKED_WITH_DRIVER = tuple(
-    f"-Wl,--no-as-needed,{simulator.library_directory() / name}" for name in ("libcuda.so.1", "libnvidia-ml.so.1")
-)
+LINKED_WITH_DRIVER = tuple(f"-Wl,--no-as-needed,{simulator.library_directory() / name}" for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class World:
         environ["LD_LIBRARY_PATH"] = str(self.directory / "sim")
         environ["NODEMGR_SIM_GROUP"] = GROUP
         if shim:
-            environ["LD_PRELOAD"] = str(LIBRARY)
+            environ["LD_PRELOAD"] = os.environ.get(PRELOAD_VARIABLE, str(LIBRARY))
         if managed:
             environ["NODEMGR_ENV_DIR"] = str(self.manager.directory)
         return environ | self.environ

@@ -1,0 +1,42 @@
+"""`python -m tests.sanitizers`: the C under ASan with UBSan, then under TSan. Exit code 1 where either found anything.
+
+The shim is built with the sanitizer and preloaded into every program of the shim's tests, each hook among them; beside these run the tests
+that build the client, the ledger, the codec and the table of blocks with sanitizers themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.client_c.compiled import ENVIRONMENT
+from tests.shim.test_sanitized import RUNTIMES, runtime, sanitized_library
+from tests.shim.world import PRELOAD_VARIABLE
+
+SUBJECTS = ("every_hook", "quota", "graphs", "contexts", "endings", "mappings", "figures", "addresses")
+PRELOADED = [f"tests/shim/test_{subject}.py" for subject in SUBJECTS]
+BUILT = ["tests/shim/test_sanitized.py", "tests/client_c/test_guest.py", "tests/ledger", "tests/wire", "tests/sim/test_races.py"]
+
+
+def pytest_passes(paths: list[str], **variables: str) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths]
+    return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode == 0
+
+
+def main() -> int:
+    passed = []
+    for sanitizer, runtimes in RUNTIMES.items():
+        with tempfile.TemporaryDirectory() as directory:
+            library = sanitized_library(Path(directory), sanitizer)
+            preload = ":".join([*map(runtime, runtimes), str(library)])
+            passed.append(pytest_passes(PRELOADED, **{PRELOAD_VARIABLE: preload}, **ENVIRONMENT))
+        print(f"the library under the {sanitizer} sanitizer: {'passed' if passed[-1] else 'FAILED'}", flush=True)
+    passed.append(pytest_passes(BUILT))
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
