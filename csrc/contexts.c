@@ -18,6 +18,7 @@
 #include "client.h"
 #include "graphs.h"
 #include "interpose.h"
+#include "pending.h"
 #include "pools.h"
 #include "prim.h"
 
@@ -161,6 +162,7 @@ static struct ending about_to_end(nm_cu_context context)
     atomic_fetch_add(&nm_contexts_ending, 1); /* first: whoever keeps a block after the names were changed sees this */
     ending.charged = nm_block_take(NM_BLOCK_CONTEXT, ending.context, &ending.own);
     rename_blocks(ending.context, ending.name);
+    nm_pending_end(ending.context);
     return ending;
 }
 

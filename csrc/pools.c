@@ -15,6 +15,7 @@
 
 #include "charge.h"
 #include "interpose.h"
+#include "pending.h"
 #include "prim.h"
 
 enum { OUT_OF_MEMORY = NM_CUDA_ERROR_OUT_OF_MEMORY, SUCCESS = NM_CUDA_SUCCESS };
@@ -128,7 +129,8 @@ void nm_pools_settle(void)
 
 bool nm_pools_give_up(void)
 {
-    return settle_all(true);
+    bool pending = nm_pending_settle();
+    return settle_all(true) || pending;
 }
 
 /* Could a later synchronisation still make the pool give something back? */
@@ -145,6 +147,7 @@ static bool is_loose(const struct pool *pool)
 static int settle_freed(int result)
 {
     bool loose = false;
+    nm_pending_settle();
     if (!atomic_load_explicit(&freed, memory_order_relaxed) || !atomic_exchange(&freed, false))
         return result;
     nm_pools_settle();
@@ -379,7 +382,7 @@ void nm_pool_freed_at_once(const struct nm_block *block)
 }
 
 /* Linear memory may be freed so, too. */
-static int free_async(nm_type_cuMemFreeAsync *real, nm_cu_deviceptr address, nm_cu_stream stream)
+static int free_async(nm_type_cuMemFreeAsync *real, nm_type_cuEventRecord *record, nm_cu_deviceptr address, nm_cu_stream stream)
 {
     struct nm_block block, stale;
     bool known = nm_block_take(NM_BLOCK_LINEAR, address, &block);
@@ -389,18 +392,18 @@ static int free_async(nm_type_cuMemFreeAsync *real, nm_cu_deviceptr address, nm_
     else if (known && block.kind == NM_BLOCK_POOLED)
         note_freed(&block);
     else if (known)
-        nm_charge_give_back_block(&block);
+        nm_pending_add(&block, stream, record);
     return result;
 }
 
 int nm_hook_cuMemFreeAsync(nm_cu_deviceptr address, nm_cu_stream stream)
 {
-    return free_async(nm_real_cuMemFreeAsync, address, stream);
+    return free_async(nm_real_cuMemFreeAsync, nm_real_cuEventRecord, address, stream);
 }
 
 int nm_hook_cuMemFreeAsync_ptsz(nm_cu_deviceptr address, nm_cu_stream stream)
 {
-    return free_async(nm_real_cuMemFreeAsync_ptsz, address, stream);
+    return free_async(nm_real_cuMemFreeAsync_ptsz, nm_real_cuEventRecord_ptsz, address, stream);
 }
 
 /* -- pools themselves -- */

@@ -20,6 +20,7 @@
 #include "graphs.h"
 #include "interpose.h"
 #include "linker.h"
+#include "pending.h"
 #include "pools.h"
 #include "python.h"
 #include "virtual.h"
@@ -119,6 +120,7 @@ static void forget_in_child(void)
     nm_charge_forget();
     nm_block_forget();
     nm_virtual_forget();
+    nm_pending_forget();
     nm_pools_forget();
     nm_graphs_forget();
     nm_contexts_forget();

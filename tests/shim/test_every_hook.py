@@ -343,6 +343,22 @@ def async_until_a_named_context(probe: Probe, env: World) -> None:
     asynchronous(probe, env, "", lambda own: probe.call("cuCtxSynchronize_v2", probe.u64(current)))
 
 
+@scenario("cuMemFreeAsync", "cuMemFreeAsync_ptsz")
+def linear_memory_freed_on_a_stream(probe: Probe, env: World) -> None:
+    """Charged until the stream has been waited for, or until somebody needs the room."""
+    for suffix in ("", "_ptsz"):
+        assert probe.call("cuMemFreeAsync" + suffix, probe.memory(GIB), 0) == 0
+        assert env.used() == GIB
+        assert probe.call("cuStreamSynchronize" + suffix, 0) == 0
+        env.agree(0)
+        assert probe.call("cuMemFreeAsync" + suffix, probe.memory(GIB), 0) == 0
+        assert probe.cuMemFree_v2(probe.memory(GIB)) == 0
+        env.agree(0)
+    assert probe.call("cuMemFreeAsync", probe.memory(MIB), 0) == 0
+    assert probe.cuDevicePrimaryCtxReset_v2(0) == 0
+    env.agree(0)
+
+
 def new_pool(probe: Probe) -> int:
     out = probe.alloc(8)
     properties = struct.pack("<ii", PINNED, 0) + location_of(0) + bytes(8 + 8 + 2 + 54)

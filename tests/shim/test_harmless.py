@@ -275,13 +275,25 @@ int main(void)
 {
     char *text = malloc(100);
     strcpy(text, "allocated");
-    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW), *context = NULL;
     int (*init)(unsigned) = (int (*)(unsigned))dlsym(cuda, "cuInit");
-    printf("%s %d\n", text, init(0));
+    int (*retain)(void **, int) = (int (*)(void **, int))dlsym(cuda, "cuDevicePrimaryCtxRetain");
+    int (*set)(void *) = (int (*)(void *))dlsym(cuda, "cuCtxSetCurrent");
+    int (*take)(unsigned long *, unsigned long) = (int (*)(unsigned long *, unsigned long))dlsym(cuda, "cuMemAlloc_v2");
+    int (*give)(unsigned long) = (int (*)(unsigned long))dlsym(cuda, "cuMemFree_v2");
+    unsigned long address = 0;
+    printf("%s %d", text, init(0));
+    printf(" %d", retain(&context, 0));
+    printf(" %d", set(context));
+    printf(" %d", take(&address, 2ul << 30));
+    printf(" %d", take(&address, 1 << 20));
+    printf(" %d\n", give(address));
     free(text);
     return 0;
 }
 """
+
+ALLOCATED = "allocated 0 0 0 2 0 0\n"  # two GiB are refused: the quota is one
 
 
 @pytest.mark.parametrize("guest", ["libjemalloc.so.2", "libfaketime.so.1", "libeatmydata.so"])
@@ -294,7 +306,8 @@ def test_beside_another_preload(guest: str, order: str, env: World) -> None:
     pair = [other, str(LIBRARY)] if order == "before" else [str(LIBRARY), other]
     env.environ["LD_PRELOAD"] = " ".join(pair)
     ran = env.run(compiled(ALLOCATES))
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "allocated 0\n", "")
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (0, ALLOCATED, 1)
+    assert "out of GPU memory by quota" in ran.stderr
     assert env.manager.verbs()[0] == "ACQUIRE"
 
 
@@ -307,7 +320,7 @@ def test_in_a_sanitized_program(kind: str, env: World) -> None:
     env.environ["LD_PRELOAD"] = f"{Path(runtime).resolve()} {LIBRARY}"
     env.environ["ASAN_OPTIONS"] = "detect_leaks=0"
     ran = env.run(compiled(ALLOCATES, f"-fsanitize={kind}"))
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "allocated 0\n", "")
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (0, ALLOCATED, 1)
 
 
 BEFORE_MAIN = r"""
@@ -331,3 +344,94 @@ int main(void)
 def test_a_static_initialiser_that_uses_cuda(env: World) -> None:
     assert env.run(compiled(BEFORE_MAIN)).stdout == "0\n"
     assert env.manager.verbs()[0] == "ACQUIRE"
+
+
+EARLY = r"""
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuMemAlloc_v2(unsigned long *, unsigned long);
+int early[4];
+unsigned long early_address;
+__attribute__((constructor)) static void before_the_shim(void)
+{
+    void *context = 0;
+    early[0] = cuInit(0);
+    early[1] = cuDevicePrimaryCtxRetain(&context, 0);
+    early[2] = cuCtxSetCurrent(context);
+    early[3] = cuMemAlloc_v2(&early_address, 3 << 20);
+}
+"""
+
+CHILDREN = r"""
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern int early[4], cuMemAlloc_v2(unsigned long *, unsigned long), cuMemFree_v2(unsigned long);
+extern int cuCtxGetCurrent(void **), cuCtxSetCurrent(void *);
+extern unsigned long early_address;
+static void *context;
+
+static void *in_a_thread(void *result)
+{
+    unsigned long address;
+    cuCtxSetCurrent(context);
+    *(int *)result = cuMemAlloc_v2(&address, 1 << 20) != 0 || cuMemFree_v2(address) != 0;
+    return 0;
+}
+
+static int status_of(pid_t child)
+{
+    int status = -1;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int main(void)
+{
+    unsigned long address;
+    pthread_t thread;
+    int threaded = -1;
+    cuCtxGetCurrent(&context);
+    pthread_create(&thread, 0, in_a_thread, &threaded);
+    pthread_join(thread, 0);
+    pid_t spawned = vfork();
+    if (spawned == 0) {
+        execl("/bin/sh", "sh", "-c", "exit 7", (char *)0);
+        _exit(1);
+    }
+    int executed = status_of(spawned);
+    pid_t cloned = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); /* no handler of pthread_atfork hears of it */
+    if (cloned == 0)
+        _exit(cuMemAlloc_v2(&address, 1 << 20) != 0 && cuMemFree_v2(early_address) != 0 ? 5 : 1);
+    int refused = status_of(cloned);
+    printf("%d %d %d %d thread %d vfork %d clone %d\n", early[0], early[1], early[2], early[3], threaded, executed, refused);
+    fflush(stdout);
+    getchar();
+    printf("%d\n", cuMemFree_v2(early_address));
+    fflush(stdout);
+    getchar();
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("more", [{}, {"LD_BIND_NOW": "1"}], ids=["lazy", "bound at once"])
+def test_memory_from_before_our_constructor_and_children_of_all_kinds(env: World, more: dict[str, str]) -> None:
+    """A library that the program needs is initialised before us."""
+    env.environ.update(more)
+    library = shared(EARLY, env.directory, "libearly.so")
+    program = compiled(CHILDREN, f"-Wl,--no-as-needed,{library}", f"-Wl,-rpath,{env.directory}", *LINKED_WITH_DRIVER)
+    running = subprocess.Popen([program], env=env.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert running.stdin is not None
+    assert running.stdout is not None
+    with running:
+        assert running.stdout.readline() == "0 0 0 0 thread 0 vfork 7 clone 5\n"
+        env.agree(3 << 20)
+        running.stdin.write("\n")
+        running.stdin.flush()
+        assert running.stdout.readline() == "0\n"
+        env.agree(0)
+        running.stdin.close()
+    assert running.returncode == 0
