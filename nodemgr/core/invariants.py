@@ -19,7 +19,7 @@ from nodemgr.core.state import State
 
 def check(state: State) -> list[str]:
     """Everything that is wrong with a state, a line each; nothing in a right one."""
-    checks = (_grants, _tasks, _processes, _residues, _requests, _sums, _indices, _times)
+    checks = (_grants, _tasks, _processes, _residues, _requests, _sums, _indices, _times, _audit)
     return list(chain.from_iterable(part(state) for part in checks))
 
 
@@ -204,6 +204,19 @@ def _times(state: State) -> Iterator[str]:
     idle = not (state.tasks or state.requests)
     if idle and state.timers.get("wake") is not None:
         yield f"nothing holds or waits, and yet there is a time to wake: {state.timers}"
+
+
+def _audit(state: State) -> Iterator[str]:
+    for uuid, unbooked_bytes in state.unbooked.items():
+        if unbooked_bytes <= state.config.audit_tolerance_bytes or uuid not in state.gpus:
+            yield f"{unbooked_bytes} bytes in nobody's books on {uuid}"
+    for key, violation in state.violations.items():
+        if key != (violation.process, violation.uuid) or violation.last_ns < violation.since_ns:
+            yield f"{violation} under {key}"
+        if bool(violation.done) != violation.told or (violation.term_ns is not None) != (violation.done == "kill"):
+            yield f"{violation}: what was done, and what was told?"
+        if violation.killed and violation.term_ns is None:
+            yield f"{violation} was not asked first"
 
 
 def _differ(name: str, kept: Any, counted: Any) -> Iterator[str]:

@@ -467,7 +467,7 @@ class Daemon:
 
     def _settle_driver_limits(self) -> None:
         """Soon, once for all that this step changes, and after those who wait for its answer."""
-        if not self._limits_settle:
+        if self.driver_limits.can_set and not self._limits_settle:
             self._limits_settle = True
             self.loop.call_soon(self.settle_driver_limits)
 

@@ -53,6 +53,10 @@ class DriverLimits:
         """Why the last limit could not be set."""
 
     @property
+    def can_set(self) -> bool:
+        return self._setter is not None and self._mount is not None
+
+    @property
     def line(self) -> str:
         """For the doctor."""
         if self._setter is None:
@@ -63,7 +67,7 @@ class DriverLimits:
 
     def settle(self) -> None:
         """After grants or processes changed: sets what is new, lifts what is over."""
-        if self._setter is None or self._mount is None:
+        if not self.can_set:
             return
         wanted = self._wanted()
         for place in [place for place in self._set if place not in wanted]:

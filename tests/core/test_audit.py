@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nodemgr.core import audit
 from nodemgr.core.effects import Kill, SendNote
@@ -223,3 +225,46 @@ def test_what_is_neither_gpu_nor_memory_is_nothing() -> None:
     twice(node, seen(11, 7, 5, "alice"), seen(11, 0, 0, "alice"), seen(12, 0, 5, "nobody's"))
     assert [row.offence for row in node.state.violations.values()] == [Offence.NO_LEASE]
     assert node.of(Kill) == []
+
+
+LOOK = st.lists(
+    st.builds(
+        seen, st.integers(8, 14), st.integers(0, 2), st.integers(0, 90), st.sampled_from([None, "alice", "bob", "gone"]),
+        charged_gib=st.integers(0, 50),
+    ),
+    max_size=6, unique_by=lambda one: (one.pid, one.uuid),
+)  # fmt: skip
+MOVE = st.one_of(
+    LOOK,
+    st.integers(1, 3_000),
+    st.sampled_from(["warn", "fence", "kill", None]),
+    st.tuples(st.sampled_from(["asks", "releases", "dies", "loses"]), st.integers(8, 14)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(MOVE, max_size=25))
+def test_whatever_is_seen_in_whatever_order_the_books_stay_true(moves: list[object]) -> None:
+    """`Node` checks the promises and the books at each step; and nobody who is no env's is ever ended."""
+    node = Node(2, enforce="kill", enforce_grace_ms=500)
+    node.quota("alice", 1, 40)
+    node.quota("bob", 2, 100)
+    for move in moves:
+        match move:
+            case list():
+                node.audit_sees(*move)
+                known = {one.process for one in move if one.env is not None}
+                assert {effect.process for effect in node.of(Kill)} <= known
+            case int():
+                node.passes(move)
+            case ("asks", int(pid)):
+                if node.task(pid) is None:
+                    node.asks("alice" if pid % 2 else "bob", pid)
+            case ("releases", int(pid)):
+                node.releases("alice" if pid % 2 else "bob", pid)
+            case ("dies", int(pid)):
+                node.dies(pid, {pid % 2: 3})
+            case ("loses", _):
+                node.loses(1)
+            case _:
+                node.quota("alice", 1, 40, enforce=move)
