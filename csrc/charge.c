@@ -108,7 +108,7 @@ static struct shares shares_of(const struct nm_lease *lease, uint32_t row)
 
 static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes, const char *env)
 {
-    char asked[24], own[24], others[24], more[24], limit[24], corrected[80] = "";
+    char asked[24], own[24], others[24], more[24], limit[24], corrected[128] = "";
     struct shares shares = shares_of(lease, row);
     size_text(bytes, asked);
     size_text(shares.own_bytes, own);
@@ -116,7 +116,7 @@ static void say_over(const struct nm_lease *lease, uint32_t row, uint64_t bytes,
     size_text(shares.correction_bytes, more);
     size_text(nm_ledger_limit(&lease->ledger, row), limit);
     if (shares.correction_bytes > 0)
-        snprintf(corrected, sizeof corrected, ", contexts and modules of all of them %s", more);
+        snprintf(corrected, sizeof corrected, ", and the driver shows %s beyond that (contexts, modules, programs without the shim)", more);
     nm_say("out of GPU memory by quota, not by the GPU: %s asked on %s; environment '%s' may use %s there, this process holds %s, its other "
            "processes %s%s. `nodemgr status` shows who; whoever set the quota can raise it with `nodemgr quota set`",
            asked, nm_ledger_uuid(&lease->ledger, row), env, limit, own, others, corrected);

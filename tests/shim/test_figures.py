@@ -80,7 +80,7 @@ def test_a_refusal_names_the_drivers_surplus_apart(env: World) -> None:
         (line,) = probe.end().stderr.splitlines()
     assert shown(line, "this process holds") == own
     assert shown(line, "its other processes") == 0
-    assert shown(line, "contexts and modules of all of them") == 64 * MIB
+    assert shown(line, "and the driver shows") == 64 * MIB
     assert shown(line, "may use") == GIB
 
 
