@@ -1,0 +1,83 @@
+"""What strangers may send: mutated packets over UDP, with the right MAC and without, and mutated orders; the manager answers on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import socket
+from collections.abc import Callable
+
+import zmq
+
+from nodemgr.edge import wire
+from nodemgr.edge.control_client import CONTROL_SOCKET
+from tests.support.manager import Manager
+from tests.wire import fuzz
+
+COUNT = 3_000
+GIB = 2**30
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_any_datagram_is_answered_or_dropped(make_manager: Callable[..., Manager]) -> None:
+    port = free_port()
+    manager = make_manager(simulate="2x8GiB", options=["--udp", f"127.0.0.1:{port}"])
+    manager.quota("alice", 1)
+    key = bytes.fromhex((manager.state_dir / "keys" / "alice" / "key").read_text().strip())
+    chance = random.Random(5)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for _, packet in itertools.islice(fuzz.packets(chance), COUNT):
+            dressed = packet + b"env=alice\nclient=ab\ncounter=%d\nepoch=%d\n" % (chance.getrandbits(64), chance.randrange(3))
+            signed = wire.sign(dressed, key) if len(dressed) <= wire.PACKET_BYTES - 69 else dressed
+            sender.sendto(chance.choice([packet[:1200], dressed, signed]), ("127.0.0.1", port))
+    status = manager.status()
+    assert status["manager"]["pid"] == manager.pid
+    assert status["counters"]["packets_forged"] > 0
+    assert status["counters"]["packets_malformed"] > 0
+    assert "Traceback" not in manager.log
+
+
+def mutated_order(chance: random.Random, orders: list[dict[str, object]]) -> bytes:
+    order = json.loads(json.dumps(chance.choice(orders)))
+    values = (None, -1, 0, 1 << 70, 1e308, "", "alice", "\0", "x" * 3_000, [], {}, [[]], True, chance.random(), ["alice"] * 50)
+    place = order["args"] if chance.random() < 0.7 else order
+    name = chance.choice([*place, "unknown"])
+    place[name] = chance.choice(values)
+    text = bytearray(json.dumps(order).encode())
+    if chance.random() < 0.2:
+        text[chance.randrange(len(text))] = chance.randrange(256)
+    return bytes(text)
+
+
+def test_any_order_is_answered(make_manager: Callable[..., Manager]) -> None:
+    manager = make_manager(simulate="2x8GiB")
+    manager.quota("alice", 1, memory_bytes=GIB)
+    orders: list[dict[str, object]] = [
+        {"verb": "quota_set", "args": {"env": "bob", "gpus": 1, "memory_bytes": GIB, "users": ["root"], "priority": "high", "by": "me"}},
+        {"verb": "quota_rm", "args": {"env": "bob", "by": "me"}},
+        {"verb": "release", "args": {"task": "t1", "by": "me"}},
+        {"verb": "status", "args": {}},
+        {"verb": "events", "args": {"since": 0, "limit": 10}},
+        {"verb": "allocations", "args": {"env": "alice", "since_wall_ns": 0}},
+    ]
+    chance, accepted = random.Random(6), 0
+    context = zmq.Context()
+    with context.socket(zmq.DEALER) as channel:
+        channel.setsockopt(zmq.LINGER, 0)
+        channel.setsockopt(zmq.RCVTIMEO, 20_000)
+        channel.connect(f"ipc://{manager.run_dir / CONTROL_SOCKET}")
+        for _ in range(300):
+            channel.send(mutated_order(chance, orders))
+            answer = json.loads(channel.recv())
+            accepted += answer["ok"]
+            assert answer["ok"] or answer["code"] != "internal", answer
+    context.term()
+    assert 0 < accepted < 300
+    assert manager.status()["manager"]["pid"] == manager.pid
+    assert "Traceback" not in manager.log
