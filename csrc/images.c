@@ -15,6 +15,17 @@ struct source {
     int fd;
 };
 
+static uint64_t sum(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+static uint64_t product(uint64_t a, uint64_t b)
+{
+    uint64_t result;
+    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
+}
+
 /* At most to the end of the memory's page: whatever is there comes whole. */
 static size_t read_some(const struct source *source, uint64_t offset, void *out, size_t bytes)
 {
@@ -22,6 +33,8 @@ static size_t read_some(const struct source *source, uint64_t offset, void *out,
     ssize_t got;
     if (source->fd >= 0) {
         got = offset <= INT64_MAX ? pread(source->fd, out, bytes, (off_t)offset) : 0;
+    } else if (offset > UINTPTR_MAX - (uintptr_t)source->memory) {
+        got = 0;
     } else {
         uintptr_t address = (uintptr_t)source->memory + offset;
         size_t page = PAGE_BYTES - address % PAGE_BYTES;
@@ -34,22 +47,11 @@ static size_t read_some(const struct source *source, uint64_t offset, void *out,
 static bool read_all(const struct source *source, uint64_t offset, void *out, size_t bytes)
 {
     for (size_t done = 0, got; done < bytes; done += got) {
-        got = read_some(source, offset + done, (char *)out + done, bytes - done);
+        got = read_some(source, sum(offset, done), (char *)out + done, bytes - done);
         if (got == 0)
             return false;
     }
     return true;
-}
-
-static uint64_t sum(uint64_t a, uint64_t b)
-{
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
-static uint64_t product(uint64_t a, uint64_t b)
-{
-    uint64_t result;
-    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
 /* -- cubins -- */
@@ -59,7 +61,7 @@ static bool is_shared(const struct source *source, const Elf64_Shdr *section, ui
 {
     static const char prefix[] = ".nv.shared";
     char name[sizeof prefix - 1];
-    return section->sh_type == SHT_NOBITS && read_all(source, names + section->sh_name, name, sizeof name) &&
+    return section->sh_type == SHT_NOBITS && read_all(source, sum(names, section->sh_name), name, sizeof name) &&
            memcmp(name, prefix, sizeof name) == 0;
 }
 
@@ -68,10 +70,10 @@ static uint64_t elf_bytes(const struct source *source, const Elf64_Ehdr *header)
     Elf64_Shdr section, names;
     uint64_t bytes = 0, table = header->e_shoff;
     if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_shentsize != sizeof section ||
-        !read_all(source, table + header->e_shstrndx * sizeof section, &names, sizeof names))
+        !read_all(source, sum(table, header->e_shstrndx * sizeof section), &names, sizeof names))
         return 0;
     for (unsigned i = 0; i < header->e_shnum; i++) {
-        if (!read_all(source, table + i * sizeof section, &section, sizeof section))
+        if (!read_all(source, sum(table, i * sizeof section), &section, sizeof section))
             return 0;
         if ((section.sh_flags & SHF_ALLOC) != 0 && !is_shared(source, &section, names.sh_offset))
             bytes = sum(bytes, section.sh_size);
@@ -185,7 +187,7 @@ static uint64_t declared_bytes(struct text *text)
         } else if (!initial && before[0] == '[') {
             count = product(count, token[0] == ']' ? 1 : number_of(token));
         } else if (!initial && token[0] == '.') {
-            element *= width_of(token);
+            element = product(element, width_of(token));
         }
         memcpy(before, token, sizeof before);
     }

@@ -70,8 +70,8 @@ def compiled(source: str, *flags: str) -> Path:
     directory = Path(tempfile.gettempdir()) / f"nm-shim-{os.getuid()}"
     directory.mkdir(exist_ok=True)
     text = (Path(__file__).parent / source).read_text() if source.endswith(".c") else source
-    hooked = (CSRC / "hooks.def").read_text()
-    output = directory / hashlib.sha256("\0".join((text, hooked, *flags)).encode()).hexdigest()[:20]
+    included = [(CSRC / name).read_text() for name in re.findall(r'#include "([\w.]+)"', text) if (CSRC / name).exists()]
+    output = directory / hashlib.sha256("\0".join((text, *included, *flags)).encode()).hexdigest()[:20]
     if not output.exists():
         fresh = output.with_suffix(f".{os.getpid()}")
         command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-I", str(CSRC), "-x", "c", "-", "-o", str(fresh)]
