@@ -14,6 +14,7 @@ import time
 from . import environment, faults, interrupts, native, waiting
 
 POLL_MS = 200
+REMEMBERED = "CUDA was already being initialised and may remember that it found no GPU until the program is started anew"
 PAUSE_S = 0.05  # between polls that the library answers at once, so that no fault of it becomes a busy loop
 
 _client: native.Native | None = None
@@ -170,9 +171,10 @@ def _wait_for_driver() -> int:
     try:
         refusal = acquire()
         if refusal:
-            faults.say_once(refusal)
+            faults.say_once(f"{refusal}; {REMEMBERED}")
         state = native.State.NONE if _client is None else _client.state()[0]
     except BaseException as error:
+        faults.say_once(REMEMBERED)
         interrupts.keep(error, _wait_for_driver.__code__)
         return int(native.State.NONE)
     return int(state)

@@ -22,7 +22,10 @@ GATES = (
     ("cuda.streams.Stream", "__new__"),
     ("cuda.graphs.CUDAGraph", "__new__"),
     ("cuda.memory.MemPool", "__init__"),
+    ("Tensor", "pin_memory"),
     ("_C._distributed_c10d.ProcessGroupNCCL", "__init__"),
+    ("_C._distributed_c10d.ProcessGroupNCCL2", "__init__"),
+    ("_C._distributed_c10d.ProcessGroupNCCLLazy", "__init__"),
 )
 
 

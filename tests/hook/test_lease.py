@@ -231,7 +231,8 @@ def test_a_refusal_inside_the_driver_is_said_once(world: World) -> None:
     world.script["requests"] = [[["DENIED", "over quota"]]] * 2
     child = world.run(LEASE + IN_THE_DRIVER + "cuInit(); cuInit(); print(states)")
     assert child.seen == [3, 3]
-    assert child.stderr == "nodemgr: over quota\n"
+    remembered = "CUDA was already being initialised and may remember that it found no GPU until the program is started anew"
+    assert child.stderr == f"nodemgr: over quota; {remembered}\n"
 
 
 @pytest.mark.parametrize("python", interpreters())

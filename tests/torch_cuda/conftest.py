@@ -1,0 +1,145 @@
+"""The CUDA build of PyTorch on a simulated node: the simulated libcudart is preloaded beside the shim, so that PyTorch's libraries,
+which name it by its soname, find it loaded. Every test here is skipped, with the reason, where PyTorch is no such build."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from csrc.sim.cudart import build
+from tests.sim.built import built_libraries
+from tests.support.manager import Manager
+from tests.support.programs import Program
+
+__all__ = ["built_libraries"]
+PROGRAMS = Path(__file__).with_name("programs")
+GIB = 1 << 30
+NODE = "2x16GiB"
+
+
+@functools.cache
+def missing() -> str | None:
+    """Why these tests cannot run here."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return "PyTorch is not installed"
+    cuda = runpy.run_path(str(Path(found.origin).with_name("version.py")))["cuda"]
+    if cuda is None:
+        return "PyTorch is a CPU build: tests/torch_cuda/run installs another"
+    return None if cuda.startswith("13.") else f"PyTorch is built for CUDA {cuda}, the simulated runtime for 13"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cuda_build() -> None:
+    if reason := missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def runtime(cuda_build: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated libcudart, from the headers that PyTorch's own runtime came with."""
+    files = importlib.metadata.files("nvidia-cuda-runtime") or []
+    (header,) = [Path(str(file.locate())) for file in files if file.name == "cuda_runtime_api.h"]
+    return build.build(header.parent, tmp_path_factory.mktemp("cudart"))
+
+
+class Cells:
+    """An interpreter in an env that runs cells and lives on when one fails."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.pid = program.pid
+
+    def start(self, source: str) -> None:
+        assert self.program.process.stdin is not None
+        self.program.process.stdin.write(json.dumps(source) + "\n")
+        self.program.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        return self.program.line()
+
+    def run(self, source: str) -> Any:
+        """The value of the cell's last line."""
+        self.start(source)
+        answer = self.answer()
+        assert "value" in answer, answer
+        return answer["value"]
+
+    def fail(self, source: str) -> tuple[str, str]:
+        """The class and the text of what the cell raises."""
+        self.start(source)
+        answer = self.answer()
+        assert "error" in answer, answer
+        return answer["error"], answer["text"]
+
+    @contextlib.contextmanager
+    def fork(self) -> Iterator[int]:
+        """Cells within run in a child of the interpreter as it is now; its pid."""
+        pid = self.run("child = os.fork()\nif child: os.waitpid(child, 0)\nos.getpid()")
+        try:
+            yield pid
+        finally:
+            self.start("os._exit(0)")
+            self.answer()
+
+    def end(self) -> str:
+        """Its stderr, after a good end."""
+        code, stderr = self.program.end()
+        assert code == 0, stderr
+        return stderr
+
+
+class Starter:
+    """Programs of this interpreter's in the envs of a manager, with the simulated runtime beside the shim."""
+
+    def __init__(self, node: Manager, runtime: Path) -> None:
+        self.node = node
+        self.runtime = runtime
+
+    def program(self, env: str, *command: str, **variables: str) -> Program:
+        variables["LD_PRELOAD"] = f"{self.node.environment_of(env)['LD_PRELOAD']}:{self.runtime}"
+        return Program(self.node.spawn(env, [sys.executable, *command], **variables))
+
+    def cells(self, env: str, **variables: str) -> Cells:
+        return Cells(self.program(env, str(PROGRAMS / "cells.py"), **variables))
+
+
+@pytest.fixture
+def node(make_manager: Callable[..., Manager]) -> Manager:
+    """Two simulated GPUs of 16 GiB."""
+    return make_manager(simulate=NODE)
+
+
+@pytest.fixture
+def start(node: Manager, runtime: Path) -> Callable[..., Program]:
+    """start(env, *command, **variables): a program of this interpreter's, in the env."""
+    return Starter(node, runtime).program
+
+
+@pytest.fixture
+def cells(node: Manager, runtime: Path) -> Callable[..., Cells]:
+    """cells(env, **variables): an interpreter in the env."""
+    return Starter(node, runtime).cells
+
+
+@pytest.fixture(scope="module")
+def shared_node(cuda_build: None) -> Iterator[Manager]:
+    """The same for tests that leave nothing behind."""
+    manager = Manager(NODE).start()
+    yield manager
+    manager.close()
+
+
+@pytest.fixture(scope="module")
+def shared_cells(shared_node: Manager, runtime: Path) -> Callable[..., Cells]:
+    return Starter(shared_node, runtime).cells
