@@ -24,12 +24,11 @@ from nodemgr.core.manager import State, step
 from nodemgr.core.model import Config, Gpu, Quota, Transport
 from nodemgr.edge.clock import RealClock
 from nodemgr.edge.journal import Journal
-from nodemgr.edge.store import Batch, Store
+from nodemgr.edge.store import SCHEMA, Batch, Store
 
 TARGET_RATIO = 3.0
 SETTLE_S = 0.005
 """After a release the manager asks the driver whether the memory is gone: not a part of the next request."""
-REQUEST = "task={token}\ngpus=1\ncommand=python train.py\n"
 
 
 class Echo:
@@ -76,27 +75,21 @@ def grants_batch(directory: Path) -> Batch:
     other = Acquire(Caller(2, "alice", "unix:2:2", Transport.UNIX, 2, "root"), "2", "cd" * 16, 1, None, 1, None, "x", clock.wall_ns())
     for event in (GpusChanged((gpu,), clock.wall_ns()), SetQuota("alice", Quota(1), "", clock.wall_ns()), other, acquire):
         transition = step(state, event, clock.monotonic_ns())
-        journal.write(transition.effects, must_hold=True)
+        journal.write(transition.stored, must_hold=True)
         state.apply(transition)
     store.close()
     return store.batch
 
 
 class Commit:
-    """The same rows, straight into SQLite."""
+    """The same rows into the same tables, straight into SQLite."""
 
     def __init__(self, directory: Path, batch: Batch) -> None:
         directory.mkdir()
         self._batch = batch
         self._number = 0
         self._db = sqlite3.connect(directory / "bare.db", isolation_level=None)
-        for statement in (
-            "PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL",
-            "CREATE TABLE current (kind TEXT, key TEXT, value TEXT, PRIMARY KEY (kind, key)) WITHOUT ROWID",
-            "CREATE TABLE records (id INTEGER PRIMARY KEY, env TEXT, granted INTEGER, value TEXT)",
-            "CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT)",
-        ):  # fmt: skip
-            self._db.execute(statement)
+        self._db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {SCHEMA}")
 
     def once(self) -> None:
         self._number += 1
@@ -120,8 +113,12 @@ def timed(action: object, *arguments: object) -> float:
     return (time.perf_counter_ns() - begin_ns) / 1e3
 
 
-def ask(client: Client, rid: int) -> None:
-    client.send("ACQUIRE", rid=rid, task=f"{rid:032x}", gpus=1, command="python train.py")
+def request(rid: int) -> bytes:
+    return Client.packet("ACQUIRE", rid=rid, task=f"{rid:032x}", gpus=1, command="python train.py")
+
+
+def ask(client: Client, packet: bytes) -> None:
+    client.socket.send(packet)
     client.until("GRANT")
 
 
@@ -135,7 +132,7 @@ def holder(node: Node) -> int:
     pid = os.fork()
     if pid == 0:
         client = Client(node.env_dir("alice"))
-        ask(client, 7)
+        ask(client, request(7))
         while True:
             time.sleep(1)
             client.send("BEAT", task=f"{7:032x}")
@@ -154,10 +151,10 @@ def main() -> None:
         echo, commit = Echo(), Commit(Path(directory) / "bare", batch)
         pid = holder(node)
         client = Client(node.env_dir("alice"))
-        request = f"NODEMGR/1 ACQUIRE\nrid=12345\n{REQUEST.format(token='ab' * 16)}".encode()
         echoes, commits, grants = [], [], []
         for number in range(1, rounds + 101):
-            sample = (timed(echo.once, request), timed(commit.once), timed(ask, client, number * 10))
+            packet = request(number * 10)
+            sample = (timed(echo.once, packet), timed(commit.once), timed(ask, client, packet))
             give_back(client, number * 10)
             time.sleep(SETTLE_S)
             if number > 100:  # the first ones warm up

@@ -6,11 +6,11 @@ Standard library and the project only.
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,6 +24,8 @@ sys.path.insert(0, str(ROOT))
 
 from nodemgr.edge.control_client import ControlClient  # noqa: E402
 from nodemgr.paths import env_dir  # noqa: E402
+
+RECEIVE_S = 30
 
 
 class Node:
@@ -72,16 +74,22 @@ class Client:
     def __init__(self, directory: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.connect(str(directory / "socket"))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", RECEIVE_S, 0))
+
+    @staticmethod
+    def packet(verb: str, **fields: object) -> bytes:
+        lines = "".join(f"{key}={value}\n" for key, value in fields.items())
+        return f"NODEMGR/1 {verb}\n{lines}".encode()
 
     def send(self, verb: str, **fields: object) -> None:
-        lines = "".join(f"{key}={value}\n" for key, value in fields.items())
-        self.socket.send(f"NODEMGR/1 {verb}\n{lines}".encode())
+        self.socket.send(self.packet(verb, **fields))
 
-    def receive(self, timeout_s: float = 30.0) -> tuple[str, bytes]:
+    def receive(self) -> tuple[str, bytes]:
         """(verb, packet); descriptors that come along are dropped by the kernel."""
-        if not select.select([self.socket], [], [], timeout_s)[0]:
-            raise SystemExit("the manager does not answer")
-        packet = self.socket.recv(2_000)
+        try:
+            packet = self.socket.recv(2_000)
+        except BlockingIOError:
+            raise SystemExit("the manager does not answer") from None
         return packet.split(b"\n", 1)[0].removeprefix(b"NODEMGR/1 ").decode(), packet
 
     def until(self, verb: str) -> bytes:

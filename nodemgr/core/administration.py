@@ -5,12 +5,11 @@ Knows: what a change means for those who hold and wait. Must not know: who may o
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nodemgr.core import answers, effects, leases, reasons, requests, waiting
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
 from nodemgr.core.model import DenyCode, Env, Gpu, Quota, Uuid
+from nodemgr.core.values import replace
 
 
 def set_quota(draft: Draft, event: SetQuota, now_ns: int) -> None:

@@ -18,10 +18,10 @@ def grant(draft: Draft, process: Process, task: Task, rid: str) -> None:
     if connection is None:
         return
     if process.cap_bytes is None:
-        limits = tuple(draft.grants[task.env, uuid].limit_bytes for uuid in task.gpus)
+        limits = tuple([draft.grants[task.env, uuid].limit_bytes for uuid in task.gpus])
     else:
         limits = (process.cap_bytes,) * len(task.gpus)
-    rows = tuple(draft.gpus[uuid].index for uuid in task.gpus)
+    rows = tuple([draft.gpus[uuid].index for uuid in task.gpus])
     draft.emit(
         effects.SendGrant(
             connection, rid, task.env, task.token, task.task_id, task.gpus, rows, limits, process.key, process.slot, process.generation

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 from nodemgr.core import answers, books, effects, leases, reasons
@@ -26,6 +25,7 @@ from nodemgr.core.draft import Draft
 from nodemgr.core.events import Audited, Seen
 from nodemgr.core.model import MS, Env, Offence, Process, ProcessKey, Residue, Task, Uuid, Violation
 from nodemgr.core.tables import Readable
+from nodemgr.core.values import replace, value
 
 
 class Book(books.Book, Protocol):
@@ -41,7 +41,7 @@ class Book(books.Book, Protocol):
     def violations(self) -> Readable[tuple[ProcessKey, Uuid], Violation]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finding:
     """One process that breaks a rule, by one look."""
 

@@ -39,10 +39,10 @@ def active_tasks(grant: Grant | None) -> int:
     return 0 if grant is None else grant.tasks - grant.stalled_tasks
 
 
-def used_count(book: Book, env: str) -> int:
-    """How many GPUs `is_used` is true of."""
-    grants = [book.grants.get((env, gpu.uuid)) for gpu in book.gpus.values() if gpu.healthy]
-    return sum([grant is not None and grant.tasks > grant.stalled_tasks for grant in grants])
+def used_gpus(book: Book, env: str) -> list[Gpu]:
+    """Those that `is_used` is true of."""
+    held = [(gpu, book.grants.get((env, gpu.uuid))) for gpu in book.gpus.values() if gpu.healthy]
+    return [gpu for gpu, grant in held if grant is not None and grant.tasks > grant.stalled_tasks]
 
 
 def is_used(book: Book, env: str, uuid: Uuid) -> bool:

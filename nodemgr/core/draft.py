@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from nodemgr.core import books
@@ -36,7 +35,8 @@ from nodemgr.core.model import (
     Violation,
 )
 from nodemgr.core.schema import Deadline, EnvGpu
-from nodemgr.core.tables import Groups, Overlay
+from nodemgr.core.tables import Groups, Overlay, Table
+from nodemgr.core.values import replace
 
 if TYPE_CHECKING:
     from nodemgr.core.state import State
@@ -46,46 +46,50 @@ K = TypeVar("K")
 class Draft:
     """Reads like a State."""
 
-    def __init__(self, state: State, now_ns: int) -> None:
+    def __init__(self, state: State) -> None:
         self.state = state
-        self.now_ns = now_ns
+        self.now_ns = 0
+        """When the step happens."""
         self.version = state.version
         self.config = state.config
-        self.gpus: Overlay[Uuid, Gpu] = Overlay(state.gpus)
-        self.envs: Overlay[str, Env] = Overlay(state.envs)
-        self.tasks: Overlay[str, Task] = Overlay(state.tasks)
-        self.processes: Overlay[ProcessKey, Process] = Overlay(state.processes)
-        self.grants: Overlay[EnvGpu, Grant] = Overlay(state.grants)
-        self.requests: Overlay[str, Request] = Overlay(state.requests)
-        self.residues: Overlay[tuple[ProcessKey, Uuid], Residue] = Overlay(state.residues)
-        self.records: Overlay[str, Record] = Overlay(state.records)
-        self.counters: Overlay[str, int] = Overlay(state.counters)
-        self.connections: Overlay[ProcessKey, ConnectionId] = Overlay(state.connections)
-        self.process_of_connection: Overlay[ConnectionId, ProcessKey] = Overlay(state.process_of_connection)
-        self.away: Overlay[ProcessKey, int] = Overlay(state.away)
-        self.reasons: Overlay[str, str] = Overlay(state.reasons)
-        self.places: Overlay[str, int] = Overlay(state.places)
-        self.timers: Overlay[str, int] = Overlay(state.timers)
-        self.agenda: Overlay[Deadline, int] = Overlay(state.agenda)
-        self.task_of_token: Overlay[tuple[str, str], str] = Overlay(state.task_of_token)
-        self.request_of_token: Overlay[tuple[str, str], str] = Overlay(state.request_of_token)
-        self.request_of: Overlay[ProcessKey, str] = Overlay(state.request_of)
-        self.process_of_pid: Overlay[tuple[str, int], ProcessKey] = Overlay(state.process_of_pid)
-        self.slots: Overlay[str, int] = Overlay(state.slots)
-        self.members: Overlay[str, int] = Overlay(state.members)
-        self.charged: Overlay[Uuid, int] = Overlay(state.charged)
-        self.env_charged: Overlay[str, int] = Overlay(state.env_charged)
-        self.active: Overlay[Uuid, int] = Overlay(state.active)
-        self.residue_alive: Overlay[EnvGpu, int] = Overlay(state.residue_alive)
-        self.residue_dead: Overlay[EnvGpu, int] = Overlay(state.residue_dead)
-        self.stalled: Overlay[str, bool] = Overlay(state.stalled)
-        self.unsettled: Overlay[EnvGpu, bool] = Overlay(state.unsettled)
-        self.udp_askers: Overlay[ProcessKey, bool] = Overlay(state.udp_askers)
-        self.wants_figures: Overlay[str, bool] = Overlay(state.wants_figures)
-        self.violations: Overlay[tuple[ProcessKey, Uuid], Violation] = Overlay(state.violations)
-        self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked)
-        self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks)
-        self.env_tasks: Groups[str, str] = Groups(state.env_tasks)
+        changed: list[Table] = []
+        self.changed = changed
+        """The tables that have changes."""
+        self.gpus: Overlay[Uuid, Gpu] = Overlay(state.gpus, changed)
+        self.envs: Overlay[str, Env] = Overlay(state.envs, changed)
+        self.tasks: Overlay[str, Task] = Overlay(state.tasks, changed)
+        self.processes: Overlay[ProcessKey, Process] = Overlay(state.processes, changed)
+        self.grants: Overlay[EnvGpu, Grant] = Overlay(state.grants, changed)
+        self.requests: Overlay[str, Request] = Overlay(state.requests, changed)
+        self.residues: Overlay[tuple[ProcessKey, Uuid], Residue] = Overlay(state.residues, changed)
+        self.records: Overlay[str, Record] = Overlay(state.records, changed)
+        self.counters: Overlay[str, int] = Overlay(state.counters, changed)
+        self.connections: Overlay[ProcessKey, ConnectionId] = Overlay(state.connections, changed)
+        self.process_of_connection: Overlay[ConnectionId, ProcessKey] = Overlay(state.process_of_connection, changed)
+        self.away: Overlay[ProcessKey, int] = Overlay(state.away, changed)
+        self.reasons: Overlay[str, str] = Overlay(state.reasons, changed)
+        self.places: Overlay[str, int] = Overlay(state.places, changed)
+        self.timers: Overlay[str, int] = Overlay(state.timers, changed)
+        self.agenda: Overlay[Deadline, int] = Overlay(state.agenda, changed)
+        self.task_of_token: Overlay[tuple[str, str], str] = Overlay(state.task_of_token, changed)
+        self.request_of_token: Overlay[tuple[str, str], str] = Overlay(state.request_of_token, changed)
+        self.request_of: Overlay[ProcessKey, str] = Overlay(state.request_of, changed)
+        self.process_of_pid: Overlay[tuple[str, int], ProcessKey] = Overlay(state.process_of_pid, changed)
+        self.slots: Overlay[str, int] = Overlay(state.slots, changed)
+        self.members: Overlay[str, int] = Overlay(state.members, changed)
+        self.charged: Overlay[Uuid, int] = Overlay(state.charged, changed)
+        self.env_charged: Overlay[str, int] = Overlay(state.env_charged, changed)
+        self.active: Overlay[Uuid, int] = Overlay(state.active, changed)
+        self.residue_alive: Overlay[EnvGpu, int] = Overlay(state.residue_alive, changed)
+        self.residue_dead: Overlay[EnvGpu, int] = Overlay(state.residue_dead, changed)
+        self.stalled: Overlay[str, bool] = Overlay(state.stalled, changed)
+        self.unsettled: Overlay[EnvGpu, bool] = Overlay(state.unsettled, changed)
+        self.udp_askers: Overlay[ProcessKey, bool] = Overlay(state.udp_askers, changed)
+        self.wants_figures: Overlay[str, bool] = Overlay(state.wants_figures, changed)
+        self.violations: Overlay[tuple[ProcessKey, Uuid], Violation] = Overlay(state.violations, changed)
+        self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked, changed)
+        self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks, changed)
+        self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
         self.effects: list[Effect] = []
         self.published: list[Publish] = []
         self.figures: Mapping[EnvGpu, int] = {}

@@ -1,14 +1,15 @@
-"""What the manager wants done, as values. The edges do it, in the order given, after the change is stored."""
+"""What the manager wants done, as values: what is to be stored (Save, Publish), and what the edges do after that, in the
+order given."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from nodemgr.core.model import ConnectionId, DenyCode, ProcessKey, Uuid
+from nodemgr.core.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Save:
     """Put (or with None delete) one row. `kind` is a table of the state; the value is its dataclass."""
 
@@ -19,7 +20,7 @@ class Save:
     value: object | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Publish:
     """An event for the stream and the store, e.g. `task.granted`. Integers are bytes, ns or counts."""
 
@@ -27,7 +28,7 @@ class Publish:
     fields: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendGrant:
     connection: ConnectionId
     rid: str
@@ -43,7 +44,7 @@ class SendGrant:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendWait:
     connection: ConnectionId
     rid: str
@@ -51,7 +52,7 @@ class SendWait:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendDeny:
     connection: ConnectionId
     rid: str
@@ -59,7 +60,7 @@ class SendDeny:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendFence:
     connection: ConnectionId
     task_id: str
@@ -67,26 +68,26 @@ class SendFence:
     rid: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendNote:
     connection: ConnectionId
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendAck:
     connection: ConnectionId
     rid: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OpenLedger:
     """Before the first grant of an env: make its ledger unless it is there."""
 
     env: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SetLimit:
     env: str
     uuid: Uuid
@@ -95,7 +96,7 @@ class SetLimit:
     total_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SetSlot:
     env: str
     slot: int
@@ -103,7 +104,7 @@ class SetSlot:
     state: str  # "live", "stalled", "fenced"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClearSlot:
     """Its words become zero and carry the generation after this one: after a process's death, and before SetSlot gives the
     slot to a new process (then `generation` is the one before the new process's, also on a ledger that is new)."""
@@ -113,14 +114,14 @@ class ClearSlot:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CloseLedger:
     """The env's last process is gone (also of those that left their lease and lived on)."""
 
     env: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Watch:
     """From now on tell of this process's death and read its beats: a waiter, a holder, or one that left and lives on."""
 
@@ -128,12 +129,12 @@ class Watch:
     pid: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Unwatch:
     process: ProcessKey
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WatchResidue:
     """Look at the driver until this process's memory on this GPU is gone; send ResidueChanged for the first look (until
     then the whole grant is charged) and for each change."""
@@ -143,7 +144,7 @@ class WatchResidue:
     uuid: Uuid
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Kill:
     """By policy only (`stalled = "kill"`, `enforce = "kill"`): end this process."""
 
@@ -153,14 +154,14 @@ class Kill:
     """Ask it to (SIGTERM)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WakeAt:
     """Send a Tick at this time or sooner; None: no deadline is pending. Given when it changes, and after each Tick."""
 
     deadline_ns: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EnvChanged:
     """The env's quota is new or gone: its directory, client.conf and key follow."""
 
@@ -168,6 +169,6 @@ class EnvChanged:
 
 
 Effect = (
-    Save | Publish | SendGrant | SendWait | SendDeny | SendFence | SendNote | SendAck | OpenLedger | SetLimit | SetSlot
+    SendGrant | SendWait | SendDeny | SendFence | SendNote | SendAck | OpenLedger | SetLimit | SetSlot
     | ClearSlot | CloseLedger | Watch | Unwatch | WatchResidue | Kill | WakeAt | EnvChanged
 )

@@ -6,12 +6,13 @@ Identity (env, process, user, ancestors) is what the kernel or a verified MAC sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from nodemgr.core.model import ConnectionId, Gpu, ProcessKey, Quota, Transport, Uuid
+from nodemgr.core.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Caller:
     """Who speaks, as the edge knows it."""
 
@@ -25,7 +26,7 @@ class Caller:
     """PIDs from parent to init: a process without a token joins the task of an ancestor."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Acquire:
     caller: Caller
     rid: str
@@ -41,7 +42,7 @@ class Acquire:
     """Per GPU, what the env's ledger holds now: looked at only where memory_bytes is named, and over UDP."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Cancel:
     """Gives up waiting; the answer is DENY cancelled. If the grant of this rid was on its way, it is given back."""
 
@@ -50,7 +51,7 @@ class Cancel:
     wall_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Rejoin:
     """A process comes back after a lost connection or a restarted manager."""
 
@@ -63,7 +64,7 @@ class Rejoin:
     wall_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Beat:
     """Sent to the core only for a process whose task is stalled, and for one that the state does not know as a member
     of a task (it gets FENCE); the others' beats stay at the edge."""
@@ -73,7 +74,7 @@ class Beat:
     wall_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Release:
     """The process leaves its task."""
 
@@ -82,14 +83,14 @@ class Release:
     wall_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Disconnected:
     """EOF: a hint. A lease stays (the pidfd is the truth); a waiter has timeout_ms to come back."""
 
     connection: ConnectionId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ProcessGone:
     process: ProcessKey
     wall_ns: int
@@ -97,7 +98,7 @@ class ProcessGone:
     """What the driver still shows for its PID, per GPU."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ResidueChanged:
     """A look at the driver: 0 ends the residue. Told where it changed, and until one was `told`."""
 
@@ -107,7 +108,7 @@ class ResidueChanged:
     wall_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Seen:
     """What the driver shows of one process on one GPU."""
 
@@ -122,7 +123,7 @@ class Seen:
     command: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Audited:
     """A look at the driver, for what the books do not explain."""
 
@@ -132,7 +133,7 @@ class Audited:
     wall_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Tick:
     """Time passed. The edge sends it at the latest when `WakeAt` said."""
 
@@ -143,7 +144,7 @@ class Tick:
     """The larger of ledger and driver, for each grant in `state.watched_grants()`."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SetQuota:
     env: str
     quota: Quota
@@ -151,7 +152,7 @@ class SetQuota:
     wall_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RemoveQuota:
     """The env is forgotten: waiting requests are denied, leases are fenced."""
 
@@ -160,7 +161,7 @@ class RemoveQuota:
     wall_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GpusChanged:
     """The whole inventory, as NVML shows it now. A GPU that is missing or ill is not healthy; it is never forgotten."""
 
@@ -168,7 +169,7 @@ class GpusChanged:
     wall_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReleaseTask:
     """`nodemgr release TASK`: fences a lease, or denies a waiting request of that id."""
 
@@ -180,7 +181,7 @@ class ReleaseTask:
     connection: ConnectionId | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Match:
     """Grant what fits now. It comes as `Transition.then`; the edge makes one itself after a restart and when a failed store
     is back. It is an event of its own because releases and deaths hold even when the store cannot commit, and grants do not.

@@ -39,7 +39,7 @@ def check_change(transition: Transition) -> list[str]:
             wrong.append(f"the grants on {uuid} exceed its memory")
         if quota.memory_bytes is not None and sum(other.memory_bytes for other in of_env) > quota.memory_bytes:
             wrong.append(f"the grants of {env} exceed its memory quota")
-        used = books.used_count(draft, env)
+        used = len(books.used_gpus(draft, env))
         held_before = before is not None and books.active_tasks(before) > 0
         if not held_before and books.active_tasks(grant) > 0 and used > quota.gpus:
             wrong.append(f"{env} uses {used} GPUs, its quota is {quota.gpus}")

@@ -6,12 +6,11 @@ which GPUs a request deserves (allocator.py).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nodemgr.core import answers, books, effects, members, reasons, records
 from nodemgr.core.allocator import Choice
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import MS, Asker, DenyCode, Grant, Process, ProcessKey, Request, Task, TaskState, Transport, Uuid
+from nodemgr.core.values import replace
 
 RECLAIMED = "reclaimed: silent for too long"
 """Why a lease over UDP ends whose holder was not heard: nobody can tell whether it lives."""
@@ -26,19 +25,19 @@ REFUSED_MEMBERS = {
 def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> None:
     """A lease for the request and all who wait for it: request r5 becomes task t5. The request's own row, if it has one,
     is the caller's to drop."""
-    reused = tuple(gpu.uuid for gpu in choice.reused)
+    reused = tuple([gpu.uuid for gpu in choice.reused])
     over_unix = any(asker.transport is Transport.UNIX for asker in request.askers)
     task = Task(
         task_id=f"t{request.sequence}",
         env=request.env,
         token=request.token,
-        gpus=tuple(gpu.uuid for gpu in sorted(choice.fresh + choice.reused, key=lambda gpu: gpu.number)),
-        fresh=tuple(gpu.uuid for gpu in choice.fresh),
+        gpus=tuple([gpu.uuid for gpu in sorted(choice.fresh + choice.reused, key=lambda gpu: gpu.number)]),
+        fresh=tuple([gpu.uuid for gpu in choice.fresh]),
         state=TaskState.RUNNING,
         command=request.command,
         since_ns=now_ns,
         since_wall_ns=wall_ns,
-        processes=tuple(asker.process for asker in request.askers),
+        processes=tuple([asker.process for asker in request.askers]),
         memory_bytes=request.memory_bytes,
         kept_bytes=(request.memory_bytes or 0) if over_unix else 0,
         world=request.world,
@@ -230,7 +229,7 @@ def _regrown(draft: Draft, grant: Grant) -> int:
 def _has_room(draft: Draft, task: Task) -> bool:
     """Would all of its GPUs be this task's again within quota, memory, tasks and health?"""
     again = [uuid for uuid in task.gpus if not books.is_used(draft, task.env, uuid)]
-    used = books.used_count(draft, task.env)
+    used = len(books.used_gpus(draft, task.env))
     quota = draft.envs[task.env].quota
     if any(not draft.gpus[uuid].healthy for uuid in task.gpus) or (again and used + len(again) > quota.gpus):
         return False

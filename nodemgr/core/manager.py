@@ -36,7 +36,7 @@ from nodemgr.core.events import (
 from nodemgr.core.outcome import Transition, finish
 from nodemgr.core.state import State
 
-__all__ = ["State", "Transition", "step"]
+__all__ = ["Draft", "State", "Transition", "step"]
 
 
 def _match(draft: Draft, event: Match, now_ns: int) -> None:
@@ -70,10 +70,13 @@ RULES: dict[type, _Rule] = {
 }
 
 
-def step(state: State, event: Event, now_ns: int) -> Transition:
-    """What `event` does to `state` at `now_ns` (monotonic). The state stays as it is until `state.apply(transition)`."""
+def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) -> Transition:
+    """What `event` does to `state` at `now_ns` (monotonic). The state stays as it is until `state.apply(transition)`.
+    `draft`: an unused one of the state as it is, made while nobody waited for an answer."""
     rule = RULES[type(event)]
-    draft = Draft(state, now_ns)
+    if draft is None or draft.version != state.version:
+        draft = Draft(state)
+    draft.now_ns = now_ns
     rule.handler(draft, event, now_ns)
     then = None
     if draft.rescan and not isinstance(event, Disconnected):

@@ -12,14 +12,14 @@ A waiter that is away (disconnected, `timeout_ms` to come back) keeps its place:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nodemgr.core import answers, books, leases, members, reasons
 from nodemgr.core.allocator import POLICIES, Ask, Candidate, Choice, Shortage, choose
 from nodemgr.core.draft import Draft
-from nodemgr.core.model import MS, Request, Transport, Uuid
+from nodemgr.core.model import MS, Gpu, Request, Transport, Uuid
 
 
 class Verdict(NamedTuple):
@@ -46,12 +46,12 @@ class Scan:
     """Verdicts on requests that ask the same, as long as nothing changed."""
 
 
-def candidates(draft: Draft, request: Request, kept: Mapping[Uuid, Request]) -> list[Candidate]:
-    """The healthy GPUs as the request's env sees them."""
+def candidates(draft: Draft, request: Request, kept: Mapping[Uuid, Request], gpus: Iterable[Gpu]) -> list[Candidate]:
+    """Those of the GPUs that are healthy, as the request's env sees them."""
     env, named_bytes, udp_askers = request.env, request.memory_bytes, _udp_askers(request)
     quota = draft.envs[env].quota
     rows = []
-    for gpu in draft.gpus.values():
+    for gpu in gpus:
         if not gpu.healthy:
             continue
         grant = draft.grants.get((env, gpu.uuid))
@@ -82,10 +82,15 @@ def _udp_askers(request: Request) -> int:
 
 def judge(draft: Draft, request: Request, kept: Mapping[Uuid, Request]) -> Verdict:
     """What the request would get now, beside those who keep some GPUs."""
-    rows = candidates(draft, request, kept)
-    room_bytes = books.quota_room(draft, request.env)
-    ask = Ask(request.gpus, draft.envs[request.env].quota.gpus, room_bytes, draft.config.max_tasks_per_gpu)
-    answer = choose(ask, rows, POLICIES[draft.config.placement])
+    quota, policy = draft.envs[request.env].quota, POLICIES[draft.config.placement]
+    ask = Ask(request.gpus, quota.gpus, books.quota_room(draft, request.env), draft.config.max_tasks_per_gpu)
+    used = books.used_gpus(draft, request.env)
+    if len(used) >= quota.gpus:  # nothing can be fresh: most requests of a busy node need no look at the others
+        answer = choose(ask, candidates(draft, request, kept, used), policy)
+        if isinstance(answer, Choice):
+            return Verdict(answer, "", ())
+    rows = candidates(draft, request, kept, draft.gpus.values())
+    answer = choose(ask, rows, policy)
     why = "" if isinstance(answer, Choice) else reasons.of_shortage(draft, request, answer, ask, rows, kept)
     return Verdict(answer, why, tuple(row.uuid for row in rows if not row.used and row.big_enough and not row.kept))
 

@@ -8,12 +8,12 @@ the ledger's words, and what it frees is counted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from nodemgr.core import books, effects
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import GENERATIONS, Asker, DenyCode, Gpu, Grant, Process, Residue, Task, Transport, Uuid
 from nodemgr.core.schema import GENERATION
+from nodemgr.core.values import replace
 
 
 def admit(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:

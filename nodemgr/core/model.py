@@ -1,6 +1,6 @@
 """What the manager believes: GPUs, environments, tasks, grants, requests. Plain values only.
 
-Knows: the words of DESIGN.md as frozen dataclasses. Must not know: clocks, sockets, files, the wire.
+Knows: the words of DESIGN.md as frozen dataclasses (values.py). Must not know: clocks, sockets, files, the wire.
 Times are integers of nanoseconds: `_ns` on the monotonic clock (deadlines), `_wall_ns` since the Unix
 epoch (what a person reads; never compared). Memory is in bytes. A GPU is named by its UUID everywhere.
 Every dataclass here is a row of the store as it stands (core/encoding.py), but for Config and Violation: what a restart
@@ -10,7 +10,8 @@ forgets (connections, who is away, why somebody waits) lives in tables of the st
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from nodemgr.core.values import value
 
 MS = 1_000_000
 """Nanoseconds of a millisecond."""
@@ -60,7 +61,7 @@ class TaskState(enum.StrEnum):
     STALLED = "stalled"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Config:
     """The manager's own settings that decisions depend on."""
 
@@ -81,7 +82,7 @@ class Config:
     """What the driver may show of a process beyond its charges: contexts, modules, local memory (audit.py)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Gpu:
     uuid: Uuid
     index: int
@@ -91,7 +92,7 @@ class Gpu:
     healthy: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Quota:
     gpus: int
     memory_bytes: int | None = None
@@ -114,7 +115,7 @@ class Quota:
         return self.memory_bytes // self.gpus
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Process:
     """A member of a task that holds a lease, or one that left its lease and lives on."""
 
@@ -137,7 +138,7 @@ class Process:
     allocations are refused. When it asks anew it gets the same slot and generation, so that what it frees is counted."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Task:
     """A lease and whose it is. It exists exactly while it holds GPUs."""
 
@@ -161,7 +162,7 @@ class Task:
     stalled_since_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Grant:
     """An env's share of one GPU's memory; exists while a task of the env holds the GPU."""
 
@@ -180,7 +181,7 @@ class Grant:
     """The sum of its UDP processes' fixed caps."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Residue:
     """Memory of a process that lost its lease, charged to the GPU until the driver shows it gone (promise 5)."""
 
@@ -196,7 +197,7 @@ class Residue:
     """A look at the driver found that it stays, and an event said so."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Violation:
     """A process that the driver shows where it should not be, and what was done about it. A restart forgets it: the next
     looks find it again."""
@@ -225,7 +226,7 @@ class Violation:
     killed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Asker:
     """One process that waits for a request's answer."""
 
@@ -236,7 +237,7 @@ class Asker:
     user: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Request:
     """A task that waits in the queue."""
 
@@ -257,7 +258,7 @@ class Request:
     world: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Record:
     """One allocation, for `nodemgr allocations` (DESIGN.md, which GPUs)."""
 
@@ -277,7 +278,7 @@ class Record:
     why: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Env:
     name: str
     quota: Quota

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from nodemgr.core import books, effects
 from nodemgr.core.draft import Draft
-from nodemgr.core.effects import Effect, Save, SetLimit
+from nodemgr.core.effects import Effect, Publish, Save, SetLimit
 from nodemgr.core.events import Match
 from nodemgr.core.model import Grant, ProcessKey
 from nodemgr.core.schema import STORED, EnvGpu
 from nodemgr.core.tables import Overlay, first
+from nodemgr.core.values import value
 
 
 class Gone(enum.Enum):
@@ -28,11 +28,12 @@ GONE = Gone.GONE
 """In the place of a PID: nobody holds or waits by this name."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Transition:
-    """What one event does. Nothing is done yet: the edge stores the Save and Publish effects in one transaction, applies
-    the transition, then runs the other effects in their order."""
+    """What one event does. Nothing is done yet: the edge stores rows and events in one transaction, applies the transition,
+    then carries out the effects in their order."""
 
+    stored: tuple[Save | Publish, ...]
     effects: tuple[Effect, ...]
     must_apply: bool
     """A fact (a death, a release, a fence): applied even when the store cannot commit. Else it is then discarded."""
@@ -42,28 +43,27 @@ class Transition:
 
 
 def finish(draft: Draft, *, must_apply: bool, then: Match | None = None, ticked: bool = False) -> Transition:
-    """The transition: rows and events to store, what the ledgers and the processes to watch need, the handlers' own effects
-    in their order, what ends, and the next time to wake."""
+    """The transition: rows and events to store; what the ledgers need, the handlers' own effects in their order (the answers
+    are among them), whom to watch from now on, what ends, and the next time to wake."""
     lives = {env: (bool(draft.state.members.get(env)), bool(draft.members.get(env))) for env in draft.members.changes}
     watched = _watched(draft)
-    every: list[Effect] = [*_saves(draft), *draft.published]
-    every += [effects.OpenLedger(env) for env, (before, after) in lives.items() if after and not before]
+    every: list[Effect] = [effects.OpenLedger(env) for env, (before, after) in lives.items() if after and not before]
     every += _limits(draft)
-    every += [effects.Watch(process, pid) for process, (before, pid) in watched.items() if not before and pid is not GONE]
     every += draft.effects
+    every += [effects.Watch(process, pid) for process, (before, pid) in watched.items() if not before and pid is not GONE]
     every += [effects.Unwatch(process) for process, (before, pid) in watched.items() if before and pid is GONE]
     every += [effects.CloseLedger(env) for env, (before, after) in lives.items() if before and not after]
     every += _wake(draft, ticked)
-    return Transition(tuple(every), must_apply, then, draft)
+    return Transition((*_saves(draft), *draft.published), tuple(every), must_apply, then, draft)
 
 
 def _saves(draft: Draft) -> Iterator[Save]:
     for name, (kind, key_text) in STORED.items():
         table: Overlay[Any, object] = getattr(draft, name)
-        for key, value in table.changes.items():
+        for key, after in table.changes.items():
             before = table.base.get(key)
-            if value is not before and (before is None or value != before):
-                yield Save(kind, key_text(key), value)
+            if after is not before and (before is None or after != before):
+                yield Save(kind, key_text(key), after)
 
 
 def _limits(draft: Draft) -> Iterator[SetLimit]:
@@ -107,13 +107,13 @@ def _set_timers(draft: Draft) -> None:
     """Figures are asked for at once, for a grant that may shrink further than before. A timer stops with the last row
     that needs it."""
     for key, grant in draft.grants.changes.items():
-        if grant is not None and _may_shrink(draft, key, grant):
+        if grant is not None and key in draft.unsettled and _may_shrink(draft, key, grant):
             draft.at_latest("figures", draft.now_ns)
     for timer, rows, more in (
         ("silence", draft.tasks, draft.udp_askers),
         ("figures", draft.unsettled, draft.wants_figures),
     ):
-        if (rows.changes or more.changes) and first(rows) is None and first(more) is None and timer in draft.timers:
+        if timer in draft.timers and (rows.changes or more.changes) and first(rows) is None and first(more) is None:
             draft.timers.drop(timer)
 
 

@@ -5,11 +5,10 @@ Knows: what a record says. Must not know: how a lease comes to be or to its end.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nodemgr.core import books
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import Record, Task, Uuid
+from nodemgr.core.values import replace
 
 
 def record_id(task_id: str) -> int:
@@ -26,7 +25,7 @@ def open_record(draft: Draft, task: Task, reused: tuple[Uuid, ...], used: int, a
         command=task.command,
         gpus_new=task.fresh,
         gpus_reused=reused,
-        grant_bytes=tuple(draft.grants[task.env, uuid].memory_bytes for uuid in (*task.fresh, *reused)),
+        grant_bytes=tuple([draft.grants[task.env, uuid].memory_bytes for uuid in (*task.fresh, *reused)]),
         remaining_gpus=max(0, draft.envs[task.env].quota.gpus - used),
         remaining_memory_bytes=books.env_remaining(draft, task.env),
         asked_wall_ns=asked_wall_ns,

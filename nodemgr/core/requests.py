@@ -6,13 +6,12 @@ Knows: who holds, who waits, who may join whom, and what refuses a request. Must
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nodemgr.core import allocator, answers, books, leases, matching, reasons, waiting
 from nodemgr.core.draft import Draft
-from nodemgr.core.events import Acquire
+from nodemgr.core.events import Acquire, Caller
 from nodemgr.core.model import MS, Asker, DenyCode, ProcessKey, Quota, Request, Task, TaskState
 from nodemgr.core.schema import IDS
+from nodemgr.core.values import replace
 
 
 def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
@@ -57,11 +56,16 @@ def _task_of(draft: Draft, event: Acquire, now_ns: int) -> Task | None:
         task_id = draft.task_of_token.get((caller.env, event.token))
         task = None if task_id is None else draft.tasks[task_id]
     if task is None and (caller.env, event.token) not in draft.request_of_token:
-        keys = (draft.process_of_pid.get((caller.env, pid)) for pid in caller.ancestors)
-        task = next((held for key in keys if key is not None and (held := _held(draft, key)) is not None), None)
+        task = next((held for key in _kin(draft, caller) if (held := _held(draft, key)) is not None), None)
     if task is None or task.state is TaskState.RUNNING:
         return task
     return leases.wake(draft, task, caller.process, now_ns, event.wall_ns)
+
+
+def _kin(draft: Draft, caller: Caller) -> list[ProcessKey]:
+    """The caller's ancestors who hold or wait, the nearest first."""
+    env, process_of_pid = caller.env, draft.process_of_pid.get
+    return [key for pid in caller.ancestors if (key := process_of_pid((env, pid))) is not None]
 
 
 def _held(draft: Draft, key: ProcessKey) -> Task | None:
@@ -99,8 +103,7 @@ def _request_of(draft: Draft, event: Acquire) -> str | None:
     own = draft.request_of.get(caller.process) or draft.request_of_token.get((caller.env, event.token))
     if own is not None:
         return own
-    keys = (draft.process_of_pid.get((caller.env, pid)) for pid in caller.ancestors)
-    return next((found for key in keys if key is not None and (found := draft.request_of.get(key)) is not None), None)
+    return next((found for key in _kin(draft, caller) if (found := draft.request_of.get(key)) is not None), None)
 
 
 def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
@@ -110,7 +113,7 @@ def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
         return 0
     gpus = event.gpus
     if gpus is None:
-        healthy = sum(gpu.healthy for gpu in draft.gpus.values()) or len(list(draft.gpus))
+        healthy = sum([gpu.healthy for gpu in draft.gpus.values()]) or len(list(draft.gpus))
         gpus = min(quota.gpus if quota.default_gpus is None else quota.default_gpus, healthy)
     return max(gpus, event.world) if event.world > 1 else gpus
 

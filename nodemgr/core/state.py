@@ -30,7 +30,7 @@ from nodemgr.core.model import (
     Violation,
 )
 from nodemgr.core.outcome import Transition, finish
-from nodemgr.core.schema import STORED, TABLES, Deadline, EnvGpu
+from nodemgr.core.schema import STORED, Deadline, EnvGpu
 from nodemgr.core.work_queue import WorkQueue
 
 
@@ -106,7 +106,8 @@ class State:
         every waiter away. The edge then tells of GPUs (GpusChanged) and of the dead (ProcessGone), and sends Match.
         Raises ValueError for a row of an unknown kind."""
         state = cls(config)
-        draft = Draft(state, now_ns)
+        draft = Draft(state)
+        draft.now_ns = now_ns
         order = {kind: place for place, (kind, _) in enumerate(STORED.values())}
         for kind, key, value in sorted(_known(rows), key=lambda row: order[row[0]]):
             _RESTORE[kind](draft, key, value, now_ns)
@@ -129,8 +130,8 @@ class State:
         for task_id, record in records.items():
             if record is not None and record.ended_wall_ns is not None:
                 records[task_id] = None
-        for name in TABLES:
-            getattr(draft, name).settle()
+        for table in draft.changed:
+            table.settle()
 
     def _reschedule(self, deadline: Deadline, due_ns: int | None) -> None:
         before = self.agenda.get(deadline)

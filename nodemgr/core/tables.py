@@ -2,13 +2,14 @@
 
 Knows: dictionaries and sets of members. Must not know: what is in them.
 An Overlay is a dictionary seen through the changes of one step; Groups are the same for sets of members in the order of
-their arrival. `settle` writes the changes into the base: only State.apply calls it.
+their arrival. With its first change a table enters itself into the step's list of those that have any. `settle` writes the
+changes into the base: only State.apply calls it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,10 +29,11 @@ class Overlay(Generic[K, V]):
     """A dictionary and what one step changes in it. None stands for nothing there, so no value is None. As long as nothing
     is changed, `get` is the dictionary's own."""
 
-    __slots__ = ("base", "changes", "get")
+    __slots__ = ("base", "changed", "changes", "get")
 
-    def __init__(self, base: dict[K, V]) -> None:
+    def __init__(self, base: dict[K, V], changed: list[Table]) -> None:
         self.base = base
+        self.changed = changed
         self.changes: dict[K, V | None] = {}
         self.get: Callable[[K], V | None] = base.get
 
@@ -63,23 +65,24 @@ class Overlay(Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         if not self.changes:
-            self.get = self._seen_through()
+            self._begin()
         self.changes[key] = value
 
     def drop(self, key: K) -> None:
         """It need not be there."""
         if not self.changes:
-            self.get = self._seen_through()
+            self._begin()
         self.changes[key] = None
 
-    def _seen_through(self) -> Callable[[K], V | None]:
-        """`get`, with the changes. (It knows both dictionaries, and not this object: no cycle keeps a draft alive.)"""
+    def _begin(self) -> None:
+        """From now on `get` sees changes."""
         changes, base = self.changes, self.base
 
         def get(key: K) -> V | None:
             return changes[key] if key in changes else base.get(key)
 
-        return get
+        self.get = get
+        self.changed.append(self)
 
     def settle(self) -> None:
         base = self.base
@@ -93,10 +96,11 @@ class Overlay(Generic[K, V]):
 class Groups(Generic[K, V]):
     """Sets of members by key, and what one step changes in them. A member is added and removed at most once a step."""
 
-    __slots__ = ("added", "base", "removed")
+    __slots__ = ("added", "base", "changed", "removed")
 
-    def __init__(self, base: dict[K, dict[V, None]]) -> None:
+    def __init__(self, base: dict[K, dict[V, None]], changed: list[Table]) -> None:
         self.base = base
+        self.changed = changed
         self.added: dict[K, dict[V, None]] = {}
         self.removed: dict[K, set[V]] = {}
 
@@ -108,14 +112,20 @@ class Groups(Generic[K, V]):
         yield from self.added.get(key, ())
 
     def add(self, key: K, member: V) -> None:
+        self._begin()
         self.added.setdefault(key, {})[member] = None
 
     def remove(self, key: K, member: V) -> None:
+        self._begin()
         added = self.added.get(key)
         if added is not None and member in added:
             del added[member]
         else:
             self.removed.setdefault(key, set()).add(member)
+
+    def _begin(self) -> None:
+        if not self.added and not self.removed:
+            self.changed.append(self)
 
     def settle(self) -> None:
         base = self.base
@@ -128,6 +138,9 @@ class Groups(Generic[K, V]):
         for key, added in self.added.items():
             if added:
                 base.setdefault(key, {}).update(added)
+
+
+Table = Overlay[Any, Any] | Groups[Any, Any]
 
 
 def first(members: Iterable[V]) -> V | None:

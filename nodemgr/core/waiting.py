@@ -6,11 +6,10 @@ A request leaves with its last asker. That frees what it kept from others, so th
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nodemgr.core import answers, reasons
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import MS, Asker, DenyCode, ProcessKey, Request, Transport
+from nodemgr.core.values import replace
 
 
 def entered(draft: Draft, request: Request, asker: Asker, now_ns: int) -> None:

@@ -47,6 +47,8 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
 _UCRED = struct.Struct("3i")
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RETRY_S = 0.2
+_CALM_NS = 60_000_000_000
+"""So long after the last time that descriptors were out, the next time is told again."""
 
 
 class Listener:
@@ -94,13 +96,13 @@ class Connection(Session):
         self._ancestors: tuple[int, ...] | None = None
 
     def ancestors(self) -> tuple[int, ...]:
-        """As they were when it first asked: a parent that ends later was a parent all the same."""
+        """As they were when that was first asked: a parent that ends later was a parent all the same."""
         if self._ancestors is None:
             self._ancestors = ancestors(self.identity.pid)
         return self._ancestors
 
     def read(self) -> bool:
-        """One packet, called by the selector: a plain beat is noted here, all else is the loop's."""
+        """One packet, called by the selector. True: a plain beat, which leaves the loop nothing to do."""
         server = self.server
         try:
             packet, ancillary, flags, _ = self.sock.recvmsg(PACKET_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
@@ -113,9 +115,11 @@ class Connection(Session):
             self.listener.budget_spent += 1
             if self.listener.budget_spent <= BUDGET_PER_SECOND:
                 return True
-            server.later(server.over_budget, self)
+            server.over_budget(self)
+        elif packet or ancillary:  # an empty packet carries credentials, the end of the connection does not
+            server.take(self, packet, ancillary, flags)
         else:
-            server.later(server.take, self, packet, ancillary, flags)
+            server.drop(self)
         return False
 
     def may_enter(self) -> bool:
@@ -146,10 +150,10 @@ class ClientServer:
         self._selector = selector
         self._processes = processes
         self.now_ns = clock.monotonic_ns
-        self.later = loop.call_soon
         self._max_per_env = max_per_env
         self._listeners: dict[str, Listener] = {}
         self._retry: asyncio.TimerHandle | None = None
+        self._exhausted_ns: int | None = None
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
 
     # -- envs --
@@ -248,19 +252,23 @@ class ClientServer:
         listener.connections.add(connection)
         self.hub.opened(connection)
         self._resume(connection)
+        connection.read()  # most have asked by now
         if max(sock.fileno(), identity.pidfd) >= self._descriptor_limit:  # the kernel gives the lowest free number
             self._exhausted()
             return False
         return True
 
     def _exhausted(self) -> None:
-        """Descriptors are out: those who are connected live on, new ones wait in the backlog."""
+        """Descriptors are out: those who are connected live on, new ones wait in the backlog. Each that ends lets one in, and
+        they are out again: that is told once."""
         if self._retry is None:
             self.hub.counters["descriptors_exhausted"] += 1
-            log.say(
-                f"descriptors are exhausted ({self.connections()} connections): new clients wait until one ends; "
-                "raise the limit (LimitNOFILE= of the service, ulimit -n)"
-            )
+            before_ns, self._exhausted_ns = self._exhausted_ns, self.now_ns()
+            if before_ns is None or self._exhausted_ns - before_ns > _CALM_NS:
+                log.say(
+                    f"descriptors are exhausted ({self.connections()} connections): new clients wait until one ends; "
+                    "raise the limit (LimitNOFILE= of the service, ulimit -n)"
+                )
             for listener in self._listeners.values():
                 self._deafen(listener)
             self._retry = self._loop.call_later(_RETRY_S, self._listen_again)
@@ -310,16 +318,12 @@ class ClientServer:
             self._selector.swallow(connection.sock.fileno(), connection.read)
 
     def take(self, connection: Connection, packet: bytes, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
-        """What was read and is no plain beat, in the loop's own turn."""
-        if connection not in connection.listener.connections:
-            _close_all(_parse_ancillary(ancillary)[1])
-        elif packet or ancillary:  # an empty packet carries credentials, the end of the connection does not
-            self._look_at(connection, packet, ancillary, flags)
+        """What was read and is no plain beat."""
+        if ancillary == connection.credentials:
+            sender: int | None = connection.pid
+            fds: list[int] = []
         else:
-            self.drop(connection)
-
-    def _look_at(self, connection: Connection, packet: bytes, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
-        sender, fds = _parse_ancillary(ancillary)
+            sender, fds = _parse_ancillary(ancillary)
         try:
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise WireError("more than a packet may hold")

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from nodemgr.core import audit, effects, events
-from nodemgr.core.manager import State, step
+from nodemgr.core.manager import Draft, State, step
 from nodemgr.core.model import ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
 from nodemgr.edge import log, requests
 from nodemgr.edge.auditor import Auditor
@@ -79,6 +79,8 @@ class Daemon:
         self._key_of_pid: dict[int, ProcessKey] = {}
         self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
         self._stepping = False
+        self._draft: Draft | None = None
+        """For the next step, made after the answers of the last."""
         journal.on_recovery = self._store_recovered
         self._effects: dict[type, Callable[[Any], None]] = {
             effects.SendGrant: self.send_grant,
@@ -107,13 +109,15 @@ class Daemon:
         assert not self._stepping, "an effect steps the core"
         self._stepping = True
         try:
-            transition = step(self.state, event, self.clock.monotonic_ns())
+            draft, self._draft = self._draft, None
+            transition = step(self.state, event, self.clock.monotonic_ns(), draft)
             durable = isinstance(event, DURABLE)
-            if not self.journal.write(transition.effects, must_hold=transition.must_apply, durable=durable):
+            if not self.journal.write(transition.stored, must_hold=transition.must_apply, durable=durable):
                 return False
             self.state.apply(transition)
             for effect in transition.effects:
                 self._do(effect)
+            self._slow_beats(transition.stored)
         finally:
             self._stepping = False
         self.journal.publish()
@@ -122,6 +126,8 @@ class Daemon:
         if transition.then is not None:
             self.submit(transition.then)
         self._watch_gpus()
+        if self._draft is None:
+            self._draft = Draft(self.state)
         return True
 
     def match(self) -> None:
@@ -130,24 +136,22 @@ class Daemon:
 
     def _do(self, effect: effects.Effect) -> None:
         kind = type(effect)
-        if kind is effects.Save:
-            self._note_row(effect)  # type: ignore[arg-type]
-        elif kind is not effects.Publish:
-            try:
-                self._effects[kind](effect)
-            except (OSError, LedgerError) as error:  # one that fails must not keep the others from happening
-                log.say(f"{kind.__name__} failed: {error}")
-            except Exception as error:
-                log.fault(f"in {kind.__name__}", error)
+        try:
+            self._effects[kind](effect)
+        except (OSError, LedgerError) as error:  # one that fails must not keep the others from happening
+            log.say(f"{kind.__name__} failed: {error}")
+        except Exception as error:
+            log.fault(f"in {kind.__name__}", error)
 
-    def _note_row(self, save: effects.Save) -> None:
+    def _slow_beats(self, stored: Iterable[effects.Save | effects.Publish]) -> None:
         """A stalled task's and a fenced process's beats are for the core."""
-        value = save.value
-        if isinstance(value, Task) and value.state is TaskState.STALLED:
-            for key in value.processes:
-                self._beats_fast(key, False)
-        elif isinstance(value, Process) and value.fenced:
-            self._beats_fast(value.key, False)
+        for row in stored:
+            value = row.value if isinstance(row, effects.Save) else None
+            if isinstance(value, Task) and value.state is TaskState.STALLED:
+                for key in value.processes:
+                    self._beats_fast(key, False)
+            elif isinstance(value, Process) and value.fenced:
+                self._beats_fast(value.key, False)
 
     def _store_recovered(self) -> None:
         self.loop.call_soon(self.match)
@@ -212,7 +216,12 @@ class Daemon:
         used: dict[Uuid, int] = {}
         if "memory" in fields or session.transport is Transport.UDP:
             used = {uuid: self.ledgers.used(session.env, gpu.index) for uuid, gpu in self.state.gpus.items()}
-        self._step_for(session, message, requests.acquire(session, fields, self.clock.wall_ns(), used))
+        known = self._is_known(session.env, fields["task"])
+        self._step_for(session, message, requests.acquire(session, fields, self.clock.wall_ns(), used, token_known=known))
+
+    def _is_known(self, env: str, token: str) -> bool:
+        task = self.state.tasks.get(self.state.task_of_token.get((env, token), ""))
+        return (env, token) in self.state.request_of_token if task is None else task.state is TaskState.RUNNING
 
     def _beat(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
         member = self.state.processes.get(session.key)

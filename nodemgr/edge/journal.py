@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nodemgr.core import encoding
-from nodemgr.core.effects import Effect, Publish, Save
+from nodemgr.core.effects import Publish, Save
 from nodemgr.core.model import Record
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
@@ -50,14 +50,14 @@ class Journal:
 
     # -- writing --
 
-    def write(self, effects: Iterable[Effect], *, must_hold: bool, durable: bool = False) -> bool:
+    def write(self, stored: Iterable[Save | Publish], *, must_hold: bool, durable: bool = False) -> bool:
         """Stores a step's rows and events; False: refused, nothing happened. `publish` tells the events afterwards."""
         batch, events = Batch.empty(), []
-        for effect in effects:
-            if isinstance(effect, Save):
-                self._add_row(batch, effect)
-            elif isinstance(effect, Publish):
-                events.append((effect.name, effect.fields))
+        for row in stored:
+            if isinstance(row, Save):
+                self._add_row(batch, row)
+            else:
+                events.append((row.name, row.fields))
         return self._commit(batch, events, must_hold=must_hold, durable=durable)
 
     def publish(self) -> None:
@@ -78,7 +78,7 @@ class Journal:
     @staticmethod
     def _add_row(batch: Batch, save: Save) -> None:
         value = save.value
-        text = None if value is None else _to_text(encoding.encode(save.kind, value))
+        text = None if value is None else encoding.encode(save.kind, value)
         if save.kind == "record" and isinstance(value, Record) and text is not None:
             batch.records.append(RecordRow(value.record_id, value.env, value.granted_wall_ns, text))
             text = None if value.ended_wall_ns is not None else text
@@ -142,7 +142,7 @@ class Journal:
 
     def rows(self) -> list[tuple[str, str, Any]]:
         """(kind, key, value) of the state, for State.restore. Raises ValueError for a row that cannot be read."""
-        return [(kind, key, encoding.decode(kind, json.loads(text))) for kind, key, text in self._store.current()]
+        return [(kind, key, encoding.decode(kind, text)) for kind, key, text in self._store.current()]
 
     def meta(self) -> dict[str, str]:
         return self._store.meta()

@@ -3,8 +3,8 @@
 Knows: epoll, and what asyncio wants of a selector. Must not know: what is read.
 
 A beat is one comparison. Through asyncio it would cost many times that: a key, a handle, a context, one turn of the loop. So
-a reader can be given to the selector itself; it is called where epoll reports, and only if it has found something that the
-loop must do does the selector return.
+a reader can be given to the selector itself; it is called where epoll reports, and only if it has done something that the
+loop must follow up (a timer, a callback, another descriptor) does the selector return. A request's answer waits for no turn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Swallow = Callable[[], bool]
-"""Reads what is there. True: done with it; False: the loop has something to do now."""
+"""Reads what is there. True: done with it; False: the loop may have something to do now."""
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _READABLE = ~select.EPOLLOUT
@@ -32,6 +32,8 @@ class SwallowingSelector(selectors.BaseSelector):
         self._epoll = select.epoll()
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._swallow: dict[int, Swallow] = {}
+        self.on_fault: Callable[[Exception], None] = _raise
+        """Takes what a reader raised: its caller gets no answer, everybody else is served."""
 
     # -- readers of ours --
 
@@ -89,8 +91,12 @@ class SwallowingSelector(selectors.BaseSelector):
                 return ready
             for fd, event in events:
                 reader = self._swallow.get(fd)
-                if reader is not None and event & _READABLE and not reader():
-                    must_return = True
+                if reader is not None and event & _READABLE:
+                    try:
+                        must_return = not reader() or must_return
+                    except Exception as error:
+                        self.on_fault(error)
+                        must_return = True
                 key = self._keys.get(fd)
                 if key is not None and (wanted := _events(event) & key.events):
                     ready.append((key, wanted))
@@ -141,7 +147,13 @@ def _events(event: int) -> int:
     return (_READ if event & _READABLE else 0) | (_WRITE if event & _WRITABLE else 0)
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def new_loop() -> tuple[asyncio.AbstractEventLoop, SwallowingSelector]:
     """A loop, and the selector in it."""
     selector = SwallowingSelector()
-    return asyncio.SelectorEventLoop(selector), selector
+    loop = asyncio.SelectorEventLoop(selector)
+    selector.on_fault = lambda error: loop.call_exception_handler({"message": "reading a packet", "exception": error})
+    return loop, selector

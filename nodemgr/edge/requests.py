@@ -28,10 +28,13 @@ def absurd(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-def acquire(session: Session, fields: Mapping[str, Any], wall_ns: int, used_bytes: Mapping[Uuid, int]) -> events.Acquire:
+def acquire(
+    session: Session, fields: Mapping[str, Any], wall_ns: int, used_bytes: Mapping[Uuid, int], *, token_known: bool
+) -> events.Acquire:
+    """`token_known`: a task or a request has the token; to whom the process belongs is then said, and /proc need not be asked."""
     command = one_line(fields.get("command") or "") or (command_line(session.pid) if session.pid is not None else "")
     return events.Acquire(
-        caller=session.caller(),
+        caller=session.caller(() if token_known else session.ancestors()),
         rid=str(fields["rid"]),
         token=fields["task"],
         gpus=fields.get("gpus"),

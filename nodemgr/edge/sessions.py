@@ -37,8 +37,8 @@ class Session:
         """Whether the env's quota, as it is now, lets this user in."""
         return True
 
-    def caller(self) -> Caller:
-        return Caller(self.connection, self.env, self.key, self.transport, self.pid, self.user, self.ancestors())
+    def caller(self, ancestors: tuple[int, ...] = ()) -> Caller:
+        return Caller(self.connection, self.env, self.key, self.transport, self.pid, self.user, ancestors)
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         """Sends one message, sooner or later; a client that is gone or does not read gets nothing. Never raises."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -100,7 +99,9 @@ _FIELDS = {
 VERBS: Mapping[str, Direction] = _DIRECTION
 REQUIRED: Mapping[str, frozenset[str]] = _REQUIRED
 
-_spans = ffi.new("uint16_t[]", 1 + 4 * len(_KEYS))
+_TEXTS = frozenset(name for key, name in enumerate(_KEYS) if lib.nm_wire_key_type(key, Direction.DOWN) == lib.NM_TEXT)
+_spans, _found = (ffi.new("uint16_t[]", 1 + 4 * len(_KEYS)) for _ in Direction)
+"""What C finds in a packet that is decoded, and in one that was just encoded."""
 
 
 def _check(result: int) -> int:
@@ -131,20 +132,6 @@ def decode(packet: bytes, direction: Direction = Direction.UP) -> Message:
 _ESCAPES = {code: f"%{code:02x}" for code in (*range(0x20), 0x7F, ord("%"))}
 
 
-@lru_cache(maxsize=4_096, typed=True)  # most values of a GRANT are those of the last one
-def _encode_value(key: str, value: Value, direction: Direction) -> bytes:
-    index = _KEY_INDEX.get(key)
-    if index is None:
-        raise WireError(f"unknown key {key!r}")
-    if lib.nm_wire_key_type(index, direction) == lib.NM_TEXT and isinstance(value, str):
-        return value.translate(_ESCAPES).encode("utf-8", "replace")
-    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    raw = text.encode("utf-8", "replace")
-    if lib.nm_wire_check_value(index, direction, raw, len(raw)) != lib.NM_WIRE_OK:
-        raise WireError(f"{key}={text!r} is not of the key's type")
-    return raw
-
-
 def encode(verb: str, **fields: Value | None) -> bytes:
     """The packet for `verb` with `fields` (None: left out). Raises WireError where they do not fit the table or a packet.
 
@@ -158,12 +145,33 @@ def encode(verb: str, **fields: Value | None) -> bytes:
         raise WireError(f"{verb} without {', '.join(sorted(missing))}")
     if verb == "GRANT" and given.get("visible") == given["gpus"]:
         del given["visible"]
-    lines = [f"NODEMGR/1 {verb}\n".encode()]
-    lines += [b"%b=%b\n" % (key.encode(), _encode_value(key, value, direction)) for key, value in given.items()]
-    packet = b"".join(lines)
+    lines = [f"NODEMGR/1 {verb}\n"]
+    lines += [f"{key}={_text_of(key, value)}\n" for key, value in given.items()]
+    packet = "".join(lines).encode("utf-8", "replace")
     if len(packet) > PACKET_BYTES:
         raise WireError(f"{verb} of {len(packet)} bytes: more than a packet's {PACKET_BYTES}")
+    if lib.nm_wire_spans(packet, len(packet), direction, _found) != 1 + 4 * len(given) or packet.count(b"\n") != len(lines):
+        for key, value in given.items():
+            _check_value(key, value, direction)
+        raise WireError(f"{verb} with these fields is no packet")
     return packet
+
+
+def _text_of(key: str, value: Value) -> str:
+    """The value as it stands in a packet, if it is of its key's type."""
+    if type(value) is str:
+        return value.translate(_ESCAPES) if key in _TEXTS else value
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _check_value(key: str, value: Value, direction: Direction) -> None:
+    index = _KEY_INDEX.get(key)
+    if index is None:
+        raise WireError(f"unknown key {key!r}")
+    text = _text_of(key, value)
+    raw = text.encode("utf-8", "replace")
+    if lib.nm_wire_check_value(index, direction, raw, len(raw)) != lib.NM_WIRE_OK:
+        raise WireError(f"{key}={text!r} is not of the key's type")
 
 
 def cut_text(value: str, most_bytes: int) -> str:

@@ -29,7 +29,7 @@ def test_every_stored_table_has_its_kind() -> None:
 @settings(max_examples=60, deadline=None)
 def test_whatever_a_row_holds_comes_back_through_json(kind: str, data: st.DataObject) -> None:
     value = data.draw(values(encoding.KINDS[kind]))
-    assert encoding.decode(kind, json.loads(json.dumps(encoding.encode(kind, value)))) == value
+    assert encoding.decode(kind, encoding.encode(kind, value)) == value
 
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
@@ -61,36 +61,43 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
 )
 def test_a_wrong_row_is_refused_with_the_place_of_the_fault(change: dict[str, object], words: str) -> None:
     with pytest.raises(EncodingError, match=words):
-        encoding.decode("task", encoding.encode("task", TASK) | change)
+        encoding.decode("task", json.dumps(json.loads(encoding.encode("task", TASK)) | change))
 
 
 def test_a_row_of_an_older_version_takes_the_defaults() -> None:
-    row = encoding.encode("task", TASK)
+    row = json.loads(encoding.encode("task", TASK))
     del row["world"], row["kept_bytes"]
-    assert encoding.decode("task", row) == TASK
+    assert encoding.decode("task", json.dumps(row)) == TASK
 
 
 def test_a_field_without_a_default_must_be_there() -> None:
-    row = encoding.encode("task", TASK)
+    row = json.loads(encoding.encode("task", TASK))
     del row["env"]
     with pytest.raises(EncodingError, match="task lacks fields: env"):
-        encoding.decode("task", row)
+        encoding.decode("task", json.dumps(row))
 
 
-@pytest.mark.parametrize("data", [None, [], "task", 1])
-def test_what_is_no_object_is_no_row(data: object) -> None:
+@pytest.mark.parametrize("text", ["null", "[]", '"task"', "1"])
+def test_what_is_no_object_is_no_row(text: str) -> None:
     with pytest.raises(EncodingError, match="not an object"):
-        encoding.decode("task", data)
+        encoding.decode("task", text)
+
+
+@pytest.mark.parametrize("text", ["", "{", "task"])
+def test_what_is_no_json_is_no_row(text: str) -> None:
+    with pytest.raises(EncodingError, match="task is no JSON"):
+        encoding.decode("task", text)
 
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(EncodingError, match="dream is no kind of row"):
-        encoding.decode("dream", {})
+        encoding.decode("dream", "{}")
     with pytest.raises(KeyError):
         encoding.encode("dream", {})
 
 
 def test_a_field_of_a_type_that_no_row_can_hold_is_found_when_it_is_written() -> None:
     for annotation in (float, dict[str, int], tuple[int, str]):
-        with pytest.raises(TypeError, match="no row can hold"):
-            encoding._codec(annotation)
+        for made in (encoding._reader, encoding._writer):
+            with pytest.raises(TypeError, match="no row can hold"):
+                made(annotation)

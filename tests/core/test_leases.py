@@ -26,7 +26,7 @@ def test_the_ledger_is_ready_before_the_process_hears_of_it() -> None:
     node = Node()
     node.quota("alice", 1, 40)
     order = [type(effect) for effect in node.asks("alice", 10) if not isinstance(effect, Save)]
-    ledger = [OpenLedger, SetLimit, Watch, ClearSlot, SetSlot, SendGrant]
+    ledger = [OpenLedger, SetLimit, ClearSlot, SetSlot, SendGrant, Watch]
     assert [kind for kind in order if kind in ledger] == ledger
     assert node.of(ClearSlot) == [ClearSlot("alice", 0, 0)]
     assert node.of(SetSlot) == [SetSlot("alice", 0, 1, "live")]

@@ -58,7 +58,7 @@ def test_every_event_has_its_rule() -> None:
 def test_every_table_of_the_state_is_in_a_draft() -> None:
     tables = {name for name, value in vars(State.empty(Node().config)).items() if isinstance(value, dict)}
     assert tables == set(TABLES)
-    assert tables <= vars(Draft(State.empty(Node().config), 0)).keys()
+    assert tables <= vars(Draft(State.empty(Node().config))).keys()
 
 
 def crowded() -> Node:
@@ -104,3 +104,17 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         after = {name: value for name, value in vars(node.state).items() if name != "queue"}
         assert after == {name: value for name, value in before.items() if name != "queue"}
         assert list(node.state.queue) == list(before["queue"])
+
+
+def test_a_draft_made_beforehand_changes_nothing_and_a_stale_one_is_not_used() -> None:
+    node = crowded()
+    asked = events.Acquire(node.caller("alice", 40), "a", "token", 1, None, 1, None, "python", WALL)
+    early, stale = Draft(node.state), Draft(node.state)
+    expected = step(node.state, asked, node.now_ns)
+    prepared = step(node.state, asked, node.now_ns, early)
+    assert (prepared.stored, prepared.effects) == (expected.stored, expected.effects)
+    assert prepared.draft is early
+    node.happens(asked)
+    after = step(node.state, events.Release(node.caller("bob", 22), "l", WALL), node.now_ns, stale)
+    assert after.draft is not stale
+    node.state.apply(after)

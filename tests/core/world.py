@@ -33,7 +33,7 @@ class Node:
         self.state = State.empty(self.config)
         self.now_ns = 1_000 * S
         self.store: dict[tuple[str, str], Any] = {}
-        self.effects: list[Effect] = []
+        self.effects: list[Save | Publish | Effect] = []
         """Of the last event, with what followed from it."""
         self.wake_ns: int | None = None
         self.beats: dict[str, int] = {}
@@ -52,8 +52,8 @@ class Node:
             transition = step(self.state, following, self.now_ns)
             assert invariants.check_change(transition) == []
             self.state.apply(transition)
-            self.effects += transition.effects
-            for effect in transition.effects:
+            self.effects += (*transition.stored, *transition.effects)
+            for effect in (*transition.stored, *transition.effects):
                 if isinstance(effect, Save):
                     self._save(effect)
                 elif isinstance(effect, WakeAt):

@@ -89,7 +89,7 @@ def test_a_message_comes_with_what_the_kernel_says_of_its_sender(world: World) -
     world.until(lambda: world.hub.messages)
     session, message, fds = world.hub.messages[0]
     assert (message.verb, message.fields, fds) == ("ACQUIRE", {"rid": 7, "task": "ab12", "gpus": 2}, [])
-    caller = session.caller()
+    caller = session.caller(session.ancestors())
     assert (caller.env, caller.pid, caller.ancestors[0]) == ("alice", os.getpid(), os.getppid())
 
 
@@ -296,6 +296,35 @@ def test_when_descriptors_run_out_the_connected_live_and_the_new_wait(directory:
         world.close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_exhausted_descriptors_are_told_once_until_it_has_been_calm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path)
+    now_ns = 10**12
+    world.server.now_ns = lambda: now_ns
+
+    def exhausted_again() -> int:
+        """By the next client; how often that was told by now."""
+        seen = world.hub.counters["descriptors_exhausted"]
+        monkeypatch.setattr(world.server, "_descriptor_limit", 0)
+        world.connect()
+        world.until(lambda: world.hub.counters["descriptors_exhausted"] > seen)
+        monkeypatch.setattr(world.server, "_descriptor_limit", 1 << 30)
+        world.until(lambda: world.server._retry is None)
+        told.append(capsys.readouterr().err.count("descriptors are exhausted"))
+        return sum(told)
+
+    told: list[int] = []
+    assert exhausted_again() == 1
+    now_ns += 50 * 10**9
+    assert exhausted_again() == 1
+    now_ns += 50 * 10**9
+    assert exhausted_again() == 1, "one episode, as long as it comes again within a minute"
+    now_ns += 61 * 10**9
+    assert exhausted_again() == 2
+    world.close()
 
 
 def test_a_closed_env_takes_nobody_in_and_lets_the_connected_hear_the_end(world: World) -> None:

@@ -107,6 +107,23 @@ def test_a_reader_of_ours_and_a_writer_of_asyncios_on_one_descriptor(world: Worl
     assert len(world.read) == 2
 
 
+def test_a_reader_that_fails_is_told_of_and_the_loop_goes_on(world: World) -> None:
+    told: list[object] = []
+
+    def reader() -> bool:
+        world.ours.recv(100)
+        if told:
+            world.loop.stop()
+        raise ValueError("a fault of ours")
+
+    world.loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    world.selector.swallow(world.ours.fileno(), reader)
+    world.theirs.send(b"one")
+    world.theirs.send(b"two")
+    world.loop.run_forever()
+    assert list(map(str, told)) == ["a fault of ours"] * 2
+
+
 def test_the_end_of_a_connection_reaches_the_reader(world: World) -> None:
     world.selector.swallow(world.ours.fileno(), world.reader)
     world.swallows = False
