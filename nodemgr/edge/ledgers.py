@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nodemgr.core.model import Uuid
 from nodemgr.edge.ledger import SLOTS, Ledger, LedgerError, SlotState
@@ -43,8 +44,7 @@ class LedgerFiles:
         return cls(tuple(value["usage"]), tuple(tuple(file) for file in value["limits"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A GPU in an env's ledger."""
 
     row: int
@@ -53,8 +53,7 @@ class Row:
     limit_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     slot: int
     generation: int
     state: SlotState

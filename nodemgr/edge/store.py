@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 FILE_NAME = "state.db"
 APPLICATION_ID = 0x4E4D4752  # "NMGR"
@@ -58,16 +59,14 @@ class StoreFailed(Exception):
     """A commit did not happen; the database is as before. One line."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordRow:
+class RecordRow(NamedTuple):
     record_id: int
     env: str
     granted_wall_ns: int
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(NamedTuple):
     sequence: int
     value: str
 
@@ -205,14 +204,11 @@ class Store:
             gone = [row for row, value in batch.current.items() if value is None]
             self._db.executemany("DELETE FROM current WHERE kind = ? AND key = ?", gone)
         for record in batch.records:
-            execute(
-                "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)",
-                (record.record_id, record.env, record.granted_wall_ns, record.value),
-            )
+            execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", record)
             if record.record_id % TRIM_EVERY == 0:
                 execute("DELETE FROM records WHERE record_id <= ?", (record.record_id - KEPT_RECORDS,))
         for event in batch.events:
-            execute("INSERT OR REPLACE INTO events VALUES (?, ?)", (event.sequence, event.value))
+            execute("INSERT OR REPLACE INTO events VALUES (?, ?)", event)
             if event.sequence % TRIM_EVERY == 0:
                 execute("DELETE FROM events WHERE sequence <= ?", (event.sequence - KEPT_EVENTS,))
         for name, text in batch.meta.items():
