@@ -59,23 +59,17 @@ int nodemgr_begin(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const cha
     return told(nm_session.state, NULL, 0);
 }
 
-int nm_poll(uint64_t timeout_ns, char *line, size_t size, bool *interrupted)
+int nodemgr_poll(int timeout_ms, char *line, size_t size)
 {
-    uint64_t end_ns = nm_now_ns() + timeout_ns;
+    uint64_t end_ns = nm_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * NM_MS;
+    bool interrupted = false;
     nm_enter();
     uint32_t seen = nm_session.changes;
-    *interrupted = false;
-    for (bool due = false; !due && !*interrupted && nm_underway() && nm_session.changes == seen; due = nm_now_ns() >= end_ns)
-        *interrupted = !nm_pump(end_ns);
+    for (bool due = false; !due && !interrupted && nm_underway() && nm_session.changes == seen; due = nm_now_ns() >= end_ns)
+        interrupted = !nm_pump(end_ns);
     int state = told(nm_session.state, line, size);
     pthread_testcancel();
     return state;
-}
-
-int nodemgr_poll(int timeout_ms, char *line, size_t size)
-{
-    bool interrupted;
-    return nm_poll((uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * NM_MS, line, size, &interrupted);
 }
 
 int nodemgr_cancel(void)

@@ -75,8 +75,8 @@ int nm_client_charge(uint32_t row, uint64_t bytes, uint32_t *number);
 void nm_client_discharge(uint32_t number, uint32_t row, uint64_t bytes);
 
 int (*nm_client_waiter(void))(void); /* what nodemgr_set_waiter said, or NULL */
-/* Asks and waits in C, showing one line on stderr; returns the final state. Signals are the program's own affair: one that comes into the
- * wait ends it only where `interrupted`, asked then, says so. */
+/* Asks and waits in C, showing one line on stderr; returns the final state. Signals are the program's own affair: one that comes
+ * meanwhile ends the wait only where `interrupted` says so; it is asked whenever the wait wakes up. */
 int nm_client_acquire_blocking(bool (*interrupted)(void));
 void nm_client_tell_lost(void); /* once a lease: why it is lost, and what follows */
 

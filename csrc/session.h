@@ -140,10 +140,6 @@ bool nm_pump(uint64_t until_ns);
 void nm_await_answer(enum nm_pending row, uint64_t timeout_ns); /* pumps until the row is answered or the time is over */
 void nm_start_thread(void);      /* the one that beats; nothing where it runs */
 
-/* -- client.c -- */
-/* nodemgr_poll, which also says whether a signal ended it. Called without the lock. */
-int nm_poll(uint64_t timeout_ns, char *line, size_t size, bool *interrupted);
-
 /* -- request.c -- */
 void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command);
 

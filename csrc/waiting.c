@@ -7,7 +7,7 @@
 
 #include "session.h"
 
-#define POLL_NS (NM_SECOND / 2) /* the seconds that the line shows go on */
+enum { POLL_MS = 500 }; /* the seconds that the line shows go on */
 
 static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t since_ns)
 {
@@ -23,13 +23,12 @@ static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t s
 
 int nm_client_acquire_blocking(bool (*interrupted)(void))
 {
-    bool signalled;
     char line[NM_LINE_BYTES], shown[NM_LINE_BYTES] = "";
     uint64_t since_ns = nm_now_ns();
     int state = nodemgr_begin(-1, -1, -1, NULL);
     for (;;) {
-        state = nm_poll(POLL_NS, line, sizeof line, &signalled);
-        if (signalled && interrupted())
+        state = nodemgr_poll(POLL_MS, line, sizeof line);
+        if (interrupted()) /* asked each time: a signal may come while we are not waiting */
             state = nodemgr_cancel();
         nm_enter();
         bool goes_on = nm_underway();

@@ -46,6 +46,19 @@ def test_ctrl_c_ends_the_wait(make_world: Callable[..., World], loader: str) -> 
     assert "CANCEL" in env.manager.verbs()
 
 
+def test_ctrl_c_that_came_to_another_thread_ends_the_wait_too(make_world: Callable[..., World]) -> None:
+    """No system call of the waiting thread is interrupted then, and as little by one that comes between two of them."""
+    blocked = "signal, threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); "
+    blocked += "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])"
+    env = make_world(answer="wait")
+    with started(env, PROGRAM.format(loader="CDLL", more=blocked)) as process:
+        waits(env, process)
+        env.manager.answer = "grant"
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stdout, stderr) == (0, "interrupted\ngoes on 0\n", "")
+
+
 def test_a_handler_of_the_programs_own_runs_and_the_wait_goes_on(make_world: Callable[..., World]) -> None:
     env = make_world(answer="wait")
     with started(env, PROGRAM.format(loader="CDLL", more=HANDLED)) as process:

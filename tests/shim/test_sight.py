@@ -402,7 +402,7 @@ def test_a_handle_of_a_gpu_that_was_not_granted_goes_by_its_number(env: World) -
 def test_what_cuda_says_is_what_nvml_says(env: World) -> None:
     with env.probe() as probe:
         probe.memory(OWN)
-        free, total, device_total, out = (probe.alloc(8) for _ in range(4))
+        free, total, device_total = (probe.alloc(8) for _ in range(3))
         assert probe.call("cuMemGetInfo_v2", free, total) == 0
         assert probe.call("cuDeviceTotalMem_v2", device_total, 0) == 0
         cuda_uuid = probe.alloc(16)
@@ -414,8 +414,27 @@ def test_what_cuda_says_is_what_nvml_says(env: World) -> None:
         env.manager.set_limit(GIB // 2, 1)
         assert probe.call("cuMemGetInfo_v2", free, total) == 0
         assert (shown(probe)[0][1], probe.u64(total)) == (GIB // 2, GIB // 2)
-        assert probe.call("nvmlShutdown") == 0
-        assert probe.call("nvmlDeviceGetCount_v2", out) in (0, 1)
+
+
+def test_nothing_is_answered_before_init_or_after_shutdown(env: World) -> None:
+    uninitialized = 1
+    with env.probe() as probe:
+        out, number = probe.alloc(64), probe.alloc(4)
+        assert probe.call("nvmlInit_v2") == 0
+        device = handle(probe)
+        while probe.call("nvmlShutdown") == 0:
+            pass
+        for name, arguments in {
+            "nvmlDeviceGetCount_v2": (out,),
+            "nvmlDeviceGetHandleByIndex_v2": (0, out),
+            "nvmlDeviceGetHandleByUUID": (probe.alloc(content=env.uuids[1].encode() + b"\0"), out),
+            "nvmlDeviceGetIndex": (device, out),
+            "nvmlDeviceGetMemoryInfo": (device, out),
+            "nvmlDeviceGetComputeRunningProcesses_v3": (device, number, 0),
+            "nvmlDeviceGetAccountingStats": (device, probe.process.pid, out),
+            "nvmlSystemGetTopologyGpuSet": (0, number, 0),
+        }.items():
+            assert probe.call(name, *arguments) == uninitialized, name
 
 
 def test_a_manager_that_is_away_hides_nothing_of_its_own(env: World) -> None:
