@@ -21,7 +21,7 @@ FRAMEWORKS = {
     "cupy": "cupy",
     "numba.cuda": "numba",
     "pycuda.driver": "pycuda",
-    "cuda.bindings": "generic",
+    "cuda.bindings": "bindings",
 }
 PACKAGE = "_nodemgr_client_plugin"
 HERE = os.path.dirname(os.path.abspath(__file__))

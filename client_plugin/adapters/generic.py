@@ -1,4 +1,4 @@
-"""mxnet, caffe, paddle, cuda.bindings: nothing of theirs is wrapped. The shim's cuInit sees their first use and waits through Python;
+"""mxnet, caffe, paddle: nothing of theirs is wrapped. The shim's cuInit sees their first use and waits through Python;
 without the shim, their import is it.
 
 Knows: that there is nothing to know. Must not know: one of them.
