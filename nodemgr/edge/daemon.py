@@ -120,6 +120,8 @@ class Daemon:
             self._slow_beats(transition.stored)
         finally:
             self._stepping = False
+        if self._limits_settle:
+            self.settle_driver_limits()
         self.journal.publish()
         if self.journal.fault is not None and self._store_retry is None:
             self._store_retry = self.loop.call_later(STORE_RETRY_S, self._retry_store)
@@ -475,10 +477,8 @@ class Daemon:
         return max(word_bytes, driver_bytes, self.older_limits.of_process(key, uuid))
 
     def _settle_driver_limits(self) -> None:
-        """Soon, once for all that this step changes, and after those who wait for its answer."""
-        if self.driver_limits.can_set and not self._limits_settle:
-            self._limits_settle = True
-            self.loop.call_soon(self.settle_driver_limits)
+        """Once for all that this step changes, after those who wait for its answer and before the stream tells of it."""
+        self._limits_settle = self.driver_limits.can_set
 
     def settle_driver_limits(self) -> None:
         self._limits_settle = False
