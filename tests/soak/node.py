@@ -59,6 +59,10 @@ class Words:
         """By all words; without the correction, which a restarted manager writes elsewhere."""
         return sum(lib.nm_ledger_slot_used(self._native, 0, slot) for slot in range(lib.nm_ledger_slots_used(self._native)))
 
+    def counted(self) -> int:
+        """As a reservation sums it: with the correction. Of the manager whose descriptors these are."""
+        return int(lib.nm_ledger_used(self._native, 0))
+
     def limit(self) -> int:
         return int(lib.nm_ledger_limit(self._native, 0))
 
@@ -142,6 +146,8 @@ class Load:
         words = Words(self.manager.pid)
         try:
             wait_until(lambda: (words.used(), self.node.books()[0].used_bytes) == (contexts, contexts), "nothing but contexts")
+            # after a restart the manager holds back what processes may believe to have, until each has rejoined
+            wait_until(lambda: (words.counted(), words.limit()) == (contexts, self.limit_bytes), "nothing held back")
         except AssertionError as fault:
             raise AssertionError(f"{fault}: {words.used()}, {self.node.books()[0].used_bytes} for {contexts}") from None
         finally:
