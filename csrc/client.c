@@ -272,4 +272,6 @@ __attribute__((destructor)) static void say_goodbye(void)
         nm_send_when_due(NM_CANCEL, nm_now_ns());
     }
     nm_unlock(&nm_session.lock);
+    for (uint64_t end_ns = nm_now_ns() + EXIT_LOCK_NS; atomic_load(&nm_session.speaking) > 0 && nm_now_ns() < end_ns;)
+        nm_pause_ns(NM_MS); /* why memory was refused is worth a moment: the thread that heard of it may not have been running */
 }

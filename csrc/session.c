@@ -65,9 +65,11 @@ void nm_leave(void)
         memcpy(saying, nm_session.saying, sizeof saying);
     nm_session.sayings = 0;
     int cancel_state = nm_session.cancel_state;
+    atomic_fetch_add(&nm_session.speaking, 1);
     nm_unlock(&nm_session.lock);
     for (unsigned i = 0; i < count; i++)
         nm_say("%s", saying[i]);
+    atomic_fetch_sub(&nm_session.speaking, 1);
     pthread_setcancelstate(cancel_state, NULL);
 }
 

@@ -66,6 +66,7 @@ struct nm_session {
     char fence_reason[NM_LINE_BYTES];
     unsigned sayings; /* lines for the user, said when the lock is left */
     char saying[NM_SAYINGS][NM_LINE_BYTES];
+    _Atomic uint32_t speaking; /* threads that are saying theirs: an exit lets them finish */
 
     struct nm_conf conf;
     struct nm_request request;
