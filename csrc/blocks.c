@@ -16,7 +16,7 @@ enum { SHARD_BITS = 5, SHARDS = 1 << SHARD_BITS, FIRST_CAPACITY = 4096 / sizeof(
 struct spin {
     _Atomic uint32_t taken;
 };
-enum { SPINS = 200, PAUSE_NS = 20000 };
+enum { SPINS = 200, PAUSE_NS = 20000, ORPHANED = 500 * SPINS };
 
 struct shard {
     struct spin lock;
@@ -27,11 +27,15 @@ struct shard {
 
 static struct shard shards[SHARDS];
 
+/* A raw clone of the program's own making has no handler run in it: whoever held the lock may be a thread of the parent's. */
 static void lock(struct spin *spin)
 {
-    for (uint32_t tries = 1; atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) != 0; tries++)
+    for (uint32_t tries = 1; atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) != 0; tries++) {
+        if (tries >= ORPHANED && nm_forked())
+            return;
         if (tries % SPINS == 0)
             nm_pause_ns(PAUSE_NS);
+    }
 }
 
 static void unlock(struct spin *spin)
@@ -89,10 +93,12 @@ static bool make_room(struct shard *shard)
     for (uint32_t i = 0; i < shard->capacity; i++)
         if (shard->blocks[i].kind != NM_BLOCK_NONE)
             fresh[place_of(fresh, capacity, shard->blocks[i].kind, shard->blocks[i].key)] = shard->blocks[i];
-    if (shard->blocks != NULL)
-        munmap(shard->blocks, shard->capacity * sizeof(struct nm_block));
-    shard->blocks = fresh;
+    struct nm_block *old = shard->blocks;
+    uint32_t old_capacity = shard->capacity;
+    shard->blocks = fresh; /* in this order: a clone made in between finds a table that it can read */
     shard->capacity = capacity;
+    if (old != NULL)
+        munmap(old, old_capacity * sizeof(struct nm_block));
     return true;
 }
 

@@ -36,3 +36,9 @@ def test_a_sweep_finds_every_block_beside_others_that_move_it(sanitizer: str, ro
     program = compile_c(tmp_path / "blocks", ["blocks.c", "prim.c", Path(__file__).with_name("blocks.c")], sanitizer=sanitizer)
     result = subprocess.run([program, str(rounds)], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_raw_clone_does_not_wait_for_threads_that_are_not_in_it(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "clone", ["blocks.c", "prim.c", Path(__file__).with_name("clone.c")], sanitizer="plain")
+    result = subprocess.run([program], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
