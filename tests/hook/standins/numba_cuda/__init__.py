@@ -1,1 +1,1 @@
-"""Where numba-cuda is installed, a finder of its own takes `import numba.cuda` to numba_cuda/numba/cuda: it finds the stand-in there too."""
+"""Where numba-cuda is installed, its own finder takes `import numba.cuda` to numba_cuda/numba/cuda: it finds the stand-in there."""
