@@ -13,9 +13,9 @@ from nodemgr import units
 from nodemgr.cli import asking, options, tables
 from nodemgr.cli.faults import say
 from nodemgr.cli.tables import Column
+from nodemgr.core.model import ENFORCE
 
 MAX_GPUS = 1_024
-ENFORCE = ("warn", "fence", "kill")
 
 COLUMNS = (
     Column("ENV", lambda q: q["env"]),

@@ -243,8 +243,6 @@ def _ask_to_end(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -
 
 
 _ACTIONS = {"none": _nothing, "warned": _warn, "fenced": _fence, "SIGTERM": _ask_to_end}
-ENFORCE = ("warn", "fence", "kill")
-"""The policies, the mildest first."""
 
 
 def _fields(draft: Draft, violation: Violation) -> dict[str, object]:

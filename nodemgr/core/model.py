@@ -15,6 +15,8 @@ from nodemgr.core.values import value
 
 MS = 1_000_000
 """Nanoseconds of a millisecond."""
+ENFORCE = ("warn", "fence", "kill")
+"""What is done about processes that the audit finds, the mildest first (audit.py)."""
 
 Uuid = str
 ConnectionId = int
@@ -75,7 +77,7 @@ class Config:
     placement: str = "spread"
     """The order of fresh GPUs: a name in allocator.POLICIES."""
     enforce: str = "warn"
-    """What is done about processes that the audit finds, where a quota says nothing: a name in audit.ENFORCE."""
+    """What is done about processes that the audit finds, where a quota says nothing: a name in ENFORCE."""
     enforce_grace_ms: int = 10_000
     """How long a process that is to be killed has to end by itself."""
     audit_tolerance_bytes: int = 1 << 30

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from nodemgr.core import books, events, snapshot
-from nodemgr.core.audit import ENFORCE
-from nodemgr.core.model import Env, Quota
+from nodemgr.core.model import ENFORCE, Env, Quota
 from nodemgr.edge.control import Argument, Order, OrderError, Orders
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.processes import group_id, one_line, user_id

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nodemgr.core.audit import ENFORCE
-from nodemgr.core.model import Config
+from nodemgr.core.model import ENFORCE, Config
 from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
 from nodemgr.units import UnitError, parse_node
 
