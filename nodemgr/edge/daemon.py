@@ -359,6 +359,7 @@ class Daemon:
                 self._ledger_ready(env, [])
         for env in files.keys() - living.keys():
             self.journal.remember(LEDGER_META + env, None)
+        self.ledgers.refuse_rest()
 
     def _ledger_ready(self, env: str, grants: list[effects.SendGrant]) -> None:
         state = self.state

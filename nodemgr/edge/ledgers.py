@@ -2,9 +2,9 @@
 
 Knows: which memory files belong to which env, and where a living process shows them. Must not know: why a limit is what it is.
 
-The files live as long as somebody maps them, so after a restart the manager takes an env's usage file back from its
-processes: from their descriptors, else from their mappings, else from what comes with REJOIN. Only the file whose
-inode the store remembers is believed.
+The files live as long as somebody maps them, so after a restart the manager takes an env's usage file back from the service
+manager that kept it, else from the env's processes: from their descriptors, else from their mappings, else from what comes
+with REJOIN. Only the file whose inode the store remembers is believed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from nodemgr.core.model import Uuid
 from nodemgr.edge.ledger import SLOTS, Ledger, LedgerError, SlotState
@@ -59,6 +59,30 @@ class Slot(NamedTuple):
     state: SlotState
 
 
+class Keeper(Protocol):
+    """Who holds descriptors for the next manager (systemd.ServiceManager)."""
+
+    def keep(self, name: str, fd: int) -> None: ...
+
+    def drop(self, name: str) -> None: ...
+
+
+class NoKeeper:
+    """Nobody does."""
+
+    def keep(self, name: str, fd: int) -> None: ...
+
+    def drop(self, name: str) -> None: ...
+
+
+NO_KEEPER = NoKeeper()
+
+
+def kept_name(env: str, file: FileId) -> str:
+    """Of one of an env's files in the keeper's hands."""
+    return f"ledger-{env}-{file[1]}"
+
+
 def file_id(fd: int) -> FileId:
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
@@ -67,11 +91,14 @@ def file_id(fd: int) -> FileId:
 class Ledgers:
     """One ledger per env that has processes on the UNIX socket."""
 
-    def __init__(self, remember: Callable[[str, LedgerFiles | None], None]) -> None:
-        """`remember` stores an env's files before any client gets them."""
+    def __init__(self, remember: Callable[[str, LedgerFiles | None], None], keeper: Keeper = NO_KEEPER) -> None:
+        """`remember` stores an env's files before any client gets them; `keeper` has them from then on."""
         self._remember = remember
+        self._keeper = keeper
         self._ledgers: dict[str, Ledger] = {}
         self._files: dict[str, LedgerFiles] = {}
+        self._handed_over: list[tuple[str, int]] = []
+        """(name, descriptor): what an earlier manager left with the keeper, and nobody has adopted yet."""
 
     def __contains__(self, env: str) -> bool:
         return env in self._ledgers
@@ -91,7 +118,7 @@ class Ledgers:
         ledger = self._ledgers.pop(env, None)
         if ledger is not None:
             ledger.close()
-            del self._files[env]
+            self._drop(env, self._files.pop(env), ())
             self._remember(env, None)
 
     def forget_all(self) -> None:
@@ -110,8 +137,37 @@ class Ledgers:
             raise
         self._ledgers[env] = ledger
         self._files[env] = files
+        for fd in ledger.fds:
+            self._keeper.keep(kept_name(env, file_id(fd)), fd)
+        self._drop(env, files, (files.usage, files.limits[0]))
+
+    def _drop(self, env: str, files: LedgerFiles, but: tuple[FileId, ...]) -> None:
+        for file in {files.usage, *files.limits}.difference(but):
+            self._keeper.drop(kept_name(env, file))
 
     # -- after a restart --
+
+    def hand_over(self, kept: list[tuple[str, int]]) -> None:
+        """What the keeper had for us."""
+        self._handed_over = kept
+
+    def adopt_kept(self, env: str, files: LedgerFiles) -> bool:
+        """Takes the env's ledger from the keeper's hands; False: it had none, or not this one."""
+        wanted = {files.usage, *files.limits}
+        fitting = [(name, fd) for name, fd in self._handed_over if file_id(fd) in wanted]
+        self._handed_over = [kept for kept in self._handed_over if kept not in fitting]
+        if self.adopt(env, files, [fd for _, fd in fitting]):
+            return True
+        for name, _ in fitting:
+            self._keeper.drop(name)
+        return False
+
+    def refuse_rest(self) -> None:
+        """What nobody adopted is of no use any more."""
+        for name, fd in self._handed_over:
+            self._keeper.drop(name)
+            os.close(fd)
+        self._handed_over = []
 
     def adopt_from_processes(self, env: str, files: LedgerFiles, pids: Iterable[int]) -> bool:
         """Takes the env's ledger back from one of its living processes; False: none shows it."""

@@ -2,8 +2,9 @@
 
 Knows: where a ledger may come from and how long to wait. Must not know: what a grant means.
 
-Most often a living process shows the ledger and nothing waits. Where none does (descriptors closed and no right to look at
-mappings), the first REJOIN brings it; after `timeout_s` it is lost, and its env begins with a new one.
+Most often the service manager has kept the ledger, or a living process shows it, and nothing waits. Where none does (descriptors
+closed and no right to look at mappings), the first REJOIN brings it; after `timeout_s` it is lost, and its env begins with a new
+one.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Recovery:
         self._pending: dict[str, _Pending] = {}
 
     def begin(self, env: str, files: LedgerFiles, pids: Iterable[int], timeout_s: float) -> None:
-        """At the start: takes the ledger from a process, or waits for one to bring it."""
-        if self._ledgers.adopt_from_processes(env, files, pids):
+        """At the start: takes the ledger from who kept it or from a process, or waits for one to bring it."""
+        if self._ledgers.adopt_kept(env, files) or self._ledgers.adopt_from_processes(env, files, pids):
             self._on_ready(env, [])
         else:
             self._pending[env] = _Pending(files, self._loop.call_later(timeout_s, self._lost, env))

@@ -22,7 +22,7 @@ import zmq
 from nodemgr.core import events
 from nodemgr.core.manager import State
 from nodemgr.core.model import Gpu
-from nodemgr.edge import log, rundir, systemd
+from nodemgr.edge import log, rundir
 from nodemgr.edge.ask import Questions
 from nodemgr.edge.auditor import Auditor
 from nodemgr.edge.belonging import Belonging
@@ -41,6 +41,7 @@ from nodemgr.edge.orders import Administration
 from nodemgr.edge.processes import boot_id, pid_of
 from nodemgr.edge.settings import Settings
 from nodemgr.edge.store import CommitHook, Store, StoreUnusable
+from nodemgr.edge.systemd import ServiceManager
 from nodemgr.edge.udp import UdpServer
 from nodemgr.edge.views import Views
 
@@ -91,8 +92,10 @@ class Service:
         self.clock = clock or RealClock()
         self._make_gpus = gpus or self._nvml
         self._commit_hook = commit_hook or (_crash_hook() if settings.simulate else None)
+        self._supervisor = ServiceManager(os.environ)
         self.loop, self._selector = new_loop()
         self._closing = contextlib.ExitStack()
+        self._lock: os.stat_result
         self.daemon: Daemon
         self.views: Views
         self.gpus: GpuWatcher
@@ -119,6 +122,7 @@ class Service:
         rundir.prepare(settings.run_dir, settings.state_dir)
         for descriptor in (rundir.lock(settings.run_dir), rundir.lock_state(settings.state_dir)):
             stack.callback(os.close, descriptor)
+        self._lock = os.stat(settings.run_dir / rundir.LOCK_FILE)
         store = Store(settings.state_dir, self._commit_hook)
         stack.callback(store.close)
         control = Control(self.loop, settings.run_dir, settings.group, self._when_fresh)
@@ -153,7 +157,10 @@ class Service:
         self, stack: contextlib.ExitStack, state: State, journal: Journal, source: GpuSource, reading: Reading
     ) -> None:
         settings, loop = self.settings, self.loop
-        ledgers = Ledgers(lambda env, files: journal.remember(LEDGER_META + env, None if files is None else files.to_json()))
+        ledgers = Ledgers(
+            lambda env, files: journal.remember(LEDGER_META + env, None if files is None else files.to_json()), self._supervisor
+        )
+        ledgers.hand_over(self._supervisor.take_over())
         stack.callback(ledgers.forget_all)
         daemon = self.daemon = Daemon(loop, self.clock, state, journal, ledgers)
         stack.callback(daemon.processes.close)
@@ -221,7 +228,7 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.loop.add_signal_handler(number, self.loop.stop)
         log.say(self._ready_line())
-        systemd.notify("READY=1")
+        self._supervisor.notify("READY=1")
         self._pat_watchdog()
         try:
             self.loop.run_forever()
@@ -230,7 +237,7 @@ class Service:
 
     def close(self) -> None:
         """Clean and at once; what runs goes on."""
-        systemd.notify("STOPPING=1")
+        self._supervisor.notify("STOPPING=1")
         with contextlib.suppress(AttributeError):  # open() did not get so far
             self.daemon.journal.note("manager.stopping", pid=os.getpid(), tasks=len(self.daemon.state.tasks))
         self._closing.close()
@@ -245,10 +252,24 @@ class Service:
         return f"ready on {settings.run_dir}: {', '.join(said)}"
 
     def _pat_watchdog(self) -> None:
-        period_s = systemd.watchdog_period_s()
-        if period_s is not None:
-            systemd.notify("WATCHDOG=1")
-            self.loop.call_later(period_s, self._pat_watchdog)
+        """A loop that hangs pats nobody; and one whom no client can find any more is ended by the watchdog, to begin anew. Half of
+        WatchdogSec= is the only time at which an idle manager wakes up."""
+        period_s = self._supervisor.watchdog_period_s
+        if period_s is None:
+            return
+        if not self._can_be_found():
+            log.say(f"{self.settings.run_dir} was removed or replaced: no client finds this manager, the service manager restarts it")
+            return
+        self._supervisor.notify("WATCHDOG=1")
+        self.loop.call_later(period_s, self._pat_watchdog)
+
+    def _can_be_found(self) -> bool:
+        """The run directory is still the one that we made ours."""
+        try:
+            now = os.stat(self.settings.run_dir / rundir.LOCK_FILE)
+        except OSError:
+            return False
+        return os.path.samestat(now, self._lock)
 
 
 def serve(settings: Settings) -> None:

@@ -1,29 +1,94 @@
-"""Word to a service manager, by the sd_notify protocol: one datagram. Without NOTIFY_SOCKET nothing happens.
+"""A service manager, as systemd speaks to its services: sd_notify's datagrams, the descriptor store, the watchdog.
 
-Knows: NOTIFY_SOCKET, WATCHDOG_USEC. Must not know: what the manager does.
+Knows: NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS and what they promise. Must not know: what a kept descriptor is for.
+
+Without those variables every word goes nowhere, and nothing fails. They are taken out of the environment when they are read:
+what the manager starts is no service. What is kept outlives the manager, until it is dropped or the service is stopped.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import os
+import re
 import socket
+from collections.abc import MutableMapping
+
+FIRST_FD = 3
+MOST_FDS = 65_536
+SEND_TIMEOUT_S = 0.2
+"""A service manager that does not read costs the loop no more than this."""
+_NAME = re.compile(r"[!-9;-~]{1,255}", re.ASCII)
+"""Of a kept descriptor: what systemd takes, printable and without a colon."""
 
 
-def notify(message: str) -> None:
-    """Sends e.g. `READY=1`; a service manager that does not listen is no reason to fail."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address.startswith(("/", "@")):
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        sock.sendto(message.encode(), address)
+class ServiceManager:
+    """Whom the environment names, or nobody."""
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        said = {name: environment.pop(name, "") for name in _VARIABLES}
+        is_ours = said["LISTEN_PID"] == str(os.getpid())
+        self._address = _address(said["NOTIFY_SOCKET"])
+        self._handed_over = _handed_over(said["LISTEN_FDS"], said["LISTEN_FDNAMES"]) if is_ours else []
+        self._kept = {name for name, _ in self._handed_over}
+        watched_pid = said["WATCHDOG_PID"] or str(os.getpid())
+        self.watchdog_period_s = _period_s(said["WATCHDOG_USEC"]) if watched_pid == str(os.getpid()) else None
+        """How often WATCHDOG=1 is due: half of what the service manager allows; None: it does not watch us."""
+
+    def notify(self, message: str, fd: int | None = None) -> None:
+        """Says e.g. `READY=1`; one that does not listen is no reason to fail."""
+        if self._address is None:
+            return
+        ancillary = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.settimeout(SEND_TIMEOUT_S)
+            sock.sendmsg([message.encode()], ancillary, 0, self._address)
+
+    # -- the descriptor store --
+
+    def take_over(self) -> list[tuple[str, int]]:
+        """(name, descriptor) of everything that an earlier manager kept, once; the descriptors are the caller's."""
+        taken, self._handed_over = self._handed_over, []
+        return taken
+
+    def keep(self, name: str, fd: int) -> None:
+        """A copy of this descriptor is handed to the next manager, under a name that stands for this file alone."""
+        if name not in self._kept and _NAME.fullmatch(name):
+            self._kept.add(name)
+            self.notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", fd)
+
+    def drop(self, name: str) -> None:
+        """It is kept no longer."""
+        if name in self._kept:
+            self._kept.remove(name)
+            self.notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
 
-def watchdog_period_s() -> float | None:
-    """How often WATCHDOG=1 is due: half of what the service manager allows; None: it does not watch us."""
-    allowed = os.environ.get("WATCHDOG_USEC", "")
-    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
-        return None
-    return int(allowed) / 2e6 if allowed.isascii() and allowed.isdigit() and 0 < int(allowed) < 10**12 else None
+_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+
+def _address(text: str) -> str | None:
+    if text.startswith("@"):
+        return "\0" + text[1:]
+    return text if text.startswith("/") else None
+
+
+def _number(text: str, most: int) -> int:
+    """0 for what is no number of this size."""
+    return int(text) if re.fullmatch(r"[0-9]{1,12}", text, re.ASCII) and int(text) <= most else 0
+
+
+def _period_s(allowed_us: str) -> float | None:
+    return _number(allowed_us, 10**12) / 2e6 or None
+
+
+def _handed_over(count: str, names: str) -> list[tuple[str, int]]:
+    """Those that are really open; not one of them goes on to a child."""
+    found = []
+    named = names.split(":")
+    for index in range(_number(count, MOST_FDS)):
+        with contextlib.suppress(OSError):
+            os.set_inheritable(FIRST_FD + index, False)
+            found.append((named[index] if index < len(named) else "", FIRST_FD + index))
+    return found

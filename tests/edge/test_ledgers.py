@@ -34,12 +34,28 @@ class Remembered(dict[str, LedgerFiles]):
             self[env] = LedgerFiles.from_json(files.to_json())
 
 
+class Store(dict[str, int]):
+    """A keeper that outlives the manager."""
+
+    def keep(self, name: str, fd: int) -> None:
+        if name not in self:
+            self[name] = os.dup(fd)
+
+    def drop(self, name: str) -> None:
+        if name in self:
+            os.close(self.pop(name))
+
+    def handed_over(self) -> list[tuple[str, int]]:
+        return [(name, os.dup(fd)) for name, fd in self.items()]
+
+
 class World:
     """A manager's ledgers, and client processes that hold them."""
 
     def __init__(self) -> None:
         self.remembered = Remembered()
-        self.ledgers = Ledgers(self.remembered.put)
+        self.kept = Store()
+        self.ledgers = Ledgers(self.remembered.put, self.kept)
         self._children: list[subprocess.Popen[bytes]] = []
 
     def holder(self, ledger: Ledger, how: str = "open") -> int:
@@ -59,12 +75,19 @@ class World:
 
     def restart(self) -> None:
         self.ledgers.forget_all()
-        self.ledgers = Ledgers(self.remembered.put)
+        self.ledgers = Ledgers(self.remembered.put, self.kept)
+        self.ledgers.hand_over(self.kept.handed_over())
+
+    def lose_kept(self) -> None:
+        for name in list(self.kept):
+            self.kept.drop(name)
 
     def close(self) -> None:
         for child in self._children:
             child.communicate(b"\n")
+        self.ledgers.refuse_rest()
         self.ledgers.forget_all()
+        self.lose_kept()
 
 
 @pytest.fixture
@@ -131,6 +154,7 @@ def test_many_restarts_find_it_through_a_client_that_never_came_back(world: Worl
 
 def test_without_a_process_that_shows_it_it_is_not_found(world: World) -> None:
     opened(world)
+    world.lose_kept()
     world.restart()
     assert not world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [os.getpid(), 4_194_304])
 
@@ -193,3 +217,44 @@ def test_figures_with_the_drivers_correction(world: World) -> None:
 def test_a_damaged_memory_of_files_is_an_error_not_a_guess(text: str) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         LedgerFiles.from_json(text)
+
+
+# -- a keeper --
+
+
+def test_a_kept_ledger_comes_back_without_any_client(world: World) -> None:
+    ledger = opened(world)
+    usage, limits = file_id(ledger.fds[1]), file_id(ledger.fds[0])
+    ledger.set_row(0, "GPU-1", 80 * GIB)
+    ledger.set_limit(0, 3 * GIB)
+    opened(world, "bob")
+    world.restart()
+    assert world.ledgers.adopt_kept("alice", world.remembered["alice"])
+    world.ledgers.refuse_rest()
+    again = world.ledgers.get("alice")
+    assert again is not None
+    assert (file_id(again.fds[1]), again.limit(0)) == (usage, 3 * GIB)
+    assert file_id(again.fds[0]) != limits
+    inodes = {os.fstat(fd).st_ino for fd in world.kept.values()}
+    assert inodes == {usage[1], os.fstat(again.fds[0]).st_ino}, "the older limits, and bob's, who is gone, are kept no longer"
+
+
+def test_a_ledger_that_is_closed_is_kept_no_longer(world: World) -> None:
+    opened(world)
+    assert len(world.kept) == 2
+    world.ledgers.close("alice")
+    assert world.kept == {}
+
+
+def test_a_stranger_among_what_was_kept_is_refused(world: World) -> None:
+    """The right inode without the right seals, and a file that no env remembers."""
+    opened(world)
+    unsealed, other = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING), os.memfd_create("other")
+    files = LedgerFiles(file_id(unsealed), (file_id(other),))
+    world.kept |= {"unsealed": unsealed, "other": other}
+    world.restart()
+    assert not world.ledgers.adopt_kept("alice", files)
+    assert "alice" not in world.ledgers
+    assert not {"unsealed", "other"} & set(world.kept)
+    assert world.ledgers.adopt_kept("alice", world.remembered["alice"])
+    assert not world.ledgers.adopt_kept("alice", world.remembered["alice"]), "what is not there is not adopted"

@@ -16,6 +16,7 @@ from typing import Any
 
 from nodemgr.edge.control_client import ControlClient, EventStream, ManagerUnreachable
 from nodemgr.paths import env_dir, payload_dir
+from tests.support.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HOLD = ROOT / "nodemgr" / "_sim" / "hold"
@@ -62,8 +63,9 @@ class Manager:
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         before_exec: Callable[[], None] | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
-        """`before_exec` runs in the manager's process before it is the manager."""
+        """`before_exec` runs in the manager's process before it is the manager; `supervisor` starts it as a service."""
         self.directory = Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
         self.directory.chmod(0o755)
         self.run_dir = self.directory / "run"
@@ -71,6 +73,7 @@ class Manager:
         self.options = [*(["--simulate", simulate] if simulate else []), *options]
         self.environment = dict(environment or {})
         self.before_exec = before_exec
+        self.supervisor = supervisor
         self.process: subprocess.Popen[bytes] | None = None
         self._log = b""
         self._streams: list[Events] = []
@@ -81,9 +84,14 @@ class Manager:
     def start(self, *, wait: bool = True) -> Manager:
         """Returns when it says that it is ready; fails with its words if it ends instead."""
         command = [sys.executable, "-m", "nodemgr", "serve", "--run-dir", str(self.run_dir), "--state-dir", str(self.state_dir)]
+        command += self.options
         environment = {**os.environ, **self.environment}
+        passed: list[int] = []
+        if self.supervisor is not None:
+            environment |= self.supervisor.environment()
+            command, passed = self.supervisor.wrap(command), list(self.supervisor.store.values())
         self.process = subprocess.Popen(
-            [*command, *self.options], cwd=ROOT, env=environment,
+            command, cwd=ROOT, env=environment, pass_fds=passed,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=self.before_exec,
         )  # fmt: skip
         if wait:

@@ -1,0 +1,86 @@
+"""The manager as a service of systemd, against a stand-in: its start, its watchdog, and the ledgers kept over its death."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.programs import finish, said
+from tests.support.manager import Manager
+from tests.support.supervisor import Supervisor
+
+GIB = 2**30
+PR_CAPBSET_DROP, CAP_SYS_PTRACE = 24, 19
+Make = Callable[..., Manager]
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+        supervisor = Supervisor(Path(directory))
+        yield supervisor
+        supervisor.close()
+
+
+def blind() -> None:
+    """A manager that may not look into other processes."""
+    assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0) == 0
+
+
+def test_a_service_says_when_it_is_ready_and_when_it_ends(make_manager: Make, supervisor: Supervisor) -> None:
+    manager = make_manager(simulate="1x8GiB", supervisor=supervisor)
+    assert supervisor.hear() == "READY=1"
+    manager.stop()
+    assert supervisor.hear() == "STOPPING=1"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's manager can be made blind to root's processes")
+def test_a_kept_ledger_serves_where_no_client_can_show_it(make_manager: Make, supervisor: Supervisor) -> None:
+    """The client is stopped, so it cannot rejoin; and this manager may not look at its descriptors."""
+    manager = make_manager(
+        simulate="1x8GiB", supervisor=supervisor, before_exec=blind, environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "300"}
+    )
+    manager.quota("alice", 1, memory_bytes=4 * GIB)
+    program = manager.hold("alice", "-b", str(GIB))
+    assert said(program)["error"] is None
+    supervisor.hear_all()
+    kept = {os.fstat(fd).st_ino for fd in supervisor.store.values()}
+    assert len(kept) == 2
+    os.kill(program.pid, signal.SIGSTOP)
+    events = manager.events(since=None)
+    manager.restart()
+    events.expect("task.stalled", env="alice")
+    supervisor.hear_all()
+    assert len({os.fstat(fd).st_ino for fd in supervisor.store.values()} & kept) == 1, "the usage file is the same"
+    assert "lost" not in manager.log
+    os.kill(program.pid, signal.SIGCONT)
+    events.expect("task.resumed", env="alice")
+    second = manager.hold("alice", "-b", str(4 * GIB))
+    assert said(second)["error"] == "CUDA_ERROR_OUT_OF_MEMORY", "what was allocated before the restart counts"
+    assert finish(program) == (0, "")
+    finish(second)
+    events.expect("task.ended", env="alice")
+    manager.call("ping")
+    supervisor.hear_all()
+    assert supervisor.store == {}, "a ledger without tasks is kept no longer"
+
+
+def test_the_watchdog_is_patted_until_no_client_can_find_the_manager(make_manager: Make, supervisor: Supervisor) -> None:
+    supervisor.watchdog_us = 100_000
+    manager = make_manager(simulate="1x8GiB", supervisor=supervisor)
+    for _ in range(3):
+        supervisor.hear_until("WATCHDOG=1")
+    manager.run_dir.rename(manager.run_dir.with_name("elsewhere"))
+    manager.wait_for_line(f"{manager.run_dir} was removed or replaced")
+    manager.run_dir.with_name("elsewhere").rename(manager.run_dir)
+    supervisor.hear_all()
+    before = len(supervisor.heard)
+    manager.stop()
+    supervisor.hear_all()
+    assert supervisor.heard[before:] == ["STOPPING=1"]
