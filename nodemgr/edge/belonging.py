@@ -6,8 +6,8 @@ The proofs, the strongest first; without one of them a process belongs to nobody
 1. an ancestor of it is a known process of the env;
 2. the environment that it was started with names the env's directory (NODEMGR_ENV_DIR), and its user may enter the env: what
    the socket asks of whoever connects;
-3. it lives in the mount namespace of known processes of this env and of no other, and that is not the manager's own: they are
-   in one container.
+3. it lives in the mount namespace of known processes of this env and of no other, and that is neither the manager's own nor
+   the host's (as a service the manager has one of its own): they are in one container.
 Its user alone proves nothing: one user may be in two envs, and at work beside them.
 """
 
@@ -42,6 +42,7 @@ class Belonging:
         self._known = known
         self._may_enter = may_enter
         self._namespace_of: dict[ProcessKey, int | None] = {}
+        self._outside = outside_namespaces()
 
     def env_of(self, pid: int) -> str | None:
         """None: nobody can prove it."""
@@ -58,8 +59,8 @@ class Belonging:
         return named.name if self._may_enter(named.name, user) else None
 
     def _by_container(self, pid: int) -> str | None:
-        own, its = mount_namespace("self"), mount_namespace(pid)
-        if its is None or own is None or its == own:
+        its = mount_namespace(pid)
+        if its is None or not self._outside or its in self._outside:
             return None
         known = dict(self._known())
         self._namespace_of = {key: inode for key, inode in self._namespace_of.items() if key in known}
@@ -85,3 +86,9 @@ def mount_namespace(pid: int | str) -> int | None:
         return os.stat(f"/proc/{pid}/ns/mnt").st_ino
     except OSError:
         return None
+
+
+def outside_namespaces() -> frozenset[int]:
+    """The mount namespaces that are no container's: ours, and those of all above us up to the host's first process."""
+    seen = (mount_namespace(pid) for pid in (os.getpid(), *ancestors(os.getpid())))
+    return frozenset(inode for inode in seen if inode is not None)

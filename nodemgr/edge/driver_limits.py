@@ -2,10 +2,11 @@
 
 Knows: which cgroups are an env's alone, what each may use, what was set. Must not know: NVML (gpus.py), why a grant is what it is.
 
-A cgroup is an env's own if a process of the env lives in it, in a mount namespace that is not the manager's (a container, no
-session of a user beside other things), it is neither the root nor the manager's own, and no process of another env is known in it.
-Each such cgroup gets the env's whole limit on each GPU where the env holds a grant: between several, the ledger divides it. On the
-other GPUs the driver is left alone. What is set is remembered, so that a later manager lifts what nobody needs any more.
+A cgroup is an env's own if a process of the env lives in it, in a mount namespace that is neither the manager's nor the host's (a
+container, no session of a user beside other things), it is neither the root nor the manager's own, and no process of another env
+is known in it. Each such cgroup gets the env's whole limit on each GPU where the env holds a grant: between several, the ledger
+divides it. On the other GPUs the driver is left alone. What is set is remembered, so that a later manager lifts what nobody
+needs any more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from nodemgr.core.model import ProcessKey, Uuid
 from nodemgr.core.state import State
 from nodemgr.edge import log
-from nodemgr.edge.belonging import mount_namespace
+from nodemgr.edge.belonging import mount_namespace, outside_namespaces
 from nodemgr.edge.processes import pid_of
 
 META = "driver_limit:"
@@ -48,6 +49,7 @@ class DriverLimits:
         self._set: dict[Place, int | None] = {_place(key): None for key in remembered if key.startswith(META)}
         """What was ordered; None: by an earlier manager, who knows what."""
         self._cgroup_of: dict[ProcessKey, str | None] = {}
+        self._outside = outside_namespaces()
         self._mount = _cgroup_mount() if setter is not None else None
         self.fault: str | None = None
         """Why the last limit could not be set."""
@@ -105,7 +107,7 @@ class DriverLimits:
 
     def _cgroup(self, key: ProcessKey) -> str | None:
         pid = pid_of(key)
-        if pid is None or self._mount is None or mount_namespace(pid) in (None, mount_namespace("self")):
+        if pid is None or self._mount is None or mount_namespace(pid) in (None, *self._outside):
             return None
         path = _cgroup_path(pid)
         is_own = path is not None and path != "/" and ".." not in path and path != _cgroup_path("self")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -49,11 +50,14 @@ sys.stdin.readline()
 """Asks properly, and allocates without the shim: a lease by the hook alone."""
 
 
+CLONE_NEWNS = 0x0002_0000
+ENVIRONMENT = {"NODEMGR_BEAT_MS": "50", "NODEMGR_AUDIT_TOLERANCE_BYTES": str(GIB // 4), "NODEMGR_ENFORCE_GRACE_MS": "300"}
+
+
 @pytest.fixture
 def node(make_manager: Make) -> Manager:
     """A GPU of 16 GiB, a quick audit."""
-    environment = {"NODEMGR_BEAT_MS": "50", "NODEMGR_AUDIT_TOLERANCE_BYTES": str(GIB // 4), "NODEMGR_ENFORCE_GRACE_MS": "300"}
-    manager = make_manager(simulate="1x16GiB", environment=environment)
+    manager = make_manager(simulate="1x16GiB", environment=ENVIRONMENT)
     manager.quota("alice", 1, memory_bytes=4 * GIB)
     manager.quota("bob", 1, memory_bytes=4 * GIB)
     return manager
@@ -241,3 +245,21 @@ def test_who_shares_a_container_with_an_environment_belongs_to_it(node: Manager)
     assert violation["offence"] == "no_lease"
     finish(program)
 
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace")
+def test_the_host_is_no_container_to_a_manager_in_a_namespace_of_its_own(make_manager: Make) -> None:
+    """As a hardened service it has one. Who shares the host with a holder belongs to nobody all the same."""
+
+    def unshare() -> None:
+        assert ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0
+
+    node = make_manager(simulate="1x16GiB", environment={**ENVIRONMENT, "NODEMGR_ENFORCE": "kill"}, before_exec=unshare)
+    node.quota("alice", 1, memory_bytes=4 * GIB)
+    holder = node.hold("alice")
+    said(holder)
+    events = node.events()
+    bystander = stranger(node, 2)
+    assert events.expect("audit.violation", pid=bystander.pid)["env"] is None
+    finish(bystander)
+    finish(holder)
