@@ -14,6 +14,8 @@ from typing import Any, Self
 
 import zmq
 
+from nodemgr.edge.interruptible import readable
+
 CONTROL_SOCKET = "control.sock"
 EVENTS_SOCKET = "events.sock"
 WELCOME = b'{"schema_version":1,"sequence":0,"name":"stream.opened"}'
@@ -64,10 +66,7 @@ class ControlClient:
         """The verb's result. Raises ManagerUnreachable or ManagerRefused."""
         channel, monitor = self._connect()
         channel.send(json.dumps({"verb": verb, "args": args}).encode())
-        poller = zmq.Poller()
-        poller.register(channel, zmq.POLLIN)
-        poller.register(monitor, zmq.POLLIN)
-        ready = dict(poller.poll(self._timeout_ms))
+        ready = readable((channel, monitor), self._timeout_ms)
         if channel not in ready:
             self.close()  # a late answer must not be taken for the next one's
             said = "ended before it answered" if ready else "does not answer: is it running? (nodemgr doctor)"
@@ -119,14 +118,14 @@ class EventStream:
         self._socket.setsockopt(zmq.RCVHWM, 100_000)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
         self._socket.connect(address)
-        if not self._socket.poll(5_000):
+        if not readable((self._socket,), 5_000):
             self.close()
             raise ManagerUnreachable(f"the manager on {run_dir} does not answer: is it running? (nodemgr doctor)")
 
     def follow(self, since: int | None = None, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
         """Events with a sequence above `since` as they come (None: only new ones). Ends where none comes for `timeout_s`."""
         last = since
-        while self._socket.poll(None if timeout_s is None else int(timeout_s * 1_000)):
+        while readable((self._socket,), None if timeout_s is None else int(timeout_s * 1_000)):
             frames = self._socket.recv_multipart()
             if frames[0] != WELCOME:
                 news: Iterable[dict[str, Any]] = (json.loads(frames[-1]),)
