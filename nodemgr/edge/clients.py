@@ -26,7 +26,8 @@ from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
 from nodemgr.edge.loop import SwallowingSelector
 from nodemgr.edge.processes import Identity, PeerGone, ProcessTable, ancestors, identify_peer, user_name
-from nodemgr.edge.sessions import Hub, Session
+from nodemgr.edge.rates import Allowance
+from nodemgr.edge.sessions import BEAT_NS, DECODED_NS, Hub, Session, cost_ns
 from nodemgr.edge.wire import PACKET_BYTES, Value, WireError, decode, encode
 
 BACKLOG = 4_096
@@ -39,10 +40,10 @@ MAX_OUTBOX_BYTES = 2**22
 """Of answers that a client does not read, before its connection is closed."""
 RESERVE_DESCRIPTORS = 32
 """Kept free of clients: for the store, ledgers, /proc."""
-BUDGET_PER_SECOND = 20_000
-"""What the clients of one env may cost together in a second, in beats."""
-COST_DECODED = 3
-COST_ASK = 100
+ALLOWANCE_NS = 1_000_000_000
+"""What the clients of one env may cost together in a second (sessions.cost_ns): 20 000 beats, or the manager's whole time."""
+TURN_NS = 20_000_000
+"""After so much time spent on one env all others that wait get their turn."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
 _UCRED = struct.Struct("3i")
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -52,9 +53,9 @@ _CALM_NS = 60_000_000_000
 
 
 class Listener:
-    """An env's socket, and what its connections have cost in this second."""
+    """An env's socket, and what its connections have cost in this second and in this turn."""
 
-    __slots__ = ("budget_spent", "connections", "env", "forbidden", "listening", "path", "sock", "window_ns")
+    __slots__ = ("allowance", "connections", "env", "forbidden", "listening", "path", "sock", "turn_ns", "turn_over", "waiting")
 
     def __init__(self, env: str, path: Path, sock: socket.socket) -> None:
         self.env = env
@@ -63,8 +64,11 @@ class Listener:
         self.connections: set[Connection] = set()
         self.forbidden = 0
         self.listening = False
-        self.budget_spent = 0
-        self.window_ns = 0
+        self.allowance = Allowance(ALLOWANCE_NS)
+        self.turn_ns = 0
+        self.turn_over = False
+        self.waiting: list[Connection] = []
+        """For the next turn."""
 
 
 class Connection(Session):
@@ -104,6 +108,9 @@ class Connection(Session):
     def read(self) -> bool:
         """One packet, called by the selector. True: a plain beat, which leaves the loop nothing to do."""
         server = self.server
+        if self.listener.turn_over:
+            server.await_turn(self)
+            return False
         try:
             packet, ancillary, flags, _ = self.sock.recvmsg(PACKET_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         except (BlockingIOError, InterruptedError):
@@ -112,8 +119,9 @@ class Connection(Session):
             packet, ancillary, flags = b"", [], 0
         if packet == self.beat and ancillary == self.credentials:
             server.hub.last_beat_ns[self.key] = server.now_ns()
-            self.listener.budget_spent += 1
-            if self.listener.budget_spent <= BUDGET_PER_SECOND:
+            allowance = self.listener.allowance
+            allowance.spent += BEAT_NS
+            if allowance.spent <= allowance.most:
                 return True
             server.over_budget(self)
         elif packet or ancillary:  # an empty packet carries credentials, the end of the connection does not
@@ -127,6 +135,9 @@ class Connection(Session):
 
     def beats_fast(self, fast: bool) -> None:
         self.beat = self.token_beat if fast and self.token_beat else None
+
+    def spend(self, cost_ns: int) -> None:
+        self.server.spend(self, cost_ns)
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         self.server.send(self, encode(verb, **fields), fds)
@@ -332,7 +343,6 @@ class ClientServer:
             _close_all(fds)
             self._malformed(connection)
             return
-        self._spend(connection, COST_ASK if message.verb == "ASK" else COST_DECODED)
         if sender != connection.pid:
             _close_all(fds)
             self._foreign(connection, message.fields.get("rid"))
@@ -340,11 +350,13 @@ class ClientServer:
         if message.verb == "BEAT":
             connection.credentials = ancillary
             connection.token_beat = packet
+        began_ns = self.now_ns()
         self.hub.received(connection, message, fds)
+        self.spend(connection, self.now_ns() - began_ns, cost_ns(message.verb))
 
     def _malformed(self, connection: Connection) -> None:
         self.hub.counters["packets_malformed"] += 1
-        self._spend(connection, COST_DECODED)
+        self.spend(connection, 0, DECODED_NS)
         connection.malformed += 1
         if connection.malformed >= MAX_MALFORMED:
             self.drop(connection)
@@ -352,25 +364,39 @@ class ClientServer:
     def _foreign(self, connection: Connection, rid: Value | None) -> None:
         """Another process, most often a forked child, writes on this process's connection."""
         self.hub.counters["packets_foreign"] += 1
+        self.spend(connection, 0, DECODED_NS)
         if isinstance(rid, int):
             reason = f"this connection belongs to process {connection.pid}: a forked child opens its own"
             connection.answer("DENY", rid=rid, code="bad_request", reason=reason)
 
-    def _spend(self, connection: Connection, cost: int) -> None:
+    def spend(self, connection: Connection, took_ns: int, least_ns: int = 0) -> None:
+        """The connection's env has cost so much; at the end of its turn or allowance it is not read for a while."""
         listener = connection.listener
-        listener.budget_spent += cost
-        if listener.budget_spent > BUDGET_PER_SECOND:
+        listener.allowance.spent += max(took_ns, least_ns)
+        listener.turn_ns += took_ns
+        if listener.turn_ns > TURN_NS and not listener.turn_over:
+            listener.turn_over = True
+            self._loop.call_soon(self._begin_turn, listener)
+        if listener.allowance.spent > listener.allowance.most:
             self.over_budget(connection)
 
     def over_budget(self, connection: Connection) -> None:
-        listener, now_ns = connection.listener, self.now_ns()
-        rest_ns = listener.window_ns + 1_000_000_000 - now_ns
-        if rest_ns <= 0:
-            listener.window_ns, listener.budget_spent = now_ns, 0
-        else:
+        rest_ns = connection.listener.allowance.rest_ns(self.now_ns())
+        if rest_ns > 0 and connection.reading:
             self.hub.counters["connections_throttled"] += 1
             self._pause(connection)
             self._loop.call_later(rest_ns / 1e9, self._resume, connection)
+
+    def await_turn(self, connection: Connection) -> None:
+        self._pause(connection)
+        connection.listener.waiting.append(connection)
+
+    def _begin_turn(self, listener: Listener) -> None:
+        """Who waits elsewhere stands before these in the kernel's list of ready descriptors."""
+        waiting, listener.waiting = listener.waiting, []
+        listener.turn_ns, listener.turn_over = 0, False
+        for connection in waiting:
+            self._resume(connection)
 
     # -- packets out --
 

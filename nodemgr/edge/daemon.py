@@ -177,6 +177,10 @@ class Daemon:
         if session.asked:
             self.submit(events.Disconnected(session.connection))
 
+    def knows(self, session: Session) -> bool:
+        """Whether it has not ended."""
+        return self._sessions.get(session.connection) is session
+
     def may_enter(self, env: str, identity: Identity) -> bool:
         return self.envs.may_enter(env, identity)
 

@@ -17,7 +17,7 @@ from nodemgr.core.effects import Publish, Save
 from nodemgr.core.model import Record
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
-from nodemgr.edge.store import Batch, EventRow, RecordRow, Store, StoreFailed
+from nodemgr.edge.store import KEPT_RECORDS, Batch, EventRow, RecordRow, Store, StoreFailed
 
 SCHEMA_VERSION = 1
 MAX_PENDING_EVENTS = 10_000
@@ -150,5 +150,5 @@ class Journal:
     def events(self, since: int | None, limit: int) -> list[Any]:
         return [json.loads(text) for text in self._store.events(since, limit)]
 
-    def records(self, env: str | None, since_wall_ns: int) -> list[Any]:
-        return [json.loads(text) for text in self._store.records(env, since_wall_ns)]
+    def records(self, env: str | None, since_wall_ns: int, limit: int = KEPT_RECORDS) -> list[Any]:
+        return [json.loads(text) for text in self._store.records(env, since_wall_ns, limit)]

@@ -14,6 +14,13 @@ from nodemgr.core.model import ConnectionId, ProcessKey, Transport
 from nodemgr.edge.processes import Identity
 from nodemgr.edge.wire import Message, Value
 
+BEAT_NS, DECODED_NS, ASK_NS = 50_000, 150_000, 5_000_000
+"""What a packet costs its env at least: a plain beat, any other, a question. What takes longer costs as long as it takes."""
+
+
+def cost_ns(verb: str) -> int:
+    return {"BEAT": BEAT_NS, "ASK": ASK_NS}.get(verb, DECODED_NS)
+
 
 class Session:
     """A connection over UNIX, or a client id over UDP. Subclasses say how to answer."""
@@ -43,6 +50,9 @@ class Session:
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         """Sends one message, sooner or later; a client that is gone or does not read gets nothing. Never raises."""
         raise NotImplementedError
+
+    def spend(self, cost_ns: int) -> None:
+        """The env has cost that much besides: an answer that came later than its question."""
 
     def beats_fast(self, fast: bool) -> None:
         """Whether a beat may be noted without asking the core (the process holds or waits, and is not stalled)."""

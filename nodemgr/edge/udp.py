@@ -6,6 +6,10 @@ A packet counts if its MAC is right under its env's key, its epoch is the presen
 earlier one of that client: so neither forging nor replaying does anything, and no clock is compared. A new epoch begins with
 each manager, and for an env whose table of clients is full of dead ones. Answers are remembered by request id for a client
 that asks again because a packet was lost.
+
+A MAC costs time, so three purses limit who may have one looked at: what proves nothing (malformed, forged, replayed, of another
+epoch) is paid for by its host, and by all such hosts together; what is new and authentic by its env; and a packet that comes
+from where a client is, and names that client, epoch and a new counter, is looked at even while strangers flood.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from typing import Any
 
 from nodemgr.core.model import ProcessKey, Transport
 from nodemgr.edge.clock import Clock
-from nodemgr.edge.sessions import Hub, Session
+from nodemgr.edge.rates import Allowance, Strangers
+from nodemgr.edge.sessions import Hub, Session, cost_ns
 from nodemgr.edge.wire import PACKET_BYTES, Message, Value, WireError, decode, encode, sign, verify
 
 Address = Any  # (host, port), or four of them over IPv6
@@ -29,9 +34,16 @@ MAX_CLIENTS_PER_ENV = 1_100
 IDLE_NS = 60_000_000_000
 """A client without lease or place that has been silent for so long makes room for others."""
 REMEMBERED_ANSWERS = 8
-MAX_INVALID_PER_SECOND = 200
-MAX_VALID_PER_SECOND = 20_000
-MAX_SOURCES = 4_096
+MAX_STRANGE_OF_HOST = 500
+MAX_STRANGE = 2_000
+"""Packets a second that prove nothing, of one host and of all: 30 to 65 µs each, so an eighth of a core at most."""
+MAX_HOSTS = 4_096
+ALLOWANCE_NS = 250_000_000
+"""What the clients of one env may cost together in a second."""
+MAX_FORGED_OF_CLIENT = 100
+"""A second, by one who makes up a client's address, id, epoch and counter: beyond them that client is not heard."""
+MAX_LOOKED_AT = 5_000
+"""Packets a second from a client's address, each decoded: some 6 µs."""
 FINAL = frozenset({"GRANT", "DENY", "ACK", "FENCE"})
 REPEATABLE = frozenset({"RELEASE", "CANCEL", "REJOIN"})
 """What is answered from memory when asked again; ACQUIRE the core itself answers the same."""
@@ -44,7 +56,7 @@ def process_key(env: str, client: str) -> ProcessKey:
 class UdpClient(Session):
     """One client id of one env."""
 
-    __slots__ = ("address", "answers", "client", "counter", "heard_ns", "server")
+    __slots__ = ("address", "answers", "client", "counter", "forged", "heard_ns", "looked_at", "server")
 
     def __init__(self, server: UdpServer, env: str, client: str, address: Address) -> None:
         super().__init__(server.hub.next_connection(), env, process_key(env, client), Transport.UDP, None, f"udp:{env}")
@@ -53,7 +65,12 @@ class UdpClient(Session):
         self.address = address
         self.counter = -1
         self.heard_ns = 0
+        self.looked_at = Allowance(MAX_LOOKED_AT)
+        self.forged = Allowance(MAX_FORGED_OF_CLIENT)
         self.answers: OrderedDict[int, tuple[str, dict[str, Value | None]]] = OrderedDict()
+
+    def spend(self, cost_ns: int) -> None:
+        self.server.spend(self.env, cost_ns)
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         rid = fields.get("rid")
@@ -64,16 +81,6 @@ class UdpClient(Session):
             if len(self.answers) > REMEMBERED_ANSWERS:
                 self.answers.popitem(last=False)
         self.server.send(self, verb, fields)
-
-
-class _Source:
-    """What one address has sent in this second."""
-
-    __slots__ = ("invalid", "valid")
-
-    def __init__(self) -> None:
-        self.valid = 0
-        self.invalid = 0
 
 
 class UdpServer:
@@ -87,8 +94,10 @@ class UdpServer:
         self._keys: dict[str, bytes] = {}
         self._epochs: dict[str, int] = {}
         self._clients: dict[str, OrderedDict[str, UdpClient]] = {}
-        self._sources: dict[Address, _Source] = {}
-        self._window_ns = 0
+        self._at: dict[Address, UdpClient] = {}
+        """Who was heard from there last."""
+        self._strangers = Strangers(MAX_STRANGE_OF_HOST, MAX_STRANGE, MAX_HOSTS)
+        self._allowances: dict[str, Allowance] = {}
         self.address: tuple[str, int] = sock.getsockname()[:2]
         """Where it listens."""
         loop.add_reader(sock.fileno(), self._readable)
@@ -112,12 +121,15 @@ class UdpServer:
         self._keys[env] = key
         self._epochs.setdefault(env, _new_epoch())
         self._clients.setdefault(env, OrderedDict())
+        self._allowances.setdefault(env, Allowance(ALLOWANCE_NS))
 
     def close(self, env: str) -> None:
         """Its clients are heard no more, since their key is gone."""
         self._keys.pop(env, None)
         self._epochs.pop(env, None)
+        self._allowances.pop(env, None)
         for client in self._clients.pop(env, OrderedDict()).values():
+            self._forget_address(client)
             self.hub.closed(client)
 
     def close_all(self) -> None:
@@ -134,72 +146,101 @@ class UdpServer:
                 return
             except OSError:  # an ICMP answer to something that was sent
                 continue
-            self._datagram(packet, address)
+            if not self._datagram(packet, address):
+                self.hub.counters["packets_throttled"] += 1
 
-    def _datagram(self, packet: bytes, address: Address) -> None:
-        source = self._source(address)
-        if source.invalid >= MAX_INVALID_PER_SECOND or source.valid >= MAX_VALID_PER_SECOND:
-            self.hub.counters["packets_throttled"] += 1
-            return
-        try:
-            message = self._authentic(packet)
-        except WireError:
-            source.invalid += 1
-            return
-        source.valid += 1
-        self._accept(message, address)
+    def _datagram(self, packet: bytes, address: Address) -> bool:
+        """One packet, decoded, verified and taken. False: its sender has cost too much in this second."""
+        host, now_ns = address[0], self._now_ns()
+        at = self._at.get(address)
+        if not (self._strangers.may_try(host, now_ns) if at is None else self._may_look_at(at, now_ns)):
+            return False
+        message = self._decoded(packet)
+        if message is None:
+            self._strangers.charge(host)
+            return True
+        known = at if at is not None and self._continues(at, message) else None
+        if not (self._strangers.may_try(host, now_ns) if known is None else known.forged.rest_ns(now_ns) == 0):
+            return False
+        if not self._is_authentic(packet, message):
+            if known is None:
+                self._strangers.charge(host)
+            else:
+                known.forged.spent += 1
+        elif self._allowances[message.text("env") or ""].rest_ns(now_ns) > 0:
+            return False
+        elif not self._accept(message, address, now_ns):
+            self._strangers.charge(host)
+        return True
 
-    def _source(self, address: Address) -> _Source:
-        now_ns = self._now_ns()
-        if now_ns - self._window_ns >= 1_000_000_000 or len(self._sources) >= MAX_SOURCES:
-            self._window_ns = now_ns
-            self._sources.clear()
-        source = self._sources.get(address)
-        if source is None:
-            source = self._sources[address] = _Source()
-        return source
+    def _may_look_at(self, client: UdpClient, now_ns: int) -> bool:
+        client.looked_at.spent += 1
+        return client.looked_at.rest_ns(now_ns) == 0 and self._allowances[client.env].rest_ns(now_ns) == 0
 
-    def _authentic(self, packet: bytes) -> Message:
-        """Raises WireError, and counts which."""
+    def _continues(self, client: UdpClient, message: Message) -> bool:
+        """What nobody can make up who has not listened: this client's id, the epoch, and a counter that was not there yet."""
+        fields: Mapping[str, Any] = message.fields
+        named = fields["env"] == client.env and fields["client"] == client.client
+        return named and fields.get("epoch") == self._epochs[client.env] and fields["counter"] > client.counter
+
+    def _decoded(self, packet: bytes) -> Message | None:
         try:
             message = decode(packet)
-            env, client, counter = (message.fields.get(name) for name in ("env", "client", "counter"))
-            if not (isinstance(env, str) and isinstance(client, str) and isinstance(counter, int)):
-                raise WireError("without env, client or counter")
         except WireError:
+            message = None
+        if message is None or not {"env", "client", "counter"} <= message.fields.keys():
             self.hub.counters["packets_malformed"] += 1
-            raise
+            return None
+        return message
+
+    def _is_authentic(self, packet: bytes, message: Message) -> bool:
+        key = self._keys.get(message.text("env") or "")
         try:
-            key = self._keys.get(env)
             if key is None:
                 raise WireError("of an env that has no key here")
             verify(packet, key)
         except WireError:
             self.hub.counters["packets_forged"] += 1
-            raise
-        return message
+            return False
+        return True
 
-    def _accept(self, message: Message, address: Address) -> None:
+    def _accept(self, message: Message, address: Address, now_ns: int) -> bool:
+        """An authentic packet. False: it says nothing new (whoever has listened can send it again)."""
         fields: Mapping[str, Any] = message.fields
         env, name, counter = fields["env"], fields["client"], fields["counter"]
         epoch = self._epochs[env]
         if message.verb == "HELLO" or fields.get("epoch") != epoch:
             answer: dict[str, Value | None] = {"rid": fields.get("rid", 0), "epoch": epoch}
             self._send(env, name, counter, address, "EPOCH", answer)
-            return
+            return False
         client = self._client(env, name, address)
         if client is None:
             self.hub.counters["connections_over_limit"] += 1
-            return
+            return False
         if counter <= client.counter:
             self.hub.counters["packets_replayed"] += 1
-            return
-        client.counter, client.address, client.heard_ns = counter, address, self._now_ns()
+            return False
+        self._heard(client, counter, address, now_ns)
         remembered = client.answers.get(fields.get("rid", -1)) if message.verb in REPEATABLE else None
         if remembered is not None:
             self.send(client, *remembered)
         else:
             self.hub.received(client, message, [])
+        self.spend(env, max(cost_ns(message.verb), self._now_ns() - now_ns))
+        return True
+
+    def spend(self, env: str, cost_ns: int) -> None:
+        if env in self._allowances:
+            self._allowances[env].spent += cost_ns
+
+    def _heard(self, client: UdpClient, counter: int, address: Address, now_ns: int) -> None:
+        self._forget_address(client)
+        client.counter, client.address, client.heard_ns = counter, address, now_ns
+        self._at[address] = client
+
+    def _forget_address(self, client: UdpClient) -> None:
+        if self._at.get(client.address) is client:
+            del self._at[client.address]
 
     def _client(self, env: str, name: str, address: Address) -> UdpClient | None:
         clients = self._clients[env]
@@ -217,6 +258,7 @@ class UdpServer:
         idle = [c for c in clients.values() if c.key not in self.hub.last_beat_ns and now_ns - c.heard_ns > IDLE_NS]
         for client in idle:
             del clients[client.client]
+            self._forget_address(client)
             self.hub.closed(client)
         if idle:
             self._epochs[env] = _new_epoch()

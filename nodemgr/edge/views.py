@@ -15,7 +15,7 @@ from nodemgr.edge import doctor, processes
 from nodemgr.edge.control import JsonText
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.settings import Settings
-from nodemgr.edge.store import Store
+from nodemgr.edge.store import KEPT_RECORDS, Store
 from nodemgr.paths import installed_version
 
 SCHEMA_VERSION = 1
@@ -94,10 +94,10 @@ class Views:
             "pids": [number for pid in pids for number in processes.seen_as(pid)],
         }
 
-    def allocations(self, env: str | None, since_wall_ns: int) -> dict[str, Any]:
-        """The records, with the indices that people read beside the UUIDs."""
+    def allocations(self, env: str | None, since_wall_ns: int, limit: int = KEPT_RECORDS) -> dict[str, Any]:
+        """The last records, with the indices that people read beside the UUIDs."""
         gpus = self._daemon.state.gpus
-        records = self._daemon.journal.records(env, since_wall_ns)
+        records = self._daemon.journal.records(env, since_wall_ns, limit)
         for record in records:
             for name in ("gpus_new", "gpus_reused"):
                 record[name + "_index"] = [gpus[uuid].index if uuid in gpus else None for uuid in record[name]]

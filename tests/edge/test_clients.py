@@ -9,6 +9,7 @@ import resource
 import select
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import RealClock
 from nodemgr.edge.loop import new_loop
 from nodemgr.edge.processes import ProcessTable
+from nodemgr.edge.sessions import DECODED_NS
 from nodemgr.edge.wire import Direction, decode, encode
 from tests.edge.hub import StubHub, settle, turn
 
@@ -257,7 +259,9 @@ def test_who_may_not_enter_is_heard_but_cannot_fill_the_env(world: World) -> Non
 
 
 def test_an_env_that_floods_is_slowed_and_the_others_are_not(world: World, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BUDGET_PER_SECOND", 30)
+    monkeypatch.setattr(module, "ALLOWANCE_NS", 10 * DECODED_NS)
+    world.server.close("alice")
+    world.server.open("alice", world.path)
     world.server.open("bob", directory / "bob")
     flood = world.connected()
     world.send_all(flood, [encode("RELEASE", rid=rid, task="ab12") for rid in range(30)])
@@ -268,6 +272,22 @@ def test_an_env_that_floods_is_slowed_and_the_others_are_not(world: World, direc
     world.connected().send(BEAT)
     world.until(lambda: "BEAT" in world.hub.verbs())
     world.until(lambda: len(world.hub.messages) > heard + 1)  # the flood goes on in the next second
+
+
+def test_who_takes_long_gets_turns_and_so_does_everybody_else(world: World, directory: Path) -> None:
+    """Each request of alice's takes as long as a turn: of forty that wait, few come before bob's."""
+    world.server.open("bob", directory / "bob")
+    flood = [world.connected() for _ in range(40)]
+    world.path = directory / "bob"
+    other = world.connected()
+    world.hub.on_message = lambda session, _: time.sleep(module.TURN_NS / 1e9) if session.env == "alice" else None
+    for sock in flood:
+        sock.send(encode("RELEASE", rid=1, task="ab12"))
+    turn(world.loop, lambda: world.hub.messages)
+    other.send(BEAT)
+    world.until(lambda: "BEAT" in world.hub.verbs())
+    assert len(world.hub.messages) < 10
+    world.until(lambda: world.hub.verbs().count("RELEASE") == 40)
 
 
 def test_when_descriptors_run_out_the_connected_live_and_the_new_wait(directory: Path) -> None:

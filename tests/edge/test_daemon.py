@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge import ledgers
+from nodemgr.edge import ask, ledgers
 from nodemgr.edge.clock import RealClock
 from nodemgr.edge.control_client import EventStream
 from nodemgr.edge.ledger import Ledger, LedgerError
@@ -564,3 +564,16 @@ def test_figures_that_cannot_be_meant_are_refused_as_they_were_asked(manager: Lo
     asker.ask(2**31)
     denied = asker.expect("DENY")
     assert (denied["code"], "2147483648 GPUs asked" in denied["reason"]) == ("over_quota", True), denied
+
+
+def test_of_a_long_past_an_env_is_told_the_last_part(manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask, "MAX_RECORDS", 2)
+    client = make_client(manager.env_dir("alice"))
+    leases = []
+    for _ in range(3):
+        leases.append(client.acquire(1)["lease"])
+        client.release()
+    client.send("ASK", rid=7, what="allocations")
+    answer = client.expect("PART")
+    assert answer["count"] == "1", "these two fit a packet"
+    assert [record["task_id"] for record in json.loads(answer["data"])["allocations"]] == leases[1:]

@@ -10,6 +10,7 @@ import pytest
 
 from nodemgr.edge import udp as module
 from nodemgr.edge.clock import SimulatedClock
+from nodemgr.edge.sessions import BEAT_NS
 from nodemgr.edge.udp import UdpServer
 from nodemgr.edge.wire import Direction, Message, decode, encode, sign, verify
 from tests.edge.hub import StubHub, settle, turn
@@ -36,6 +37,10 @@ class World:
     def send(self, packet: bytes, sock: socket.socket | None = None) -> None:
         (sock or self.sock).sendto(packet, self.server.address)
         settle(self.loop, 3)
+
+    def deliver(self, packet: bytes, host: str = "127.0.0.1", port: int = 9) -> None:
+        if not self.server._datagram(packet, (host, port)):
+            self.hub.counters["packets_throttled"] += 1
 
     def packet(self, verb: str, env: str = "alice", client: str = "c1", key: bytes | None = None, **fields: object) -> bytes:
         return sign(encode(verb, env=env, client=client, **fields), key or KEYS[env])  # type: ignore[arg-type]
@@ -176,19 +181,83 @@ def test_remembered_answers_are_few_and_end_with_the_lease(world: World) -> None
     assert len(client.answers) == 0
 
 
-def test_one_address_that_sends_rubbish_is_not_read_for_a_while(world: World) -> None:
+# -- floods: `deliver` hands a packet over as if it came from any address, made up or not --
+
+
+def forged(world: World, **fields: object) -> bytes:
+    return world.packet("BEAT", key=b"x" * 32, **{"rid": 1, "task": "ab", "epoch": 1, "counter": 1, **fields})
+
+
+def test_a_host_that_proves_nothing_is_not_read_for_a_while_and_others_are(world: World) -> None:
     epoch = world.epoch()
-    for _ in range(module.MAX_INVALID_PER_SECOND + 10):
-        world.send(b"rubbish")
-    assert world.hub.counters["packets_malformed"] == module.MAX_INVALID_PER_SECOND
+    for number in range(module.MAX_STRANGE_OF_HOST + 10):
+        world.deliver(b"rubbish", host="10.0.0.1", port=number)
+    assert world.hub.counters["packets_malformed"] == module.MAX_STRANGE_OF_HOST, "another port is no other host"
     assert world.hub.counters["packets_throttled"] == 10
-    other = world.socket()
-    world.send(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1), other)
-    assert world.hub.verbs() == ["BEAT"], "others are heard"
+    good = {"rid": 1, "task": "ab", "epoch": epoch}
+    world.deliver(world.packet("BEAT", **good, counter=1), host="10.0.0.1")
+    assert world.hub.verbs() == []
+    world.deliver(world.packet("BEAT", **good, counter=1), host="10.0.0.2")
+    assert world.hub.verbs() == ["BEAT"]
     world.clock.advance(1_000_000_000)
-    world.send(world.packet("BEAT", rid=2, task="ab", epoch=epoch, counter=2))
+    world.deliver(world.packet("BEAT", **good, counter=2), host="10.0.0.1")
     assert world.hub.verbs() == ["BEAT", "BEAT"]
-    other.close()
+
+
+def test_made_up_addresses_cost_a_bounded_number_of_macs(world: World) -> None:
+    for number in range(3 * module.MAX_STRANGE):
+        world.deliver(forged(world), host=f"10.0.{number // 250}.{number % 250}")
+    assert world.hub.counters["packets_forged"] == module.MAX_STRANGE
+
+
+@pytest.mark.parametrize("flood", ["of forged packets", "of rubbish", "of replayed packets", "of greetings"])
+def test_who_is_known_is_heard_through_a_flood_from_his_own_host(world: World, flood: str) -> None:
+    epoch = world.epoch()
+    mine = world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1)
+    world.deliver(mine, host="10.0.0.1", port=7)
+    packets = {"of forged packets": forged(world), "of rubbish": b"rubbish", "of replayed packets": mine}
+    packet = packets.get(flood) or world.packet("HELLO", rid=1, counter=0)
+    for number in range(2 * module.MAX_STRANGE):
+        world.deliver(packet, host=("10.0.0.1", f"10.{number % 200}.0.2")[number % 2], port=8)
+    assert world.hub.counters["packets_throttled"] > module.MAX_STRANGE / 2
+    world.deliver(world.packet("BEAT", rid=2, task="ab", epoch=epoch, counter=2), host="10.0.0.1", port=7)
+    assert world.hub.verbs() == ["BEAT", "BEAT"]
+
+
+def test_packets_under_a_clients_own_address_do_not_silence_him(world: World) -> None:
+    epoch = world.epoch()
+    world.deliver(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1), host="10.0.0.1", port=7)
+    for _ in range(module.MAX_STRANGE_OF_HOST + 100):
+        world.deliver(forged(world), host="10.0.0.1", port=7)
+    assert world.hub.counters["packets_throttled"] == 100
+    world.deliver(world.packet("BEAT", rid=2, task="ab", epoch=epoch, counter=2), host="10.0.0.1", port=7)
+    assert world.hub.verbs() == ["BEAT", "BEAT"]
+
+
+def test_who_listens_in_and_forges_costs_few_macs(world: World) -> None:
+    """He knows address, id, epoch and counter: that client he can silence for a second, nobody else, and cheaply for us."""
+    epoch = world.epoch()
+    world.deliver(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1), host="10.0.0.1", port=7)
+    for counter in range(2, 500):
+        world.deliver(forged(world, epoch=epoch, counter=counter), host="10.0.0.1", port=7)
+    assert world.hub.counters["packets_forged"] == module.MAX_FORGED_OF_CLIENT + 1
+    world.deliver(world.packet("BEAT", env="bob", rid=1, task="ab", epoch=world.epoch("bob"), counter=1), host="10.0.0.1", port=8)
+    assert world.hub.verbs() == ["BEAT", "BEAT"]
+
+
+def test_an_env_that_floods_with_its_own_key_is_slowed_and_the_others_are_not(world: World) -> None:
+    epochs = {env: world.epoch(env) for env in KEYS}
+    most = module.ALLOWANCE_NS // BEAT_NS
+    for number in range(1, 2 * most):
+        client = f"{number % 50:x}"
+        packet = world.packet("BEAT", client=client, rid=1, task="ab", epoch=epochs["alice"], counter=number)
+        world.deliver(packet, host="10.0.0.1", port=number % 50)
+    assert len(world.hub.messages) == most + 1
+    world.deliver(world.packet("BEAT", env="bob", rid=1, task="ab", epoch=epochs["bob"], counter=1), host="10.0.0.1", port=99)
+    assert len(world.hub.messages) == most + 2
+    world.clock.advance(1_000_000_000)
+    world.deliver(world.packet("BEAT", client="1", rid=1, task="ab", epoch=epochs["alice"], counter=10**6), host="10.0.0.1", port=1)
+    assert len(world.hub.messages) == most + 3
 
 
 def test_a_full_table_makes_room_for_the_living_and_a_new_epoch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

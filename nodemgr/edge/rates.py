@@ -1,0 +1,50 @@
+"""What somebody may cost in a second. Pure: the time is handed in.
+
+Knows: counting. Must not know: what is counted, who is slowed by it.
+"""
+
+from __future__ import annotations
+
+WINDOW_NS = 1_000_000_000
+
+
+class Allowance:
+    """So much in each second."""
+
+    __slots__ = ("began_ns", "most", "spent")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.spent = 0
+        self.began_ns = 0
+
+    def rest_ns(self, now_ns: int) -> int:
+        """0: more may be spent; else so long until it may."""
+        rest_ns = self.began_ns + WINDOW_NS - now_ns
+        if rest_ns <= 0:
+            self.began_ns, self.spent = now_ns, 0
+        return rest_ns if self.spent > self.most else 0
+
+
+class Strangers:
+    """Packets in this second that proved nothing: by host, and altogether, since a sender's address is easily made up."""
+
+    def __init__(self, most_of_host: int, most: int, max_hosts: int) -> None:
+        self._most_of_host = most_of_host
+        self._most = most
+        self._max_hosts = max_hosts
+        self._of_host: dict[str, int] = {}
+        self._all = 0
+        self._began_ns = 0
+
+    def may_try(self, host: str, now_ns: int) -> bool:
+        """Whether one more packet is worth a look."""
+        if now_ns - self._began_ns >= WINDOW_NS:
+            self._began_ns, self._all = now_ns, 0
+            self._of_host.clear()
+        return self._all < self._most and self._of_host.get(host, 0) < self._most_of_host
+
+    def charge(self, host: str) -> None:
+        self._all += 1
+        if host in self._of_host or len(self._of_host) < self._max_hosts:
+            self._of_host[host] = self._of_host.get(host, 0) + 1
