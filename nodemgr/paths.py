@@ -14,6 +14,8 @@ SYSTEM_RUN_DIR = Path("/run/nodemgr")
 SYSTEM_STATE_DIR = Path("/var/lib/nodemgr")
 CONTAINER_ENV_DIR = Path("/run/nodemgr-env")
 """Where a container runtime mounts the directory of the container's environment."""
+CONTAINER_PAYLOAD_DIR = Path("/opt/nodemgr")
+"""Where it mounts the client."""
 
 ENV_NAME_FORM = "1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit"
 _ENV_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
@@ -55,6 +57,11 @@ def find_run_dir() -> Path:
 def env_dir(run_dir: Path, env: str) -> Path:
     """The directory that a client of `env` is shown: `socket` and `client.conf`."""
     return run_dir / "envs" / env
+
+
+def container_dir(run_dir: Path, env: str) -> Path:
+    """The same for the containers of `env`, in a directory that nobody on the node may pass: to be shown it is to be let in."""
+    return run_dir / "containers" / env
 
 
 def payload_dir() -> Path:

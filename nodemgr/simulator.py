@@ -10,7 +10,6 @@ with NODEMGR_SIM_GROUP. Sizes are bytes.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import functools
@@ -301,13 +300,23 @@ def create(
 
 
 def open_or_create(directory: Path, count: int, memory_bytes: int, name: str = DEFAULT_NAME) -> Node:
-    """The node in `directory` if it has clients, else a new one: what a restarted manager wants. SimulatorError where
-    clients live on a node of another shape."""
-    with contextlib.suppress(NodeInUse):
+    """The node in `directory` if it has this shape, else a new one: what a restarted manager wants. Containers have mounted the very
+    state file, so a node that can stay does. SimulatorError where clients live on a node of another shape."""
+    present, other = _open_if_usable(directory), "another build"
+    if present is not None:
+        if (present.count, present.memory_bytes) == (count, memory_bytes):
+            _install_libraries(directory)
+            return present
+        other = f"{present.count} devices of {present.memory_bytes} bytes"
+        present.close()
+    try:
         return create(directory, count, memory_bytes, name)
-    node = Node.open(directory)
-    if (node.count, node.memory_bytes) != (count, memory_bytes):
-        present = f"{node.count} devices of {node.memory_bytes} bytes"
-        node.close()
-        raise SimulatorError(f"{directory}: clients still use a node of {present}; end them, or simulate that one")
-    return node
+    except NodeInUse:
+        raise SimulatorError(f"{directory}: clients still use a node of {other}; end them, or simulate that one") from None
+
+
+def _open_if_usable(directory: Path) -> Node | None:
+    try:
+        return Node.open(directory)
+    except SimulatorError:  # none, or one of another build
+        return None

@@ -47,16 +47,20 @@ __attribute__((constructor)) static void remember_library_directory(void) {
     library_directory[used + length] = '\0';
 }
 
+/* Where a container of the simulated node is shown it: there the libraries lie among those of the image. */
+static const char in_container[] = "/opt/nodemgr/sim/node.state";
+
+static bool join(char *out, size_t size, const char *directory, const char *name) {
+    if (strlen(directory) + strlen(name) >= size) return false;
+    strcpy(stpcpy(out, directory), name);
+    return true;
+}
+
 bool nm_sim_node_find(char *out, size_t size) {
     const char *named = secure_getenv("NODEMGR_SIM_STATE");
-    const char *parts[2] = {named, ""};
-    if (!named || !*named) {
-        parts[0] = library_directory;
-        parts[1] = "/node.state";
-    }
-    if (strlen(parts[0]) + strlen(parts[1]) >= size) return false;
-    strcpy(stpcpy(out, parts[0]), parts[1]);
-    return true;
+    if (named && *named) return join(out, size, named, "");
+    if (!join(out, size, library_directory, "/node.state")) return false;
+    return access(out, F_OK) == 0 || access(in_container, F_OK) != 0 || join(out, size, in_container, "");
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------- */

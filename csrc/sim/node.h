@@ -141,7 +141,8 @@ typedef struct {
 } nm_sim_node;
 
 /* Puts the state file's path into `out`: the variable NODEMGR_SIM_STATE if set, else node.state in the directory that
- * the library this code was linked into was loaded from. False where it does not fit. */
+ * the library this code was linked into was loaded from, else the one that a container is shown. False where it does not
+ * fit. */
 bool nm_sim_node_find(char *out, size_t size);
 
 /* Maps the file. 0, or an errno: ENOENT, EACCES, EINVAL for a file that is no node of this build.

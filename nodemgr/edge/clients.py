@@ -1,4 +1,4 @@
-"""Clients on UNIX sockets: one SOCK_SEQPACKET listener per env, one connection per process.
+"""Clients on UNIX sockets: two SOCK_SEQPACKET listeners per env (the node's and its containers'), one connection per process.
 
 Knows: sockets, credentials, limits on what a stranger may cost. Must not know: what a message means.
 
@@ -53,14 +53,18 @@ _CALM_NS = 60_000_000_000
 
 
 class Listener:
-    """An env's socket, and what its connections have cost in this second and in this turn."""
+    """A socket of an env, and what its connections have cost in this second and in this turn. `for_all`: it lies where only those get
+    whom root shows it (a container of the env), so that whoever connects is let in."""
 
-    __slots__ = ("allowance", "connections", "env", "forbidden", "listening", "path", "sock", "turn_ns", "turn_over", "waiting")
+    __slots__ = (
+        "allowance", "connections", "env", "for_all", "forbidden", "listening", "path", "sock", "turn_ns", "turn_over", "waiting",
+    )  # fmt: skip
 
-    def __init__(self, env: str, path: Path, sock: socket.socket) -> None:
+    def __init__(self, env: str, path: Path, sock: socket.socket, for_all: bool) -> None:
         self.env = env
         self.path = path
         self.sock = sock
+        self.for_all = for_all
         self.connections: set[Connection] = set()
         self.forbidden = 0
         self.listening = False
@@ -131,7 +135,7 @@ class Connection(Session):
         return False
 
     def may_enter(self) -> bool:
-        return self.server.hub.may_enter(self.env, self.identity)
+        return self.listener.for_all or self.server.hub.may_enter(self.env, self.identity)
 
     def beats_fast(self, fast: bool) -> None:
         self.beat = self.token_beat if fast and self.token_beat else None
@@ -162,16 +166,16 @@ class ClientServer:
         self._processes = processes
         self.now_ns = clock.monotonic_ns
         self._max_per_env = max_per_env
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[Path, Listener] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._exhausted_ns: int | None = None
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
 
     # -- envs --
 
-    def open(self, env: str, path: Path) -> None:
+    def open(self, env: str, path: Path, *, for_all: bool = False) -> None:
         """Listens for the env's clients; an old socket of that name is replaced. Raises OSError."""
-        if env in self._listeners:
+        if path in self._listeners:
             return
         path.unlink(missing_ok=True)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -183,13 +187,13 @@ class ClientServer:
         except OSError:
             sock.close()
             raise
-        listener = self._listeners[env] = Listener(env, path, sock)
+        listener = self._listeners[path] = Listener(env, path, sock, for_all)
         self._listen(listener)
 
     def close(self, env: str) -> None:
         """No new clients; those that are connected stay, to hear how it ends."""
-        listener = self._listeners.pop(env, None)
-        if listener is not None:
+        for listener in [listener for listener in self._listeners.values() if listener.env == env]:
+            del self._listeners[listener.path]
             self._deafen(listener)
             listener.sock.close()
             listener.path.unlink(missing_ok=True)
@@ -250,7 +254,7 @@ class ClientServer:
                 self._exhausted()
                 return False
             return True
-        forbidden = not self.hub.may_enter(listener.env, identity)
+        forbidden = not listener.for_all and not self.hub.may_enter(listener.env, identity)
         if forbidden and listener.forbidden >= MAX_FORBIDDEN:
             sock.close()
             os.close(identity.pidfd)
@@ -312,7 +316,7 @@ class ClientServer:
             _close_all(fds)
         connection.sock.close()
         self._processes.drop(connection.key)
-        if self._retry is None and self._listeners.get(listener.env) is listener:
+        if self._retry is None and self._listeners.get(listener.path) is listener:
             self._listen(listener)
         self.hub.closed(connection)
 

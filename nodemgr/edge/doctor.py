@@ -33,6 +33,8 @@ class Surroundings:
     """What the audit found, a line each."""
     driver_limits: str = ""
     """What the driver does by itself."""
+    cdi_file: str = ""
+    cdi_fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ def _driver_limits(around: Surroundings) -> tuple[bool, str]:
     return True, around.driver_limits
 
 
+def _containers(around: Surroundings) -> tuple[bool, str]:
+    return around.cdi_fault is None, around.cdi_fault or f"{around.cdi_file} says what they are shown"
+
+
 CHECKS = (
     Check("store", _store, "make room or repair the disk under --state-dir; running tasks go on meanwhile"),
     Check("free-space", _free_space, "make room on the disk of --state-dir before grants are refused"),
@@ -88,6 +94,7 @@ CHECKS = (
     Check("gpus", _gpus, "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out"),
     Check("descriptors", _descriptors, "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve"),
     Check("driver limits", _driver_limits, "nothing to do: the ledger holds in any case"),
+    Check("containers", _containers, "make the directory writable, or name another (cdi_dir) that the container engine reads"),
     Check("audit", _audit, "ask whoever runs it to stop; nodemgr quota set --enforce says what is done about it"),
 )
 

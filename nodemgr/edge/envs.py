@@ -14,6 +14,7 @@ from nodemgr.core.model import Quota
 from nodemgr.core.state import State
 from nodemgr.edge import log
 from nodemgr.edge.clients import ClientServer
+from nodemgr.edge.containers import Containers
 from nodemgr.edge.processes import Credentials, Identity, group_id, user_id
 from nodemgr.edge.rundir import EnvDirs, RunDirError
 from nodemgr.edge.udp import UdpServer
@@ -45,6 +46,7 @@ class Envs:
         udp_address: Callable[[], str],
         library_directory: Path | None,
         context_bytes: Callable[[], int],
+        containers: Containers,
     ) -> None:
         """`library_directory`: the simulated driver's, which clients are to find first; None on a real node."""
         self._state = state
@@ -54,6 +56,7 @@ class Envs:
         self._udp_address = udp_address
         self._library_directory = library_directory
         self._context_bytes = context_bytes
+        self.containers = containers
         self._access: dict[str, _Access] = {}
         self.faults: dict[str, str] = {}
         """Envs whose clients cannot find them as they are now, and why."""
@@ -69,10 +72,15 @@ class Envs:
 
     def refresh_all(self) -> None:
         for env in list(self._state.envs):
-            self.refresh(env)
+            self._refresh(env)
+        self.containers.settle(self._state.envs)
 
     def refresh(self, env: str) -> None:
         """After a change of the quota or of the node: what clients find is what holds now."""
+        self._refresh(env)
+        self.containers.settle(self._state.envs)
+
+    def _refresh(self, env: str) -> None:
         self.faults.pop(env, None)
         try:
             if env in self._state.envs:
@@ -86,9 +94,10 @@ class Envs:
     def _open(self, env: str) -> None:
         conf = self.conf(env)
         self._access[env] = _Access.of(self._state.envs[env].quota)
-        path = self._dirs.socket_path(env)
+        path, container_path = self._dirs.socket_path(env), self._dirs.container_socket_path(env)
         self._dirs.write(env, conf)
         self._clients.open(env, path)
+        self._clients.open(env, container_path, for_all=True)
         if self._udp is not None:
             self._udp.open(env, self._dirs.write_udp(env, self._udp_address(), conf))
 

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from nodemgr.paths import env_dir
+from nodemgr.paths import container_dir, env_dir
 
 LOCK_FILE = "manager.lock"
 CONTROL_SOCKET = "control.sock"
@@ -60,6 +60,7 @@ def prepare(run_dir: Path, state_dir: Path) -> None:
         check_socket_path(run_dir / name)
     _own_directory(run_dir, 0o755)
     _own_directory(run_dir / "envs", 0o755)
+    _own_directory(run_dir / "containers", 0o700)
     _own_directory(state_dir, 0o700)
 
 
@@ -113,13 +114,23 @@ def replace(path: Path, text: str, mode: int) -> None:
         os.close(descriptor)
 
 
+def refresh(path: Path, text: str, mode: int) -> None:
+    """Leaves the file alone where nothing changed: clients look at its times, and containers have mounted the very file."""
+    try:
+        if path.read_text() == text:
+            return
+    except (OSError, UnicodeDecodeError):
+        pass
+    replace(path, text, mode)
+
+
 def conf_text(values: Mapping[str, str | int | None]) -> str:
     """client.conf: one KEY=value a line; None is left out."""
     return "".join(f"{key}={value}\n" for key, value in values.items() if value is not None)
 
 
 class EnvDirs:
-    """What the clients of each env find: RUN/envs/ENV and, for UDP, STATE/keys/ENV."""
+    """What the clients of each env find: RUN/envs/ENV, in containers RUN/containers/ENV, and for UDP STATE/keys/ENV."""
 
     def __init__(self, run_dir: Path, state_dir: Path) -> None:
         self._run_dir = run_dir
@@ -127,16 +138,25 @@ class EnvDirs:
 
     def socket_path(self, env: str) -> Path:
         """Raises RunDirError where the name is too long to bind."""
-        path = env_dir(self._run_dir, env) / SOCKET_NAME
-        check_socket_path(path)
-        return path
+        return self._socket_in(env_dir(self._run_dir, env))
+
+    def container_socket_path(self, env: str) -> Path:
+        """The same, of the one that containers are shown."""
+        return self._socket_in(container_dir(self._run_dir, env))
+
+    @staticmethod
+    def _socket_in(directory: Path) -> Path:
+        check_socket_path(directory / SOCKET_NAME)
+        return directory / SOCKET_NAME
 
     def write(self, env: str, conf: Mapping[str, str | int | None]) -> None:
-        """Makes or refreshes the directory; OSError where the disk refuses."""
-        directory = env_dir(self._run_dir, env)
-        directory.mkdir(mode=0o755, exist_ok=True)
-        directory.chmod(0o755)
-        self._refresh(directory / CLIENT_CONF, conf_text({"env": env, "address": f"unix:{SOCKET_NAME}", **conf}), 0o644)
+        """Makes or refreshes the directories; OSError where the disk refuses. In a container the linker finds a simulated driver by
+        itself: no `library_path` there."""
+        here = {"env": env, "address": f"unix:{SOCKET_NAME}", **conf}
+        for directory, said in ((env_dir(self._run_dir, env), here), (container_dir(self._run_dir, env), here | {"library_path": None})):
+            directory.mkdir(mode=0o755, exist_ok=True)
+            directory.chmod(0o755)
+            refresh(directory / CLIENT_CONF, conf_text(said), 0o644)
 
     def write_udp(self, env: str, address: str, conf: Mapping[str, str | int | None]) -> bytes:
         """The same for a client on another machine; makes the env's key at the first call and returns it."""
@@ -151,28 +171,19 @@ class EnvDirs:
             key = secrets.token_bytes(KEY_BYTES)
             replace(key_file, key.hex() + "\n", 0o600)
         text = conf_text({"env": env, "address": f"udp:{address}", "key": KEY_NAME, **conf})
-        self._refresh(directory / CLIENT_CONF, text, 0o600)
+        refresh(directory / CLIENT_CONF, text, 0o600)
         return key
 
     def remove(self, env: str) -> None:
         """The env is gone: so are its socket, its settings and its key."""
         shutil.rmtree(env_dir(self._run_dir, env), ignore_errors=True)
+        shutil.rmtree(container_dir(self._run_dir, env), ignore_errors=True)
         shutil.rmtree(self._keys_dir / env, ignore_errors=True)
 
     def remove_others(self, envs: Iterable[str]) -> None:
         """Leftovers of envs that the store does not know."""
         known = set(envs)
-        for parent in (self._run_dir / "envs", self._keys_dir):
+        for parent in (self._run_dir / "envs", self._run_dir / "containers", self._keys_dir):
             for directory in parent.iterdir() if parent.is_dir() else ():
                 if directory.name not in known:
                     shutil.rmtree(directory, ignore_errors=True)
-
-    @staticmethod
-    def _refresh(path: Path, text: str, mode: int) -> None:
-        """Leaves the file alone where nothing changed: clients look at its times."""
-        try:
-            if path.read_text() == text:
-                return
-        except (OSError, UnicodeDecodeError):
-            pass
-        replace(path, text, mode)

@@ -28,6 +28,7 @@ from nodemgr.edge.auditor import Auditor
 from nodemgr.edge.belonging import Belonging
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import Clock, RealClock
+from nodemgr.edge.containers import Containers
 from nodemgr.edge.context_size import ContextSizes
 from nodemgr.edge.control import Control
 from nodemgr.edge.daemon import LEDGER_META, Daemon
@@ -185,7 +186,10 @@ class Service:
         setter = self.gpus.limit if self.gpus.can_limit else None
         daemon.driver_limits = DriverLimits(state, daemon.known, setter, journal.remember, journal.meta())
         daemon.auditor = Auditor(state, ledgers, daemon.key_of_pid, belonging.env_of)
-        daemon.envs = Envs(state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, lambda: sizes.told_bytes)
+        containers = Containers(settings.cdi_dir, settings.cdi_kind, settings.run_dir, settings.simulate is not None, lambda env: None)
+        daemon.envs = Envs(
+            state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, lambda: sizes.told_bytes, containers
+        )
 
     def _resume(self, reading: Reading) -> None:
         """What an earlier manager left: its running tasks are found, its dead are buried."""

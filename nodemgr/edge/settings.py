@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nodemgr.core import cdi
 from nodemgr.core.model import ENFORCE, Config
 from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
 from nodemgr.units import UnitError, parse_node
@@ -41,6 +42,10 @@ class Settings:
     """Its members may use the control socket, beside root and the manager's own user."""
     max_connections_per_env: int = 1_100
     """A little above the processes that a ledger holds, so that waiters and questions find room."""
+    cdi_dir: Path = Path("/etc/cdi")
+    """Where this manager writes its CDI file; RUN/cdi unless root runs the node's own manager."""
+    cdi_kind: str = "nodemgr.local/env"
+    """What its devices are called, and so the file: podman run --device KIND=ENV."""
     client_address: str | None = None
     """Where clients of UDP environments reach this manager, if it differs from `udp` (NAT, 0.0.0.0): HOST:PORT."""
 
@@ -116,6 +121,12 @@ def parse_address(value: object) -> tuple[str, int]:
     return match[1].strip("[]"), int(match[2])
 
 
+def _cdi_kind(value: object) -> str:
+    if not cdi.is_kind(text := _text(value)):
+        raise SettingsError(f"{value!r} is no kind of CDI device: {cdi.KIND_FORM}")
+    return text
+
+
 def _client_address(value: object) -> str:
     parse_address(value)
     return str(value)
@@ -144,6 +155,8 @@ OPTIONS = (
     Option("simulate", _node),
     Option("udp", parse_address),
     Option("client_address", _client_address),
+    Option("cdi_dir", _path),
+    Option("cdi_kind", _cdi_kind),
     Option("group", _text),
     Option("max_connections_per_env", _integer(1, 100_000)),
     Option("beat_ms", _integer(10, 60_000), core=True),
@@ -219,6 +232,8 @@ def load(
     rest = {name: value for name, value in said.items() if not BY_NAME[name].core}
     rest.setdefault("run_dir", default_run_dir().absolute())
     rest.setdefault("state_dir", default_state_dir().absolute())
+    if os.geteuid() != 0 or rest["run_dir"] != SYSTEM_RUN_DIR:
+        rest.setdefault("cdi_dir", Path(str(rest["run_dir"])) / "cdi")
     settings = Settings(core=Config(**core), **rest)  # type: ignore[arg-type]
     if settings.core.timeout_ms < 2 * settings.core.beat_ms:
         raise SettingsError(

@@ -110,7 +110,10 @@ class Views:
         state = daemon.state
         found = [reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)]
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.driver_limits.line
-        around = doctor.Surroundings(self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits)
+        box = daemon.envs.containers
+        around = doctor.Surroundings(
+            self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, str(box.path), box.fault
+        )
         return doctor.examine(around)
 
     def env_checks(self, env: str) -> list[dict[str, Any]]:

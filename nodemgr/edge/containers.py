@@ -1,0 +1,104 @@
+"""The way into containers: the CDI file of this manager, and the small files that it mounts.
+
+Knows: what a container of an env is shown and from where. Must not know: the file's form (core/cdi.py), quotas, leases.
+
+A container gets, read-only: its env's directory at /run/nodemgr-env, the client at /opt/nodemgr, and an /etc/ld.so.preload that
+names the shim; so it is active in whatever is started there, by whomever. Of a simulated node it gets the driver too, where
+the dynamic linker looks first of all.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from nodemgr.core import cdi
+from nodemgr.edge import log
+from nodemgr.edge.rundir import SIMULATOR_DIR, refresh
+from nodemgr.paths import CONTAINER_ENV_DIR, CONTAINER_PAYLOAD_DIR, container_dir, payload_dir
+
+PRELOAD_FILE = "ld.so.preload"
+CONTAINER_PRELOAD = "/etc/ld.so.preload"
+SHIM = "client_plugin/_lib/libnodemgr.so"
+LINKER_PATHS = ("/usr/lib", "/usr/lib64")
+"""Where every glibc looks without being told, on Debian's kind of system and on Red Hat's."""
+NODE_GLOBS = ("nvidia[0-9]*", "nvidiactl", "nvidia-uvm*", "nvidia-modeset", "nvidia-caps/*")
+
+HookOf = Callable[[str], dict[str, object] | None]
+
+
+class Containers:
+    """This manager's CDI file, kept as the envs are."""
+
+    def __init__(self, directory: Path, kind: str, run_dir: Path, simulated: bool, hook_of: HookOf) -> None:
+        """`hook_of` names what must happen before a container of an env starts: a CDI hook, or None."""
+        self.kind = kind
+        self.path = directory / cdi.file_name(kind)
+        self.fault: str | None = None
+        """Why containers do not see the envs as they are now."""
+        self._run_dir = run_dir
+        self._simulated = simulated
+        self._hook_of = hook_of
+
+    def device(self, env: str) -> str | None:
+        """What `--device` wants to be told; None for a name that CDI cannot express."""
+        return f"{self.kind}={env}" if cdi.is_device_name(env) else None
+
+    def settle(self, envs: Iterable[str]) -> None:
+        """Writes what holds now. A failure is said, kept, and harms nothing else."""
+        names = sorted(filter(cdi.is_device_name, envs))
+        try:
+            self._write(names)
+        except OSError as error:
+            fault = f"{self.path} could not be written, containers do not see this change: {error.strerror or error}"
+            if fault != self.fault:
+                log.say(fault)
+            self.fault = fault
+        else:
+            self.fault = None
+
+    def _write(self, names: list[str]) -> None:
+        if not names:
+            self.path.unlink(missing_ok=True)  # a file without a device is no CDI file
+            return
+        refresh(self._run_dir / PRELOAD_FILE, f"{CONTAINER_PAYLOAD_DIR / SHIM}\n", 0o644)
+        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        refresh(self.path, cdi.document(self.kind, self._common(), [self._device(name) for name in names]), 0o644)
+
+    def _device(self, env: str) -> cdi.Device:
+        hook = self._hook_of(env)
+        hooks = () if hook is None else (_as_hook(hook),)
+        directory = cdi.Mount(str(container_dir(self._run_dir, env)), str(CONTAINER_ENV_DIR))
+        return cdi.Device(env, cdi.Edits((directory,), hooks=hooks))
+
+    def _common(self) -> cdi.Edits:
+        payload = payload_dir()
+        mounts = [
+            cdi.Mount(str(payload / "client_plugin"), str(CONTAINER_PAYLOAD_DIR / "client_plugin")),
+            cdi.Mount(str(payload / "sitecustomize"), str(CONTAINER_PAYLOAD_DIR / "sitecustomize")),
+            cdi.Mount(str(self._run_dir / PRELOAD_FILE), CONTAINER_PRELOAD),
+        ]
+        if self._simulated:
+            return cdi.Edits((*mounts, *self._simulator()))
+        return cdi.Edits(tuple(mounts), gpu_nodes())
+
+    def _simulator(self) -> list[cdi.Mount]:
+        from nodemgr.simulator import CLIENT_LIBRARIES, STATE_FILE
+
+        home = self._run_dir / SIMULATOR_DIR
+        libraries = [cdi.Mount(str(home / name), f"{place}/{name}") for place in LINKER_PATHS for name in CLIENT_LIBRARIES]
+        state = cdi.Mount(str(home / STATE_FILE), str(CONTAINER_PAYLOAD_DIR / SIMULATOR_DIR / STATE_FILE), writable=True)
+        return [*libraries, state]
+
+
+def gpu_nodes(devices: Path = Path("/dev")) -> tuple[str, ...]:
+    """The driver's device nodes of this node. All of them: which may be opened is said by the device gate."""
+    found = {path for pattern in NODE_GLOBS for path in devices.glob(pattern) if stat.S_ISCHR(path.stat().st_mode)}
+    return tuple(sorted(map(str, found)))
+
+
+def _as_hook(row: dict[str, object]) -> cdi.Hook:
+    args = row.get("args", ())
+    assert isinstance(args, list | tuple)
+    return cdi.Hook(str(row["hookName"]), str(row["path"]), tuple(map(str, args)))

@@ -1,0 +1,44 @@
+"""Fixtures for tests with real containers: a manager whose CDI file podman reads, and containers on its devices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.containers import podman
+from tests.support.manager import Manager
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = os.path.dirname(__file__)
+    ours = [item for item in items if str(item.path).startswith(here + os.sep)]
+    reason = podman.unusable() if ours else None
+    for item in ours:
+        item.add_marker(pytest.mark.containers)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def kind() -> str:
+    """A kind of CDI device that is this test's own."""
+    return f"nm{os.getpid()}t{os.urandom(3).hex()}.test/env"
+
+
+@pytest.fixture
+def node(make_manager: Callable[..., Manager], kind: str) -> Iterator[Manager]:
+    """A manager on two simulated GPUs of 16 GiB."""
+    yield make_manager(
+        simulate="2x16GiB", environment={"NODEMGR_CDI_DIR": str(podman.CDI_DIR), "NODEMGR_CDI_KIND": kind, "NODEMGR_TIMEOUT_MS": "2000"}
+    )
+    (podman.CDI_DIR / (kind.partition(".")[0] + ".json")).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def containers(node: Manager, kind: str) -> Iterator[podman.Containers]:
+    """Containers of this test, removed at its end (while the manager still lives)."""
+    box = podman.Containers(kind, kind.partition(".")[0])
+    yield box
+    box.close()

@@ -1,0 +1,159 @@
+"""Real containers: podman over an overlay of this machine's own root, without a network, brought into an env by its CDI device.
+
+Knows: podman's command line. Must not know: what is tested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+RUNTIME = Path(__file__).parent / "runtime"
+CDI_DIR = Path("/etc/cdi")
+"""Podman 4 reads no other."""
+PATIENCE_S = 20.0
+
+
+def _podman(*arguments: str, check: bool = True, timeout_s: float = PATIENCE_S) -> str:
+    command = ["podman", "--cgroup-manager=cgroupfs", f"--runtime={RUNTIME}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+@functools.cache
+def unusable() -> str | None:
+    """Why there can be no containers here; None: there can."""
+    if os.geteuid() != 0:
+        return "containers need root"
+    if missing := [name for name in ("podman", "runc") if shutil.which(name) is None]:
+        return f"{' and '.join(missing)}: not installed (apt-get install podman runc)"
+    try:
+        _podman("run", "--rm", "--network=none", "--rootfs", "/:O", "/bin/true")
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        return f"podman runs no container here: {str(error).strip().splitlines()[-1][:200]}"
+    return None
+
+
+class Program:
+    """Something that runs in a container: its output is read line by line, its input is ours."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.said: list[str] = []
+
+    def line(self) -> str:
+        """Its next line of output; fails where none comes."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        text = self.process.stdout.readline() if ready else ""
+        if not text.endswith("\n"):
+            raise AssertionError(f"no further line; its code is {self.process.poll()}, it said {self.said}")
+        self.said.append(text.rstrip())
+        return self.said[-1]
+
+    def line_with(self, text: str) -> str:
+        """The next line that holds this text."""
+        while text not in (line := self.line()):
+            pass
+        return line
+
+    def json(self) -> Any:
+        """The next line that is a JSON object."""
+        return json.loads(self.line_with("{"))
+
+    def write(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text)
+        self.process.stdin.flush()
+
+    def end(self) -> tuple[int, str]:
+        """Closes its input and waits; its code and what was left of its output."""
+        rest, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, rest
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+class Containers:
+    """Those of one test, each on a device of the manager's kind; all removed at the end."""
+
+    def __init__(self, kind: str, prefix: str) -> None:
+        self._kind = kind
+        self._prefix = prefix
+        self._names: list[str] = []
+        self._programs: list[Program] = []
+
+    def _run(self, env: str, command: Sequence[str], options: Sequence[str], *flags: str, rootfs: str) -> list[str]:
+        name = f"{self._prefix}-{len(self._names)}"
+        self._names.append(name)
+        return [
+            "run", *flags, f"--name={name}", "--network=none", f"--device={self._kind}={env}", *options, "--rootfs", rootfs, *command,
+        ]  # fmt: skip
+
+    def run(self, env: str, *command: str, options: Sequence[str] = (), rootfs: str = "/:O") -> tuple[int, str, str]:
+        """From start to end: its code, its output, what it said on stderr."""
+        arguments = self._run(env, command, options, "--rm", rootfs=rootfs)
+        done = subprocess.run(
+            ["podman", "--cgroup-manager=cgroupfs", f"--runtime={RUNTIME}", *arguments],
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    def start(self, env: str, *options: str, rootfs: str = "/:O") -> str:
+        """A container that lives until the end of the test, idle; its name."""
+        _podman(*self._run(env, ["/bin/sleep", "infinity"], options, "--detach", "--init=false", rootfs=rootfs))
+        return self._names[-1]
+
+    def spawn(self, container: str, *command: str, options: Sequence[str] = ()) -> Program:
+        """A program in a container that runs (`podman exec`); its stderr goes with its output."""
+        process = subprocess.Popen(
+            ["podman", "--cgroup-manager=cgroupfs", f"--runtime={RUNTIME}", "exec", "--interactive", *options, container, *command],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=0,
+        )  # fmt: skip
+        self._programs.append(Program(process))
+        return self._programs[-1]
+
+    def execute(self, container: str, *command: str, options: Sequence[str] = ()) -> tuple[int, str]:
+        """The same from start to end: its code and all that it said."""
+        return self.spawn(container, *command, options=options).end()
+
+    def tell(self, container: str, verb: str) -> None:
+        """podman pause, unpause, kill, ..."""
+        _podman(verb, container)
+
+    def inspect(self, container: str, form: str) -> str:
+        return _podman("inspect", "--format", form, container).strip()
+
+    def pid(self, container: str) -> int:
+        """Of its init, as the node sees it."""
+        return int(self.inspect(container, "{{.State.Pid}}"))
+
+    def close(self) -> None:
+        for program in self._programs:
+            program.close()
+        for name in self._names:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _podman("rm", "--force", "--time=0", "--ignore", name, check=False)
+
+
+def eventually(true: Any, what: str) -> Any:
+    """Waits for what happens soon; for what no event tells."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := true()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return found

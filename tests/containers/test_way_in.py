@@ -1,0 +1,124 @@
+"""In by one flag: what runs in a container with an env's device gets GPUs within the env's quota, whoever starts it and however."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from tests.containers.podman import Containers
+from tests.support.manager import HOLD, ROOT, Manager
+
+GIB = 1 << 30
+PYTHON = sys.executable
+SYSTEM_PYTHON = "/usr/bin/python3"
+CUDA = """
+import ctypes
+driver = ctypes.CDLL("libcuda.so.1")
+count = ctypes.c_int(-1)
+print("cuInit", driver.cuInit(0), driver.cuDeviceGetCount(ctypes.byref(count)), "devices", count.value)
+"""
+
+
+def test_one_flag_is_all_that_it_takes(node: Manager, containers: Containers) -> None:
+    """Also for the example with its own import of a framework, unmodified."""
+    node.quota("alice", 1, memory_bytes=4 * GIB)
+    code, out, said = containers.run("alice", str(HOLD), "-s", "0", "-b", str(GIB))
+    assert code == 0, said
+    told = json.loads(out)
+    assert (told["devices"], told["total_bytes"]) == (1, 4 * GIB)
+    code, out, said = containers.run("alice", str(HOLD), "-s", "0", "-b", str(5 * GIB))
+    assert code == 1
+    assert "by quota" in said
+    training = ["env", f"PYTHONPATH={ROOT / 'examples' / 'standin'}", PYTHON, str(ROOT / "examples" / "train.py"), str(GIB), str(8 * GIB)]
+    code, out, said = containers.run("alice", *training)
+    assert code == 0, said
+    events = node.events()
+    for _ in range(3):
+        events.expect("task.ended", env="alice")
+
+
+def test_it_holds_for_whatever_is_started_there(node: Manager, containers: Containers) -> None:
+    """podman exec, an empty environment, another user, a virtual environment, an interpreter that ignores variables."""
+    node.quota("alice", 1, memory_bytes=4 * GIB)
+    box = containers.start("alice")
+    seen = "cuInit 0 0 devices 1"
+    for command in (
+        [SYSTEM_PYTHON, "-c", CUDA],
+        ["env", "-i", SYSTEM_PYTHON, "-c", CUDA],
+        [SYSTEM_PYTHON, "-E", "-c", CUDA],
+        [SYSTEM_PYTHON, "-I", "-c", CUDA],
+        [PYTHON, "-c", CUDA],
+        ["su", "nobody", "-s", "/bin/sh", "-c", f"exec {SYSTEM_PYTHON} -c '{CUDA}'"],
+    ):
+        code, said = containers.execute(box, *command)
+        assert seen in said, (command, code, said)
+    code, said = containers.execute(box, SYSTEM_PYTHON, "-c", CUDA, options=["--user=4321"])
+    assert seen in said
+    hooked = "import sys; print('hook', any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
+    assert "hook True" in containers.execute(box, "env", "-i", PYTHON, "-c", hooked)[1]
+    assert "hook False" in containers.execute(box, PYTHON, "-I", "-c", hooked)[1]
+
+
+def test_two_containers_with_two_quotas_share_a_gpu(node: Manager, containers: Containers) -> None:
+    node.quota("alice", 1, memory_bytes=4 * GIB)
+    node.quota("bob", 1, memory_bytes=12 * GIB)
+    node.quota("carol", 1, memory_bytes=16 * GIB)
+    carol = containers.spawn(containers.start("carol"), str(HOLD))
+    carol.json()  # a whole GPU: the other two share what is left
+    alice = containers.spawn(containers.start("alice"), str(HOLD), "-b", str(3 * GIB))
+    bob = containers.spawn(containers.start("bob"), str(HOLD), "-b", str(11 * GIB))
+    ours, theirs = alice.json(), bob.json()
+    assert ours["uuid"] == theirs["uuid"]
+    assert (ours["total_bytes"], theirs["total_bytes"]) == (4 * GIB, 12 * GIB)
+    used = {gpu["uuid"]: gpu for gpu in node.status()["gpus"]}[ours["uuid"]]
+    assert used["memory_granted_bytes"] == 16 * GIB
+    assert used["memory_used_bytes"] >= 14 * GIB  # NVML on the node sees what both have
+    over = containers.execute(containers.start("alice"), str(HOLD), "-s", "0", "-b", str(GIB))
+    assert over[0] == 1
+    assert "by quota" in over[1]
+
+
+def test_the_end_of_a_container_is_the_end_of_its_tasks(node: Manager, containers: Containers) -> None:
+    """kill -9 of its first process, from outside."""
+    node.quota("alice", 1)
+    box = containers.start("alice")
+    holder = containers.spawn(box, str(HOLD))
+    holder.json()
+    events = node.events()
+    task = events.expect("task.granted", env="alice")["task"]
+    os.kill(containers.pid(box), signal.SIGKILL)
+    events.expect("task.ended", task=task)
+    assert node.status()["tasks"] == []
+
+
+def test_a_restarted_manager_is_found_without_restarting_containers(node: Manager, containers: Containers) -> None:
+    node.quota("alice", 2, memory_bytes=8 * GIB)
+    box = containers.start("alice")
+    holder = containers.spawn(box, str(HOLD))
+    before = holder.json()
+    node.restart()
+    later = containers.spawn(box, str(HOLD))
+    assert later.json()["allocations"] == 1
+    tasks = {task["state"]: task for task in node.status()["tasks"]}
+    assert list(tasks) == ["running"]
+    assert before["uuid"] in {uuid for task in node.status()["tasks"] for uuid in task["gpus"]}
+    assert len(node.status()["tasks"]) == 2
+    assert holder.end()[0] == 0
+
+
+def test_a_paused_container_keeps_its_lease(node: Manager, containers: Containers) -> None:
+    """The freezer, for longer than the timeout: stalled, and then the same lease again."""
+    node.quota("alice", 1)
+    box = containers.start("alice")
+    holder = containers.spawn(box, str(HOLD))
+    holder.json()
+    events = node.events()
+    task = events.expect("task.granted", env="alice")["task"]
+    containers.tell(box, "pause")
+    events.expect("task.stalled", task=task)
+    containers.tell(box, "unpause")
+    events.expect("task.resumed", task=task)
+    assert holder.end()[0] == 0
+    events.expect("task.ended", task=task)
