@@ -23,6 +23,7 @@ print("cuInit", driver.cuInit(0), driver.cuDeviceGetCount(ctypes.byref(count)), 
 
 def test_one_flag_is_all_that_it_takes(node: Manager, containers: Containers) -> None:
     """Also for the example with its own import of a framework, unmodified."""
+    events = node.events()
     node.quota("alice", 1, memory_bytes=4 * GIB)
     code, out, said = containers.run("alice", str(HOLD), "-s", "0", "-b", str(GIB))
     assert code == 0, said
@@ -34,7 +35,6 @@ def test_one_flag_is_all_that_it_takes(node: Manager, containers: Containers) ->
     training = ["env", f"PYTHONPATH={ROOT / 'examples' / 'standin'}", PYTHON, str(ROOT / "examples" / "train.py"), str(GIB), str(8 * GIB)]
     code, out, said = containers.run("alice", *training)
     assert code == 0, said
-    events = node.events()
     for _ in range(3):
         events.expect("task.ended", env="alice")
 
@@ -84,9 +84,9 @@ def test_the_end_of_a_container_is_the_end_of_its_tasks(node: Manager, container
     """kill -9 of its first process, from outside."""
     node.quota("alice", 1)
     box = containers.start("alice")
+    events = node.events()
     holder = containers.spawn(box, str(HOLD))
     holder.json()
-    events = node.events()
     task = events.expect("task.granted", env="alice")["task"]
     os.kill(containers.pid(box), signal.SIGKILL)
     events.expect("task.ended", task=task)
@@ -112,9 +112,9 @@ def test_a_paused_container_keeps_its_lease(node: Manager, containers: Container
     """The freezer, for longer than the timeout: stalled, and then the same lease again."""
     node.quota("alice", 1)
     box = containers.start("alice")
+    events = node.events()
     holder = containers.spawn(box, str(HOLD))
     holder.json()
-    events = node.events()
     task = events.expect("task.granted", env="alice")["task"]
     containers.tell(box, "pause")
     events.expect("task.stalled", task=task)
