@@ -22,6 +22,7 @@ VERBS = {
     "allocations": "Show who was given which GPUs, when and why it ended.",
     "events": "Show what happened on the node, and with --follow what happens.",
     "doctor": "Check this installation, the manager and the environment.",
+    "env": "Create, list, show and remove environments, and give them to containers.",
     "quota": "Set, show and remove what each environment may use.",
     "serve": "Run the manager in the foreground, until SIGTERM or Ctrl-C.",
     "demo": "Show the whole story on this machine in half a minute.",

@@ -69,20 +69,32 @@ def _gpus_or_none(_ctx: click.Context, parameter: click.Parameter, text: str | N
     return int(text)
 
 
+QUOTA_OPTIONS = (
+    click.option("--gpus", type=click.IntRange(0, MAX_GPUS), required=True, help="GPUs at a time."),
+    click.option("--memory", type=options.SIZE_OR_NONE, help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs."),
+    click.option("--memory-per-gpu", type=options.SIZE, help="The same, said per GPU."),
+    click.option("--default-gpus", callback=_gpus_or_none, metavar="N", help="What a request that names no number gets; none: all."),
+    click.option("--priority", metavar="QUEUE", help="The queue its requests wait in (high, normal, low)."),
+    click.option("--acquire", type=click.Choice(["import", "first-use"]), help="When a program asks for its GPUs."),
+    click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets that may have no GPU."),
+    click.option("--no-manager", type=click.Choice(["wait", "cpu", "error"]), help="What it does while no manager answers."),
+    click.option("--enforce", type=click.Choice([*ENFORCE, "default"]), help="What is done about its programs that go round the quota."),
+    click.option("--user", "users", multiple=True, callback=_known_user, metavar="USER", help="Who may enter (repeatable)."),
+    click.option("--group", "groups", multiple=True, callback=_known_group, metavar="GROUP", help="The same for a group."),
+    click.option("--nobody", is_flag=True, help="Forget the users and groups named before."),
+)
+"""What a quota says; `env create` takes the same."""
+
+
+def quota_options(function: options.F) -> options.F:
+    for option in reversed(QUOTA_OPTIONS):
+        function = option(function)
+    return function
+
+
 @command.command("set")
 @click.argument("env", type=options.ENV)
-@click.option("--gpus", type=click.IntRange(0, MAX_GPUS), required=True, help="GPUs at a time.")
-@click.option("--memory", type=options.SIZE_OR_NONE, help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs.")
-@click.option("--memory-per-gpu", type=options.SIZE, help="The same, said per GPU.")
-@click.option("--default-gpus", callback=_gpus_or_none, metavar="N", help="What a request that names no number gets; none: all.")
-@click.option("--priority", metavar="QUEUE", help="The queue its requests wait in (high, normal, low).")
-@click.option("--acquire", type=click.Choice(["import", "first-use"]), help="When a program asks for its GPUs.")
-@click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets that may have no GPU.")
-@click.option("--no-manager", type=click.Choice(["wait", "cpu", "error"]), help="What it does while no manager answers.")
-@click.option("--enforce", type=click.Choice([*ENFORCE, "default"]), help="What is done about its programs that go round the quota.")
-@click.option("--user", "users", multiple=True, callback=_known_user, metavar="USER", help="Who may enter (repeatable).")
-@click.option("--group", "groups", multiple=True, callback=_known_group, metavar="GROUP", help="The same for a group.")
-@click.option("--nobody", is_flag=True, help="Forget the users and groups named before.")
+@quota_options
 @options.run_dir_option
 @options.json_option
 def set_quota(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **said: Any) -> None:
@@ -90,8 +102,7 @@ def set_quota(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **sai
 
     What is not named keeps its value. Quotas may add up to more than the node has: only what is granted is bounded.
     """
-    arguments = {"env": env, **_arguments(nobody=nobody, **said)}
-    result = asking.control(run_dir).call("quota_set", **arguments, by=asking.who())
+    result = asking.control(run_dir).call("quota_set", env=env, **arguments_of(nobody=nobody, **said), by=asking.who())
     for warning in result["warnings"]:
         say(f"warning: {warning}")
     if as_json:
@@ -100,7 +111,7 @@ def set_quota(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **sai
         tables.show(COLUMNS, [result["quota"]])
 
 
-def _arguments(
+def arguments_of(
     *, gpus: int, memory: int | str | None, memory_per_gpu: int | None, default_gpus: int | str | None,
     users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, **policies: str | None,
 ) -> dict[str, Any]:  # fmt: skip

@@ -25,6 +25,10 @@ LINKER_PATHS = ("/usr/lib", "/usr/lib64")
 """Where every glibc looks without being told, on Debian's kind of system and on Red Hat's."""
 NODE_GLOBS = ("nvidia[0-9]*", "nvidiactl", "nvidia-uvm*", "nvidia-modeset", "nvidia-caps/*")
 
+CDI_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+NVIDIA_KIND = b"nvidia.com/gpu"
+NVIDIA_DEVICES = "nvidia.com/gpu=all"
+
 HookOf = Callable[[str], dict[str, object] | None]
 
 
@@ -44,6 +48,13 @@ class Containers:
     def device(self, env: str) -> str | None:
         """What `--device` wants to be told; None for a name that CDI cannot express."""
         return f"{self.kind}={env}" if cdi.is_device_name(env) else None
+
+    def companions(self) -> list[str]:
+        """Further devices that bring the driver itself in: NVIDIA's own, where its CDI file is on this node."""
+        if self._simulated:
+            return []
+        files = (file for directory in CDI_DIRS for pattern in ("*.json", "*.yaml") for file in directory.glob(pattern))
+        return [NVIDIA_DEVICES] if any(_speaks_of_nvidia(file) for file in files) else []
 
     def settle(self, envs: Iterable[str]) -> None:
         """Writes what holds now. A failure is said, kept, and harms nothing else."""
@@ -96,6 +107,13 @@ def gpu_nodes(devices: Path = Path("/dev")) -> tuple[str, ...]:
     """The driver's device nodes of this node. All of them: which may be opened is said by the device gate."""
     found = {path for pattern in NODE_GLOBS for path in devices.glob(pattern) if stat.S_ISCHR(path.stat().st_mode)}
     return tuple(sorted(map(str, found)))
+
+
+def _speaks_of_nvidia(file: Path) -> bool:
+    try:
+        return NVIDIA_KIND in file.read_bytes()
+    except OSError:
+        return False
 
 
 def _as_hook(row: dict[str, object]) -> cdi.Hook:

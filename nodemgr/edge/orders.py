@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from nodemgr.core import books, events, snapshot
+from nodemgr.core.cdi import DEVICE_FORM, is_device_name
 from nodemgr.core.model import ENFORCE, Env, Quota
 from nodemgr.edge.control import Argument, Order, OrderError, Orders
 from nodemgr.edge.daemon import Daemon
@@ -103,6 +104,8 @@ class Administration:
             "quota_set": Order({"env": env, **quota, **by}, self._quota_set),
             "quota_show": Order({"env": Argument(_env_name)}, self._quota_show),
             "quota_rm": Order({"env": env, **by}, self._quota_rm),
+            "env_create": Order({"env": env, **quota, **by}, self._env_create),
+            "env_show": Order({"env": Argument(_env_name)}, self._env_show),
             "allocations": Order(
                 {"env": Argument(_env_name), "since_wall_ns": since},
                 lambda given: views.allocations(given.get("env"), given.get("since_wall_ns", 0)),
@@ -170,6 +173,21 @@ class Administration:
         if waiting:
             warnings.append(f"{waiting} waiting request(s) of {env.name} were refused")
         return {"env": env.name, "warnings": warnings}
+
+    # -- environments, as containers are given them --
+
+    def _env_create(self, given: dict[str, Any]) -> dict[str, Any]:
+        name = given["env"]
+        if name in self._daemon.state.envs:
+            raise OrderError(f"there is an environment {name!r} already (nodemgr quota set {name} changes it)", "refused")
+        if not is_device_name(name):
+            raise OrderError(f"no container could be given {name!r}: CDI wants {DEVICE_FORM}")
+        warnings = self._quota_set(given)["warnings"]
+        return {"env": self._views.env(name), "warnings": warnings}
+
+    def _env_show(self, given: dict[str, Any]) -> dict[str, Any]:
+        names = [self._env(given["env"]).name] if "env" in given else sorted(self._daemon.state.envs)
+        return {"schema_version": SCHEMA_VERSION, "envs": [self._views.env(name) for name in names]}
 
     def _env(self, name: str) -> Env:
         env = self._daemon.state.envs.get(name)

@@ -16,7 +16,7 @@ from nodemgr.edge.control import JsonText
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.settings import Settings
 from nodemgr.edge.store import KEPT_RECORDS, Store
-from nodemgr.paths import installed_version
+from nodemgr.paths import container_dir, env_dir, installed_version
 
 SCHEMA_VERSION = 1
 COUNTERS = (
@@ -102,6 +102,24 @@ class Views:
             for name in ("gpus_new", "gpus_reused"):
                 record[name + "_index"] = [gpus[uuid].index if uuid in gpus else None for uuid in record[name]]
         return {"schema_version": SCHEMA_VERSION, "allocations": records}
+
+    def env(self, name: str) -> dict[str, Any]:
+        """An env as an administrator gives it to containers: its quota, its device, where its clients find it, what it runs."""
+        daemon, run_dir, box = self._daemon, self._settings.run_dir, self._daemon.envs.containers
+        state = daemon.state
+        return {
+            "env": name,
+            "quota": snapshot.quota(name, state.envs[name].quota),
+            "device": box.device(name),
+            "companions": box.companions(),
+            "cdi_file": str(box.path),
+            "cdi_fault": box.fault,
+            "directory": str(env_dir(run_dir, name)),
+            "container_directory": str(container_dir(run_dir, name)),
+            "key_directory": None if daemon.udp is None else str(self._settings.state_dir / "keys" / name),
+            "tasks": [snapshot.task_facts(state, task) for task in snapshot.tasks(state, name)],
+            "waiting": [request.request_id for request in state.requests.values() if request.env == name],
+        }
 
     def checks(self, env: str | None = None) -> list[dict[str, Any]]:
         """The manager's own doctor; of `env`'s violations alone, if it is named."""

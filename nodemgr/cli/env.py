@@ -1,0 +1,134 @@
+"""`nodemgr env create|list|show|rm`: environments, and the one flag by which a container is in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nodemgr.cli import asking, options, quota, tables
+from nodemgr.cli.faults import Fault, say
+from nodemgr.cli.tables import Column, Row
+
+READ_BY_ENGINES = ("/etc/cdi", "/var/run/cdi")
+
+COLUMNS = (
+    Column("ENV", lambda e: e["env"]),
+    Column("GPUS", lambda e: e["quota"]["gpus"], right=True),
+    Column("MEMORY", lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs", right=True),
+    Column("TASKS", lambda e: len(e["tasks"]), right=True),
+    Column("WAITING", lambda e: len(e["waiting"]), right=True),
+    Column("DEVICE", lambda e: e["device"]),
+)
+WAYS = {
+    "podman": "podman run {flags} IMAGE COMMAND",
+    "docker": "docker run {flags} IMAGE COMMAND",
+    "compose": "services:\n  SERVICE:\n    devices: [{quoted}]",
+    "kubernetes": 'metadata:\n  annotations:\n    cdi.k8s.io/nodemgr: "{joined}"',
+}
+"""How each engine is told of a container's devices."""
+
+
+@click.group(short_help="Create, list, show and remove environments, and give them to containers.")
+def command() -> None:
+    """Environments: what each may use of this node, and how a container is in one: by one flag.
+
+    Docker 25 to 27 want CDI switched on ("features": {"cdi": true} in /etc/docker/daemon.json); podman 4 and newer, Docker 28,
+    containerd 1.7 and CRI-O have it.
+    """
+
+
+@command.command("create")
+@click.argument("env", type=options.ENV)
+@quota.quota_options
+@options.run_dir_option
+@options.json_option
+def create(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **said: Any) -> None:
+    """Make ENV: its quota, its directory, its key where clients come over UDP, and its device for containers.
+
+    A container with the device is in ENV, whoever its users are. --user and --group name who else on this node may enter.
+    """
+    arguments = quota.arguments_of(nobody=nobody, **said)
+    made = asking.control(run_dir).call("env_create", env=env, **arguments, by=asking.who())
+    for warning in made["warnings"]:
+        say(f"warning: {warning}")
+    if as_json:
+        options.print_json({"schema_version": 1, "env": made["env"]})
+    else:
+        _show(made["env"])
+
+
+@command.command("list")
+@options.run_dir_option
+@options.json_option
+def list_all(run_dir: Path | None, as_json: bool) -> None:
+    """List every environment, what runs in it, and its device."""
+    found = asking.control(run_dir).call("env_show")
+    if as_json:
+        options.print_json(found)
+    else:
+        tables.show(COLUMNS, found["envs"], empty="No environment yet (nodemgr env create ENV --gpus N).")
+
+
+@command.command("show")
+@click.argument("env", type=options.ENV)
+@options.run_dir_option
+@options.json_option
+def show(env: str, run_dir: Path | None, as_json: bool) -> None:
+    """Show ENV: its quota, what runs in it, and the flag that brings a container in."""
+    found = asking.control(run_dir).call("env_show", env=env)
+    if as_json:
+        options.print_json(found)
+    else:
+        _show(found["envs"][0])
+
+
+@command.command("rm")
+@click.argument("env", type=options.ENV)
+@click.option("--force", is_flag=True, help="Also where something runs: its tasks lose their GPUs, its requests are refused.")
+@options.run_dir_option
+def remove(env: str, force: bool, run_dir: Path | None) -> None:
+    """Forget ENV. What still runs or waits in it is said, and nothing is done then without --force."""
+    control = asking.control(run_dir)
+    (found,) = control.call("env_show", env=env)["envs"]
+    running = _running(found)
+    for line in running:
+        say(line)
+    if running and not force:
+        raise Fault(f"{env} is not removed: {len(running)} of its tasks run or wait (--force takes their GPUs)")
+    control.call("quota_rm", env=env, by=asking.who())
+    say(f"{env} is removed; containers that have its device go on without GPUs")
+
+
+def _running(env: Row) -> list[str]:
+    tasks = [f"{task['id']} runs: {task['command']} (pid {', '.join(map(str, task['pids']))})" for task in env["tasks"]]
+    return tasks + [f"{request} waits" for request in env["waiting"]]
+
+
+def _show(env: Row) -> None:
+    """What an administrator copies from. Data: on stdout."""
+    tables.show(COLUMNS, [env])
+    if env["cdi_fault"]:
+        say(f"warning: {env['cdi_fault']}")
+    if env["device"] is None:
+        say(f"warning: no container can be given {env['env']}: its name is none for a CDI device, which ends with a letter or digit")
+        return
+    for engine, text in ways(env).items():
+        click.echo(f"\n{engine}:\n" + "\n".join("  " + line for line in text.splitlines()))
+    directory = str(Path(env["cdi_file"]).parent)
+    if directory not in READ_BY_ENGINES:
+        say(f"the container engine must be told to read {directory} (podman: --cdi-spec-dir; docker: cdi-spec-dirs in daemon.json)")
+    if env["key_directory"]:
+        say(f"clients on other machines need {env['key_directory']}, as their NODEMGR_ENV_DIR")
+
+
+def ways(env: Row) -> dict[str, str]:
+    """Engine -> how it is told to put a container into the environment."""
+    devices = [env["device"], *env["companions"]]
+    said = {
+        "flags": " ".join(f"--device {device}" for device in devices),
+        "quoted": ", ".join(f'"{device}"' for device in devices),
+        "joined": ",".join(devices),
+    }
+    return {engine: form.format(**said) for engine, form in WAYS.items()}
