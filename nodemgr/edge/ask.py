@@ -60,7 +60,7 @@ class Questions:
         session, fields = self._waiting.popleft()
         if self._daemon.knows(session):
             self._answer(session, fields)
-            session.spend(clock.monotonic_ns() - began_ns)
+            session.took(clock.monotonic_ns() - began_ns)
         if self._waiting:
             self._daemon.loop.call_soon(self._answer_next)
 

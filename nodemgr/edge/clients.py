@@ -41,7 +41,7 @@ MAX_OUTBOX_BYTES = 2**22
 RESERVE_DESCRIPTORS = 32
 """Kept free of clients: for the store, ledgers, /proc."""
 ALLOWANCE_NS = 1_000_000_000
-"""What the clients of one env may cost together in a second (sessions.cost_ns): 20 000 beats, or the manager's whole time."""
+"""What the clients of one env may cost together in a second (sessions.cost_ns): 20 000 beats."""
 TURN_NS = 20_000_000
 """After so much time spent on one env all others that wait get their turn."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
@@ -140,8 +140,8 @@ class Connection(Session):
     def beats_fast(self, fast: bool) -> None:
         self.beat = self.token_beat if fast and self.token_beat else None
 
-    def spend(self, cost_ns: int) -> None:
-        self.server.spend(self, cost_ns)
+    def took(self, duration_ns: int) -> None:
+        self.server.took(self.listener, duration_ns)
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         self.server.send(self, encode(verb, **fields), fds)
@@ -347,6 +347,7 @@ class ClientServer:
             _close_all(fds)
             self._malformed(connection)
             return
+        self._spend(connection, cost_ns(message.verb))
         if sender != connection.pid:
             _close_all(fds)
             self._foreign(connection, message.fields.get("rid"))
@@ -356,11 +357,11 @@ class ClientServer:
             connection.token_beat = packet
         began_ns = self.now_ns()
         self.hub.received(connection, message, fds)
-        self.spend(connection, self.now_ns() - began_ns, cost_ns(message.verb))
+        self.took(connection.listener, self.now_ns() - began_ns)
 
     def _malformed(self, connection: Connection) -> None:
         self.hub.counters["packets_malformed"] += 1
-        self.spend(connection, 0, DECODED_NS)
+        self._spend(connection, DECODED_NS)
         connection.malformed += 1
         if connection.malformed >= MAX_MALFORMED:
             self.drop(connection)
@@ -368,21 +369,22 @@ class ClientServer:
     def _foreign(self, connection: Connection, rid: Value | None) -> None:
         """Another process, most often a forked child, writes on this process's connection."""
         self.hub.counters["packets_foreign"] += 1
-        self.spend(connection, 0, DECODED_NS)
         if isinstance(rid, int):
             reason = f"this connection belongs to process {connection.pid}: a forked child opens its own"
             connection.answer("DENY", rid=rid, code="bad_request", reason=reason)
 
-    def spend(self, connection: Connection, took_ns: int, least_ns: int = 0) -> None:
-        """The connection's env has cost so much; at the end of its turn or allowance it is not read for a while."""
-        listener = connection.listener
-        listener.allowance.spent += max(took_ns, least_ns)
-        listener.turn_ns += took_ns
+    def _spend(self, connection: Connection, cost_ns: int) -> None:
+        allowance = connection.listener.allowance
+        allowance.spent += cost_ns
+        if allowance.spent > allowance.most:
+            self.over_budget(connection)
+
+    def took(self, listener: Listener, duration_ns: int) -> None:
+        """So long was spent on the env: at the end of its turn nobody of it is read until the others were."""
+        listener.turn_ns += duration_ns
         if listener.turn_ns > TURN_NS and not listener.turn_over:
             listener.turn_over = True
             self._loop.call_soon(self._begin_turn, listener)
-        if listener.allowance.spent > listener.allowance.most:
-            self.over_budget(connection)
 
     def over_budget(self, connection: Connection) -> None:
         rest_ns = connection.listener.allowance.rest_ns(self.now_ns())

@@ -15,7 +15,7 @@ from nodemgr.edge.processes import Identity
 from nodemgr.edge.wire import Message, Value
 
 BEAT_NS, DECODED_NS, ASK_NS = 50_000, 150_000, 5_000_000
-"""What a packet costs its env at least: a plain beat, any other, a question. What takes longer costs as long as it takes."""
+"""What a packet costs its env: a plain beat, any other, a question. Not what it took: on a busy machine that is others' time."""
 
 
 def cost_ns(verb: str) -> int:
@@ -51,8 +51,8 @@ class Session:
         """Sends one message, sooner or later; a client that is gone or does not read gets nothing. Never raises."""
         raise NotImplementedError
 
-    def spend(self, cost_ns: int) -> None:
-        """The env has cost that much besides: an answer that came later than its question."""
+    def took(self, duration_ns: int) -> None:
+        """An answer that came later than its question was so long in the making."""
 
     def beats_fast(self, fast: bool) -> None:
         """Whether a beat may be noted without asking the core (the process holds or waits, and is not stalled)."""

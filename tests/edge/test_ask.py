@@ -19,13 +19,13 @@ class Asker(Session):
     def __init__(self, said: list[str], name: str) -> None:
         super().__init__(1, "alice", name, Transport.UNIX, 1, "root")
         self._said = said
-        self.cost_ns = 0
+        self.took_ns = 0
 
     def answer(self, verb: str, fds: Any = (), **fields: Any) -> None:
         self._said.append(self.key)
 
-    def spend(self, cost_ns: int) -> None:
-        self.cost_ns += cost_ns
+    def took(self, duration_ns: int) -> None:
+        self.took_ns += duration_ns
 
 
 class World:
@@ -60,7 +60,7 @@ def test_between_two_answers_others_get_their_turn(world: World) -> None:
     world.loop.call_soon(world.said.append, "a beat")
     settle(world.loop)
     assert world.said == ["a", "a beat", "b", "c"]
-    assert [asker.cost_ns for asker in askers] == [1_000] * 3, "each is charged with its own"
+    assert [asker.took_ns for asker in askers] == [1_000] * 3, "each is charged with its own"
 
 
 def test_who_is_gone_costs_no_answer(world: World) -> None:
@@ -70,4 +70,4 @@ def test_who_is_gone_costs_no_answer(world: World) -> None:
     world.gone.add("b")
     settle(world.loop)
     assert world.said == ["a", "c"]
-    assert gone.cost_ns == 0
+    assert gone.took_ns == 0
