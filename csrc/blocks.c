@@ -27,10 +27,15 @@ struct shard {
 
 static struct shard shards[SHARDS];
 
-/* A raw clone of the program's own making has no handler run in it: whoever held the lock may be a thread of the parent's. */
-static void lock(struct spin *spin)
+static inline bool try_lock(struct spin *spin)
 {
-    for (uint32_t tries = 1; atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) != 0; tries++) {
+    return atomic_exchange_explicit(&spin->taken, 1, memory_order_acquire) == 0;
+}
+
+/* A raw clone of the program's own making has no handler run in it: whoever held the lock may be a thread of the parent's. */
+static __attribute__((noinline)) void await_lock(struct spin *spin)
+{
+    for (uint32_t tries = 2; !try_lock(spin); tries++) {
         if (tries >= ORPHANED && nm_forked())
             return;
         if (tries % SPINS == 0)
@@ -38,39 +43,40 @@ static void lock(struct spin *spin)
     }
 }
 
-static void unlock(struct spin *spin)
+static inline void lock(struct spin *spin)
+{
+    if (!try_lock(spin))
+        await_lock(spin);
+}
+
+static inline void unlock(struct spin *spin)
 {
     atomic_store_explicit(&spin->taken, 0, memory_order_release);
 }
 
 /* Kinds whose keys are of one space. */
-static enum nm_block_kind space_of(enum nm_block_kind kind)
+static inline enum nm_block_kind space_of(enum nm_block_kind kind)
 {
     return kind == NM_BLOCK_POOLED ? NM_BLOCK_LINEAR : kind;
 }
 
 /* The upper bits choose the shard, the lower ones the place in it. Addresses differ in their middle bits: all must count. */
-static uint64_t hash_of(enum nm_block_kind kind, uint64_t key)
+static inline uint64_t hash_of(enum nm_block_kind kind, uint64_t key)
 {
     uint64_t hash = (key ^ (uint64_t)space_of(kind) << 56) * UINT64_C(0x9e3779b97f4a7c15);
     return hash ^ hash >> 32;
 }
 
-static struct shard *shard_of(uint64_t hash)
+static inline struct shard *shard_of(uint64_t hash)
 {
     return &shards[hash >> (64 - SHARD_BITS)];
 }
 
-static bool is(const struct nm_block *block, enum nm_block_kind kind, uint64_t key)
-{
-    return block->key == key && space_of(block->kind) == space_of(kind);
-}
-
 /* Where the block is, or the empty place where it would go. Needs a place that is empty. */
-static inline uint32_t place_of(const struct nm_block *blocks, uint32_t capacity, enum nm_block_kind kind, uint64_t key)
+static inline uint32_t place_of(const struct nm_block *blocks, uint32_t capacity, uint64_t hash, enum nm_block_kind kind, uint64_t key)
 {
-    uint32_t mask = capacity - 1, at = (uint32_t)hash_of(kind, key) & mask;
-    while (blocks[at].kind != NM_BLOCK_NONE && !is(&blocks[at], kind, key))
+    uint32_t mask = capacity - 1, at = (uint32_t)hash & mask;
+    while (blocks[at].kind != NM_BLOCK_NONE && (blocks[at].key != key || space_of(blocks[at].kind) != space_of(kind)))
         at = (at + 1) & mask;
     return at;
 }
@@ -81,18 +87,16 @@ static struct nm_block *pages(uint32_t capacity)
     return fresh != MAP_FAILED ? fresh : NULL;
 }
 
-/* At most half full: probes stay short. Without memory it fills up to its last empty place. */
-static bool make_room(struct shard *shard)
+/* Without memory it fills up to its last empty place. */
+static __attribute__((noinline)) bool grow(struct shard *shard)
 {
-    if ((shard->live + 1) * 2 <= shard->capacity)
-        return true;
     uint32_t capacity = shard->capacity != 0 ? shard->capacity * 2 : FIRST_CAPACITY;
     struct nm_block *fresh = pages(capacity);
     if (fresh == NULL)
         return shard->live + 1 < shard->capacity;
-    for (uint32_t i = 0; i < shard->capacity; i++)
-        if (shard->blocks[i].kind != NM_BLOCK_NONE)
-            fresh[place_of(fresh, capacity, shard->blocks[i].kind, shard->blocks[i].key)] = shard->blocks[i];
+    for (const struct nm_block *block = shard->blocks; block < shard->blocks + shard->capacity; block++)
+        if (block->kind != NM_BLOCK_NONE)
+            fresh[place_of(fresh, capacity, hash_of(block->kind, block->key), block->kind, block->key)] = *block;
     struct nm_block *old = shard->blocks;
     uint32_t old_capacity = shard->capacity;
     shard->blocks = fresh; /* in this order: a clone made in between finds a table that it can read */
@@ -102,7 +106,13 @@ static bool make_room(struct shard *shard)
     return true;
 }
 
-static void remove_at(struct shard *shard, uint32_t hole)
+/* At most half full: probes stay short. */
+static inline bool make_room(struct shard *shard)
+{
+    return (shard->live + 1) * 2 <= shard->capacity || grow(shard);
+}
+
+static inline void remove_at(struct shard *shard, uint32_t hole)
 {
     uint32_t mask = shard->capacity - 1;
     for (uint32_t at = (hole + 1) & mask; shard->blocks[at].kind != NM_BLOCK_NONE; at = (at + 1) & mask) {
@@ -118,12 +128,14 @@ static void remove_at(struct shard *shard, uint32_t hole)
 
 bool nm_block_put(const struct nm_block *block, struct nm_block *replaced)
 {
-    struct shard *shard = shard_of(hash_of(block->kind, block->key));
+    enum nm_block_kind kind = block->kind;
+    uint64_t key = block->key, hash = hash_of(kind, key);
+    struct shard *shard = shard_of(hash);
     replaced->kind = NM_BLOCK_NONE;
     lock(&shard->lock);
     bool room = make_room(shard);
     if (room) {
-        struct nm_block *place = &shard->blocks[place_of(shard->blocks, shard->capacity, block->kind, block->key)];
+        struct nm_block *place = &shard->blocks[place_of(shard->blocks, shard->capacity, hash, kind, key)];
         if (place->kind != NM_BLOCK_NONE)
             *replaced = *place;
         else
@@ -134,13 +146,14 @@ bool nm_block_put(const struct nm_block *block, struct nm_block *replaced)
     return room;
 }
 
-static bool find(enum nm_block_kind kind, uint64_t key, struct nm_block *out, bool remove)
+static inline bool find(enum nm_block_kind kind, uint64_t key, struct nm_block *out, bool remove)
 {
-    struct shard *shard = shard_of(hash_of(kind, key));
+    uint64_t hash = hash_of(kind, key);
+    struct shard *shard = shard_of(hash);
     bool found = false;
     lock(&shard->lock);
     if (shard->live != 0) {
-        uint32_t at = place_of(shard->blocks, shard->capacity, kind, key);
+        uint32_t at = place_of(shard->blocks, shard->capacity, hash, kind, key);
         found = shard->blocks[at].kind != NM_BLOCK_NONE;
         if (found)
             *out = shard->blocks[at];

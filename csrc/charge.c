@@ -62,11 +62,35 @@ nm_cu_device nm_current_device(void)
     return nm_real_cuCtxGetDevice(&device) == NM_CUDA_SUCCESS ? device : -1;
 }
 
-uint64_t nm_current_context(void)
+/* Each thread remembers the row of the context that it last saw: while no context ends that one keeps its device, and a lease its rows.
+ * (Its place is fixed by the loader: it is read at every call.) */
+static _Thread_local struct {
+    uint64_t context;
+    uint32_t lease, endings;
+    int row;
+} seen __attribute__((tls_model("initial-exec")));
+
+static __attribute__((noinline)) int look_up_here(const struct nm_lease *lease, uint64_t context, uint32_t endings)
 {
-    nm_cu_context context = NULL;
-    nm_real_cuCtxGetCurrent(&context);
-    return (uintptr_t)context;
+    int row = row_of_device(lease, nm_current_device());
+    if (row >= 0 && endings % 2 == 0) {
+        seen.context = context;
+        seen.lease = lease->number;
+        seen.endings = endings;
+        seen.row = row;
+    }
+    return row;
+}
+
+/* The row of the current context, and that context. */
+static inline int row_here(const struct nm_lease *lease, uint32_t endings, uint64_t *context)
+{
+    nm_cu_context current = NULL;
+    nm_real_cuCtxGetCurrent(&current);
+    *context = (uintptr_t)current;
+    if (*context == seen.context && lease->number == seen.lease && endings == seen.endings)
+        return seen.row;
+    return look_up_here(lease, *context, endings);
 }
 
 /* -- telling, once -- */
@@ -157,7 +181,7 @@ void nm_charge_forget(void)
     atomic_store(&held, false);
 }
 
-static const struct nm_lease *present_lease(bool *lost)
+static inline const struct nm_lease *present_lease(bool *lost)
 {
     const struct nm_lease *lease = nm_client_lease();
     if (lease != NULL && !atomic_load_explicit(&held, memory_order_relaxed))
@@ -166,51 +190,73 @@ static const struct nm_lease *present_lease(bool *lost)
     return lease;
 }
 
-/* Straight to the ledger; the client is asked only where that says that the lease is stalled or lost. */
-static int reserve(const struct nm_lease *lease, int row, uint64_t bytes, uint32_t *number)
-{
-    *number = lease->number;
-    int answer = nm_ledger_reserve(&lease->ledger, (uint32_t)row, lease->slot, lease->generation, bytes);
-    return answer == NM_STALLED || answer == NM_FENCED ? nm_client_charge((uint32_t)row, bytes, number) : answer;
-}
-
 /* What an earlier lease of this process was charged, and what it still holds, goes on under the present one. */
 static void bring_along(struct nm_charge *charge)
 {
     const struct nm_lease *lease = nm_client_lease();
-    if (lease == NULL || charge->lease == lease->number || charge->bytes == 0)
+    if (lease == NULL || charge->lease == lease->number)
         return;
     if (nm_ledger_charge(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation, charge->bytes) == NM_OK)
         nm_client_discharge(charge->lease, (uint32_t)charge->row, charge->bytes);
     charge->lease = lease->number;
 }
 
-static bool charge_more(struct nm_charge *charge, const struct nm_lease *lease, uint64_t bytes, bool alone)
+static inline bool booked(struct nm_charge *charge, uint32_t lease, uint64_t bytes)
 {
-    uint32_t number = 0;
-    int answer = lease != NULL ? reserve(lease, charge->row, bytes, &number) : NM_FENCED;
-    if (answer == NM_OVER && !alone && nm_pools_give_up())
-        answer = reserve(lease, charge->row, bytes, &number);
-    if (answer != NM_OK) {
-        charge->refused_bytes = bytes;
-        charge->lost = answer != NM_OVER;
-        return false;
-    }
-    bring_along(charge);
-    charge->lease = number;
+    if (charge->bytes != 0)
+        bring_along(charge);
+    charge->lease = lease;
     charge->bytes += bytes;
     return true;
+}
+
+/* The ledger has not said yes: the client is asked where it says that the lease is stalled or lost, the pools where it is full. */
+static __attribute__((noinline)) bool insist(struct nm_charge *charge, int answer, uint64_t bytes, bool alone)
+{
+    uint32_t number;
+    if (answer != NM_OVER)
+        answer = nm_client_charge((uint32_t)charge->row, bytes, &number);
+    if (answer == NM_OVER && !alone && nm_pools_give_up())
+        answer = nm_client_charge((uint32_t)charge->row, bytes, &number);
+    if (answer == NM_OK)
+        return booked(charge, number, bytes);
+    charge->refused_bytes = bytes;
+    charge->lost = answer != NM_OVER;
+    return false;
+}
+
+static inline bool charge_more(struct nm_charge *charge, const struct nm_lease *lease, uint64_t bytes, bool alone)
+{
+    int answer = NM_FENCED;
+    if (lease != NULL)
+        answer = nm_ledger_reserve(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation, bytes);
+    return answer == NM_OK ? booked(charge, lease->number, bytes) : insist(charge, answer, bytes, alone);
+}
+
+static uint32_t endings_now(void)
+{
+    return atomic_load_explicit(&nm_contexts_ending, memory_order_relaxed);
 }
 
 bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t bytes)
 {
     bool lost;
     const struct nm_lease *lease = present_lease(&lost);
-    *charge = (struct nm_charge){.row = ROW_FREE, .lost = lost && device >= 0};
-    charge->endings = atomic_load_explicit(&nm_contexts_ending, memory_order_relaxed);
+    *charge = (struct nm_charge){.row = ROW_FREE, .lost = lost && device >= 0, .endings = endings_now()};
     if (lease != NULL)
         charge->row = row_of_device(lease, device);
     return !charge->lost && (charge->row < 0 || bytes == 0 || charge_more(charge, lease, bytes, false));
+}
+
+bool nm_charge_take_here(struct nm_charge *charge, uint64_t bytes)
+{
+    bool lost;
+    const struct nm_lease *lease = present_lease(&lost);
+    if (lease == NULL)
+        return nm_charge_take(charge, lost ? nm_current_device() : -1, bytes);
+    *charge = (struct nm_charge){.endings = endings_now()};
+    charge->row = row_here(lease, charge->endings, &charge->context);
+    return charge->row < 0 || bytes == 0 || charge_more(charge, lease, bytes, false);
 }
 
 static bool resize(struct nm_charge *charge, uint64_t bytes, bool alone)
@@ -239,7 +285,8 @@ void nm_charge_resize_anyway(struct nm_charge *charge, uint64_t bytes)
     const struct nm_lease *lease = nm_client_lease();
     if (resize(charge, bytes, true) || lease == NULL)
         return;
-    bring_along(charge);
+    if (charge->bytes != 0)
+        bring_along(charge);
     if (nm_ledger_charge(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation, bytes - charge->bytes) != NM_OK)
         return;
     charge->lease = lease->number;
@@ -281,7 +328,7 @@ void nm_charge_give_back_block(const struct nm_block *block)
 /* -- figures -- */
 
 /* The lease whose figures hold: the present one, else the one that this process has lost: where it is over, nothing is free. */
-static const struct nm_lease *telling_lease(bool *over)
+static inline const struct nm_lease *telling_lease(bool *over)
 {
     bool lost;
     const struct nm_lease *lease = present_lease(&lost);
@@ -291,7 +338,7 @@ static const struct nm_lease *telling_lease(bool *over)
 
 /* The total is never less than what is used, and never zero: programs divide by it. A limit falls to zero where a stopped task's share
  * is offered to others. */
-static bool figures_of(const struct nm_lease *lease, int row, bool over, struct nm_figures *out)
+static inline bool figures_of(const struct nm_lease *lease, int row, bool over, struct nm_figures *out)
 {
     if (row < 0)
         return false;
@@ -301,6 +348,14 @@ static bool figures_of(const struct nm_lease *lease, int row, bool over, struct 
         out->total_bytes = used = nm_ledger_total(&lease->ledger, (uint32_t)row);
     out->used_bytes = over ? out->total_bytes : used;
     return true;
+}
+
+bool nm_figures_here(struct nm_figures *out)
+{
+    bool over;
+    uint64_t context;
+    const struct nm_lease *lease = telling_lease(&over);
+    return lease != NULL && figures_of(lease, row_here(lease, endings_now(), &context), over, out);
 }
 
 bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out)

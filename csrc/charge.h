@@ -11,11 +11,13 @@
 
 #include "abi.h"
 #include "blocks.h"
+#include "prim.h"
 
 /* What was charged. row is -1 where nothing is to be charged: no lease of ours governs that memory. */
 struct nm_charge {
     uint64_t bytes;
     uint64_t refused_bytes; /* the last request that was too much */
+    uint64_t context;       /* that was current when nm_charge_take_here was called, and will own the block; 0: none */
     uint32_t lease;
     uint32_t endings; /* nm_contexts_ending when this was taken */
     int row;
@@ -25,10 +27,10 @@ struct nm_charge {
 /* The device of the calling thread's current context; -1 where it has none (the driver's own answer will say so). */
 nm_cu_device nm_current_device(void);
 
-/* That context, as the owner of a block; 0 where there is none. */
-uint64_t nm_current_context(void);
-
-/* Charges bytes on a device, -1: on none. False: refused; the caller answers nm_charge_refusal, or finds another way. */
+/* Charges bytes on the device of the calling thread's current context; on none where it has none. False: refused; the caller answers
+ * nm_charge_refusal, or finds another way. */
+bool nm_charge_take_here(struct nm_charge *charge, uint64_t bytes);
+/* The same on that device, -1: on none. */
 bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t bytes);
 /* Charges more or gives back, to `bytes` in all. False: refused, the charge is as it was. */
 bool nm_charge_resize(struct nm_charge *charge, uint64_t bytes);
@@ -41,7 +43,7 @@ void nm_charge_give_back(struct nm_charge *charge);
 int nm_charge_refusal(const struct nm_charge *charge);
 
 /* Raised by contexts.c before and after a context ends: odd meanwhile. */
-extern _Atomic uint32_t nm_contexts_ending;
+NM_LOCAL extern _Atomic uint32_t nm_contexts_ending;
 
 /* The charge goes with the block, or (no memory left for the table) stays until the process ends. */
 void nm_charge_keep(const struct nm_charge *charge, enum nm_block_kind kind, uint64_t key, uint64_t owner);
@@ -55,6 +57,7 @@ struct nm_figures {
     uint64_t total_bytes; /* the quota, or what is used where that is more; not 0 where the GPU's size is known */
     uint64_t used_bytes;  /* by all processes of the env; at most the total */
 };
+bool nm_figures_here(struct nm_figures *out); /* of the current context's device */
 bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out);
 bool nm_figures_of_uuid(const char *uuid, struct nm_figures *out);
 

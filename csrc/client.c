@@ -92,7 +92,7 @@ int nodemgr_release(void)
 {
     nm_enter();
     if (nm_session.state == NODEMGR_HELD) {
-        atomic_store(&nm_session.lease, NULL);
+        atomic_store(&nm_held_lease, NULL);
         nm_want(NM_RELEASE, nm_fresh_rid());
         nm_become_final(NODEMGR_NONE, "");
         nm_await_answer(NM_RELEASE, ANSWER_NS);
@@ -121,7 +121,7 @@ int nodemgr_lease(char *out, size_t size)
 {
     char env[65] = "";
     nm_enter();
-    const struct nm_lease *lease = atomic_load(&nm_session.lease);
+    const struct nm_lease *lease = atomic_load(&nm_held_lease);
     size_t used = 0;
     if (lease != NULL) {
         nm_conf_get(&nm_session.conf, "env", env, sizeof env);
@@ -201,7 +201,7 @@ static void await_word(const struct nm_lease *lease, int state)
         end_ns = 0; /* heard already */
     else
         nm_beat(nm_now_ns());
-    while (atomic_load(&nm_session.lease) == lease && nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) == state &&
+    while (atomic_load(&nm_held_lease) == lease && nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) == state &&
            nm_now_ns() < end_ns)
         nm_pump(end_ns);
     nm_leave();
@@ -222,13 +222,13 @@ int nm_client_charge(uint32_t row, uint64_t bytes, uint32_t *number)
 
 void nm_client_discharge(uint32_t number, uint32_t row, uint64_t bytes)
 {
-    const struct nm_lease *lease = atomic_load_explicit(&nm_session.lease, memory_order_acquire);
-    if (nm_forked())
-        return;
+    const struct nm_lease *lease = nm_client_lease();
     if (lease != NULL && lease->number == number) {
         nm_ledger_release(&lease->ledger, row, lease->slot, lease->generation, bytes);
         return;
     }
+    if (nm_forked())
+        return;
     nm_enter();
     const struct nm_lease *earlier = nm_lease_numbered(number);
     if (earlier != NULL)
@@ -260,7 +260,7 @@ static void say_release(void)
  * is gone when the kernel tells the manager of its death, and not before. */
 __attribute__((destructor)) static void say_goodbye(void)
 {
-    const struct nm_lease *lease = atomic_load(&nm_session.lease);
+    const struct nm_lease *lease = atomic_load(&nm_held_lease);
     if (!nm_is_prepared() || nm_forked() || !nm_lock_within(&nm_session.lock, EXIT_LOCK_NS))
         return;
     bool open = nm_session.channel.fd >= 0, held = nm_session.state == NODEMGR_HELD && lease != NULL;

@@ -9,6 +9,7 @@
 #ifndef NM_CLIENT_H
 #define NM_CLIENT_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -65,7 +66,13 @@ struct nm_lease {
     struct nm_ledger ledger;
 };
 
-const struct nm_lease *nm_client_lease(void); /* NULL: nothing held (or a forked child that has not asked yet) */
+NM_LOCAL extern _Atomic(const struct nm_lease *) nm_held_lease; /* the session's; in a forked child perhaps still the parent's */
+/* NULL: nothing held (or a forked child that has not asked yet). */
+static inline const struct nm_lease *nm_client_lease(void)
+{
+    const struct nm_lease *lease = atomic_load_explicit(&nm_held_lease, memory_order_acquire);
+    return lease != NULL && !nm_forked() ? lease : NULL;
+}
 const struct nm_lease *nm_client_latest_lease(void); /* held or not any more; NULL: this process never had one */
 int nm_client_row(const struct nm_lease *lease, const char *uuid); /* ledger row, or -1: not of this lease. "GPU-..." as NVML writes it */
 /* Charges the present lease: an nm_reserve. A stalled slot beats first and waits up to 1 s for the manager's word, and so does one that

@@ -16,6 +16,7 @@
 enum { SHELF = 64, SHELVES = 4096 };
 
 static struct nm_lease *shelves[SHELVES];
+_Atomic(const struct nm_lease *) nm_held_lease;
 
 static struct nm_lease *lease_at(uint32_t index)
 {
@@ -155,7 +156,7 @@ static void take_away(const struct nm_lease *from, const struct nm_lease *to, co
 /* Publishes the lease. `again`: the one that is held, confirmed or moved. */
 static void put_lease(const struct grant *grant, const struct nm_ledger *ledger, bool again)
 {
-    const struct nm_lease *before = atomic_load(&nm_session.lease);
+    const struct nm_lease *before = atomic_load(&nm_held_lease);
     struct nm_lease *lease = lease_at(nm_session.lease_next++);
     lease->number = nm_session.lease_number;
     lease->slot = (uint32_t)grant->slot;
@@ -170,14 +171,14 @@ static void put_lease(const struct grant *grant, const struct nm_ledger *ledger,
     bool moves = again && before != NULL && !is_same_place(before, lease);
     if (moves)
         copy_bytes(before, lease, copied_bytes);
-    atomic_store(&nm_session.lease, lease);
+    atomic_store(&nm_held_lease, lease);
     if (moves)
         take_away(before, lease, copied_bytes);
 }
 
 static bool same_lease(const struct grant *grant, const struct nm_ledger *ledger)
 {
-    const struct nm_lease *lease = atomic_load(&nm_session.lease);
+    const struct nm_lease *lease = atomic_load(&nm_held_lease);
     if (lease == NULL || lease->ledger.limits != ledger->limits || lease->slot != grant->slot || lease->generation != grant->generation ||
         lease->gpu_count != (uint32_t)grant->count)
         return false;
@@ -232,10 +233,10 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
 
 void nm_become_lost(const char *reason)
 {
-    const struct nm_lease *lease = atomic_load(&nm_session.lease);
+    const struct nm_lease *lease = atomic_load(&nm_held_lease);
     if (lease != NULL && lease->ledger.limits_writable != NULL)
         nm_ledger_set_slot(&nm_session.private_ledger, lease->slot, lease->generation, NM_SLOT_FENCED);
-    atomic_store(&nm_session.lease, NULL);
+    atomic_store(&nm_held_lease, NULL);
     nm_copy(nm_session.fence_reason, sizeof nm_session.fence_reason, reason);
     nm_become_final(NODEMGR_LOST, reason);
     nm_tell_lost();
@@ -260,12 +261,6 @@ const struct nm_lease *nm_lease_numbered(uint32_t number)
         if (lease_at(next - 1)->number == number)
             return lease_at(next - 1);
     return NULL;
-}
-
-const struct nm_lease *nm_client_lease(void)
-{
-    const struct nm_lease *lease = atomic_load_explicit(&nm_session.lease, memory_order_acquire);
-    return lease != NULL && !nm_forked() ? lease : NULL;
 }
 
 const struct nm_lease *nm_client_latest_lease(void)

@@ -230,22 +230,31 @@ static uint64_t most_of(const struct nm_limits *limits, uint32_t row)
     return total != 0 && total < NM_BYTES_MASK ? total : NM_BYTES_MASK;
 }
 
+static inline uint64_t correction_of(const struct nm_limits *limits, uint32_t row)
+{
+    uint64_t bytes = atomic_load_explicit(&limits->row[row].correction_bytes, memory_order_relaxed);
+    return bytes < NM_BYTES_MASK ? bytes : NM_BYTES_MASK;
+}
+
+/* Of a row in range: this is done at every allocation. */
+static inline uint64_t used_of(const struct nm_ledger *ledger, uint32_t row)
+{
+    const struct nm_limits *limits = ledger->limits;
+    const _Atomic uint64_t *word = ledger->usage->word[row], *end = word + nm_ledger_slots_used(ledger);
+    uint64_t most = most_of(limits, row), sum = 0;
+    for (; word < end; word++)
+        sum += clamp(atomic_load_explicit(word, memory_order_seq_cst), most);
+    return sum + correction_of(limits, row);
+}
+
 uint64_t nm_ledger_used(const struct nm_ledger *ledger, uint32_t row)
 {
-    if (row >= NM_LEDGER_ROWS)
-        return 0;
-    const struct nm_limits *limits = ledger->limits;
-    uint32_t slots = nm_ledger_slots_used(ledger);
-    uint64_t most = most_of(limits, row), sum = 0;
-    for (uint32_t slot = 0; slot < slots; slot++)
-        sum += clamp(atomic_load_explicit(&ledger->usage->word[row][slot], memory_order_seq_cst), most);
-    return sum + nm_ledger_correction(ledger, row);
+    return row < NM_LEDGER_ROWS ? used_of(ledger, row) : 0;
 }
 
 uint64_t nm_ledger_correction(const struct nm_ledger *ledger, uint32_t row)
 {
-    uint64_t bytes = row < NM_LEDGER_ROWS ? atomic_load_explicit(&ledger->limits->row[row].correction_bytes, memory_order_relaxed) : 0;
-    return bytes < NM_BYTES_MASK ? bytes : NM_BYTES_MASK;
+    return row < NM_LEDGER_ROWS ? correction_of(ledger->limits, row) : 0;
 }
 
 uint64_t nm_ledger_slot_used(const struct nm_ledger *ledger, uint32_t row, uint32_t slot)
@@ -317,26 +326,46 @@ static void pause_before(unsigned attempt)
         nm_pause_ns(PAUSE_NS / 2 + nm_random() % PAUSE_NS);
 }
 
+/* NM_OK: announced. */
+static inline int announce_in(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+{
+    _Atomic uint64_t *word = &ledger->usage->word[row][slot];
+    if (bytes > nm_ledger_limit(ledger, row) || bytes > NM_BYTES_MASK)
+        return NM_OVER; /* alone it is too much: no racer to wait for */
+    if (announce(word, generation, bytes))
+        return NM_OK;
+    return is_of(atomic_load(word), generation) ? NM_OVER : NM_FENCED;
+}
+
+static inline bool fits(const struct nm_ledger *ledger, uint32_t row)
+{
+    return used_of(ledger, row) <= nm_ledger_limit(ledger, row);
+}
+
+/* What was announced does not fit: perhaps for a racer's sake, who withdraws as well. Apart from the way that most calls go. */
+static __attribute__((noinline)) int
+give_way(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+{
+    int answer = NM_OK;
+    for (unsigned attempt = 1; answer == NM_OK; attempt++) {
+        withdraw(&ledger->usage->word[row][slot], generation, bytes);
+        if (attempt == ATTEMPTS)
+            return NM_OVER;
+        pause_before(attempt);
+        answer = announce_in(ledger, row, slot, generation, bytes);
+        if (answer == NM_OK && fits(ledger, row))
+            return NM_OK;
+    }
+    return answer;
+}
+
 int nm_ledger_reserve(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
 {
     if (!in_range(row, slot))
         return NM_FENCED;
     int state = nm_ledger_slot_state(ledger, slot, generation);
-    if (state != NM_OK)
-        return state;
-    _Atomic uint64_t *word = &ledger->usage->word[row][slot];
-    for (unsigned attempt = 0; attempt < ATTEMPTS; attempt++) {
-        if (attempt > 0)
-            pause_before(attempt);
-        if (bytes > nm_ledger_limit(ledger, row) || bytes > NM_BYTES_MASK)
-            return NM_OVER; /* alone it is too much: no racer to wait for */
-        if (!announce(word, generation, bytes))
-            return is_of(atomic_load(word), generation) ? NM_OVER : NM_FENCED;
-        if (nm_ledger_used(ledger, row) <= nm_ledger_limit(ledger, row))
-            return NM_OK;
-        withdraw(word, generation, bytes);
-    }
-    return NM_OVER;
+    int answer = state == NM_OK ? announce_in(ledger, row, slot, generation, bytes) : state;
+    return answer != NM_OK || fits(ledger, row) ? answer : give_way(ledger, row, slot, generation, bytes);
 }
 
 int nm_ledger_charge(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)

@@ -43,21 +43,22 @@ static uint64_t key_of(uint64_t context, int limit)
 }
 
 /* The charge joins what this limit was charged before. */
-static void keep_raised(const struct nm_charge *charge, uint64_t context, int limit)
+static void keep_raised(const struct nm_charge *charge, int limit)
 {
+    uint64_t key = key_of(charge->context, limit);
     struct nm_block before;
     struct nm_charge all = *charge;
     if (charge->row < 0)
         return;
-    if (nm_block_take(NM_BLOCK_LIMIT, key_of(context, limit), &before) && before.lease == charge->lease)
+    if (nm_block_take(NM_BLOCK_LIMIT, key, &before) && before.lease == charge->lease)
         all.bytes += before.bytes;
-    nm_contexts_keep(&all, NM_BLOCK_LIMIT, key_of(context, limit));
+    nm_contexts_keep(&all, NM_BLOCK_LIMIT, key);
 }
 
-static void give_back_lowered(uint64_t bytes, uint64_t context, int limit)
+static void give_back_lowered(uint64_t bytes, uint64_t key)
 {
     struct nm_block block, rest, stale;
-    if (!nm_block_take(NM_BLOCK_LIMIT, key_of(context, limit), &block))
+    if (!nm_block_take(NM_BLOCK_LIMIT, key, &block))
         return;
     rest = block;
     rest.bytes = bytes < block.bytes ? block.bytes - bytes : 0;
@@ -71,17 +72,17 @@ int nm_hook_cuCtxSetLimit(int limit, size_t value)
 {
     struct nm_charge charge;
     size_t before = 0;
-    uint64_t unit = unit_bytes(limit), context = nm_current_context();
+    uint64_t unit = unit_bytes(limit);
     if (unit == 0 || nm_real_cuCtxGetLimit(&before, limit) != SUCCESS)
         return nm_real_cuCtxSetLimit(limit, value);
-    if (!nm_charge_take(&charge, nm_current_device(), value > before ? product(value - before, unit) : 0))
+    if (!nm_charge_take_here(&charge, value > before ? product(value - before, unit) : 0))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuCtxSetLimit(limit, value);
     if (result != SUCCESS)
         nm_charge_give_back(&charge);
     else if (value > before)
-        keep_raised(&charge, context, limit);
+        keep_raised(&charge, limit);
     else
-        give_back_lowered(product(before - value, unit), context, limit);
+        give_back_lowered(product(before - value, unit), key_of(charge.context, limit));
     return result;
 }

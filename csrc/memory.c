@@ -18,7 +18,7 @@
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
 /* After the driver's answer: the charge goes with the block, or back. */
-static int settle(struct nm_charge *charge, int result, enum nm_block_kind kind, uint64_t key)
+static inline int settle(struct nm_charge *charge, int result, enum nm_block_kind kind, uint64_t key)
 {
     if (charge->row < 0)
         return result;
@@ -34,7 +34,7 @@ static int settle(struct nm_charge *charge, int result, enum nm_block_kind kind,
 int nm_hook_cuMemAlloc_v2(nm_cu_deviceptr *address, size_t bytes)
 {
     struct nm_charge charge;
-    if (!nm_charge_take(&charge, nm_current_device(), bytes))
+    if (!nm_charge_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAlloc_v2(address, bytes);
     return settle(&charge, result, NM_BLOCK_LINEAR, result == SUCCESS ? *address : 0);
@@ -43,7 +43,7 @@ int nm_hook_cuMemAlloc_v2(nm_cu_deviceptr *address, size_t bytes)
 int nm_hook_cuMemAlloc(unsigned *address, unsigned bytes)
 {
     struct nm_charge charge;
-    if (!nm_charge_take(&charge, nm_current_device(), bytes))
+    if (!nm_charge_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAlloc(address, bytes);
     return settle(&charge, result, NM_BLOCK_LINEAR, result == SUCCESS ? *address : 0);
@@ -52,7 +52,7 @@ int nm_hook_cuMemAlloc(unsigned *address, unsigned bytes)
 int nm_hook_cuMemAllocManaged(nm_cu_deviceptr *address, size_t bytes, unsigned flags)
 {
     struct nm_charge charge;
-    if (!nm_charge_take(&charge, nm_current_device(), bytes))
+    if (!nm_charge_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAllocManaged(address, bytes, flags);
     return settle(&charge, result, NM_BLOCK_LINEAR, result == SUCCESS ? *address : 0);
@@ -75,7 +75,7 @@ static uint64_t pitch_guess(uint64_t width_bytes)
 int nm_hook_cuMemAllocPitch_v2(nm_cu_deviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     struct nm_charge charge;
-    if (!nm_charge_take(&charge, nm_current_device(), product(pitch_guess(width), height)))
+    if (!nm_charge_take_here(&charge, product(pitch_guess(width), height)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAllocPitch_v2(address, pitch, width, height, element);
     if (result == SUCCESS && !nm_charge_resize(&charge, product(*pitch, height))) {
@@ -88,7 +88,7 @@ int nm_hook_cuMemAllocPitch_v2(nm_cu_deviceptr *address, size_t *pitch, size_t w
 int nm_hook_cuMemAllocPitch(unsigned *address, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
     struct nm_charge charge;
-    if (!nm_charge_take(&charge, nm_current_device(), product(pitch_guess(width), height)))
+    if (!nm_charge_take_here(&charge, product(pitch_guess(width), height)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAllocPitch(address, pitch, width, height, element);
     if (result == SUCCESS && !nm_charge_resize(&charge, product(*pitch, height))) {
@@ -98,7 +98,7 @@ int nm_hook_cuMemAllocPitch(unsigned *address, unsigned *pitch, unsigned width, 
     return settle(&charge, result, NM_BLOCK_LINEAR, result == SUCCESS ? *address : 0);
 }
 
-static int settle_free(int result, struct nm_block *block)
+static inline int settle_free(int result, struct nm_block *block)
 {
     struct nm_block stale;
     if (result != SUCCESS)
@@ -179,7 +179,7 @@ static uint64_t array_bytes(const nm_cu_array3d_descriptor *d, unsigned levels)
 int nm_hook_cuArray3DCreate_v2(nm_cu_array *array, const nm_cu_array3d_descriptor *d)
 {
     struct nm_charge charge;
-    if (!nm_charge_take(&charge, nm_current_device(), array_bytes(d, 1)))
+    if (!nm_charge_take_here(&charge, array_bytes(d, 1)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuArray3DCreate_v2(array, d);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
@@ -196,7 +196,7 @@ int nm_hook_cuArrayCreate_v2(nm_cu_array *array, const nm_cu_array_descriptor *d
 {
     struct nm_charge charge;
     uint64_t bytes = d != NULL ? flat_bytes(d->width, d->height, d->format, d->num_channels) : 0;
-    if (!nm_charge_take(&charge, nm_current_device(), bytes))
+    if (!nm_charge_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuArrayCreate_v2(array, d);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
@@ -206,7 +206,7 @@ int nm_hook_cuArrayCreate(nm_cu_array *array, const nm_cu_array_descriptor_v1 *d
 {
     struct nm_charge charge;
     uint64_t bytes = d != NULL ? flat_bytes(d->width, d->height, d->format, d->num_channels) : 0;
-    if (!nm_charge_take(&charge, nm_current_device(), bytes))
+    if (!nm_charge_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuArrayCreate(array, d);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
@@ -219,7 +219,7 @@ int nm_hook_cuArray3DCreate(nm_cu_array *array, const nm_cu_array3d_descriptor_v
     if (d != NULL)
         full = (nm_cu_array3d_descriptor){.width = d->width, .height = d->height, .depth = d->depth, .format = d->format,
                                           .num_channels = d->num_channels, .flags = d->flags};
-    if (!nm_charge_take(&charge, nm_current_device(), array_bytes(d != NULL ? &full : NULL, 1)))
+    if (!nm_charge_take_here(&charge, array_bytes(d != NULL ? &full : NULL, 1)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuArray3DCreate(array, d);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
@@ -228,7 +228,7 @@ int nm_hook_cuArray3DCreate(nm_cu_array *array, const nm_cu_array3d_descriptor_v
 int nm_hook_cuMipmappedArrayCreate(nm_cu_mipmapped_array *array, const nm_cu_array3d_descriptor *d, unsigned levels)
 {
     struct nm_charge charge;
-    if (!nm_charge_take(&charge, nm_current_device(), array_bytes(d, levels)))
+    if (!nm_charge_take_here(&charge, array_bytes(d, levels)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMipmappedArrayCreate(array, d, levels);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
@@ -258,14 +258,14 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 }
 
 /* The quota, where the GPU is as large; free is what both the quota and the driver leave. */
-static int memory_info(uint64_t *free, uint64_t *total)
+static inline int memory_info(uint64_t *free, uint64_t *total)
 {
     size_t driver_free = 0, driver_total = 0;
     struct nm_figures figures;
     int result = nm_real_cuMemGetInfo_v2(&driver_free, &driver_total);
     *free = driver_free;
     *total = driver_total;
-    if (result == SUCCESS && nm_figures_of_device(nm_current_device(), &figures)) {
+    if (result == SUCCESS && nm_figures_here(&figures)) {
         *total = smaller(figures.total_bytes, driver_total);
         *free = smaller(figures.total_bytes - figures.used_bytes, smaller(driver_free, *total));
     }

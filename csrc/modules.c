@@ -16,7 +16,7 @@ enum { SUCCESS = NM_CUDA_SUCCESS };
 
 static bool begin(struct nm_charge *charge, uint64_t bytes)
 {
-    return nm_charge_take(charge, bytes != 0 ? nm_current_device() : -1, bytes);
+    return bytes != 0 ? nm_charge_take_here(charge, bytes) : nm_charge_take(charge, -1, 0);
 }
 
 static bool begin_image(struct nm_charge *charge, const void *image)

@@ -139,18 +139,18 @@ bool nm_is_secure(void)
     return getauxval(AT_SECURE) != 0;
 }
 
-static _Atomic(_Atomic uint32_t *) birth_page; /* one word; the kernel empties the page in a child */
+_Atomic(_Atomic uint32_t *) nm_birth_page;
 static _Atomic uint32_t birth_pid;             /* where the kernel cannot */
 
 void nm_fork_mark(void)
 {
-    _Atomic uint32_t *page = atomic_load(&birth_page);
+    _Atomic uint32_t *page = atomic_load(&nm_birth_page);
     if (page == NULL) {
         void *fresh = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (fresh != MAP_FAILED && madvise(fresh, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) == 0) {
             page = fresh;
             atomic_store(page, 1); /* before others see it: an empty page says that they are children */
-            atomic_store(&birth_page, page);
+            atomic_store(&nm_birth_page, page);
         }
     }
     atomic_store(&birth_pid, nm_pid());
@@ -158,11 +158,8 @@ void nm_fork_mark(void)
         atomic_store(page, 1);
 }
 
-bool nm_forked(void)
+bool nm_forked_by_pid(void)
 {
-    _Atomic uint32_t *page = atomic_load_explicit(&birth_page, memory_order_acquire);
-    if (page != NULL)
-        return atomic_load_explicit(page, memory_order_relaxed) == 0;
     uint32_t pid = atomic_load(&birth_pid);
     return pid != 0 && pid != nm_pid();
 }

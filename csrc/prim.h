@@ -9,6 +9,7 @@
 #ifndef NM_PRIM_H
 #define NM_PRIM_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,6 +39,7 @@ NM_OLD_SYMBOL(pthread_testcancel);
 #endif
 
 #define NM_API __attribute__((visibility("default")))
+#define NM_LOCAL __attribute__((visibility("hidden"))) /* a variable that is read at every call: without a way round by the GOT */
 
 /* -- time and chance -- */
 uint64_t nm_now_ns(void);                       /* CLOCK_MONOTONIC: stands still for nobody's wall clock */
@@ -55,10 +57,17 @@ bool nm_lock_within(struct nm_lock *lock, uint64_t timeout_ns); /* for those who
 void nm_unlock(struct nm_lock *lock);
 
 /* -- processes -- */
+NM_LOCAL extern _Atomic(_Atomic uint32_t *) nm_birth_page; /* one word, which the kernel empties in a child; NULL: it cannot */
+bool nm_forked_by_pid(void);                    /* the same by getpid */
 uint32_t nm_pid(void);                          /* getpid by system call: never a cached value */
 bool nm_is_secure(void);                        /* AT_SECURE: a setuid program */
-bool nm_forked(void);                           /* true in a child (fork or raw clone) of the process that called nm_fork_mark;
-                                                   one memory read where the kernel has MADV_WIPEONFORK, else getpid */
+/* True in a child (fork or raw clone) of the process that called nm_fork_mark: one memory read where the kernel has MADV_WIPEONFORK,
+ * else getpid. */
+static inline bool nm_forked(void)
+{
+    _Atomic uint32_t *page = atomic_load_explicit(&nm_birth_page, memory_order_acquire);
+    return page != NULL ? atomic_load_explicit(page, memory_order_relaxed) == 0 : nm_forked_by_pid();
+}
 void nm_fork_mark(void);                        /* this process is the one from now on */
 int nm_thread_start(void *(*body)(void *));     /* detached, all signals blocked, small stack; 0 or errno */
 

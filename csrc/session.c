@@ -19,7 +19,7 @@ static _Atomic bool prepared;
 static void become_child(void)
 {
     uint32_t number = nm_session.lease_number, next = nm_session.lease_next;
-    atomic_store(&nm_session.lease, NULL);
+    atomic_store(&nm_held_lease, NULL);
     nm_channel_close(&nm_session.channel);
     struct nm_ledger ledger = nm_session.ledger;
     struct nm_file_id limits_id = nm_session.limits_id, usage_id = nm_session.usage_id;

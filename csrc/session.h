@@ -86,7 +86,6 @@ struct nm_session {
     int pump_fd, orphan_fd; /* what the pumper polls; what he is to close when he wakes up */
     uint64_t pump_until_ns;
 
-    _Atomic(const struct nm_lease *) lease; /* NULL: nothing held */
     struct nm_ledger ledger;                /* the latest mapping */
     struct nm_ledger private_ledger;        /* UDP's */
     struct nm_file_id limits_id, usage_id;

@@ -121,7 +121,7 @@ static void build_acquire(struct nm_build *build)
 
 static void build_rejoin(struct nm_build *build)
 {
-    const struct nm_lease *lease = atomic_load(&nm_session.lease);
+    const struct nm_lease *lease = atomic_load(&nm_held_lease);
     nm_build_text(build, NM_KEY_task, nm_session.task);
     nm_build_text(build, NM_KEY_lease, nm_session.lease_name);
     if (lease != NULL && lease->ledger.limits_fd >= 0) {

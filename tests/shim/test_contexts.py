@@ -83,3 +83,31 @@ def test_after_a_reset_pools_are_not_asked_until_the_program_uses_them(env: Worl
         assert probe.cuMemFreeAsync(probe.u64(out), 0) == 0
         assert probe.cuMemPoolTrimTo(pool, 0) == 0
         env.agree(0)
+
+
+def test_memory_is_charged_to_the_device_of_the_context_that_is_current(make_world: MakeWorld) -> None:
+    """Whichever was current before; and whichever had the same name before: the simulator gives it away anew at once."""
+    env = make_world(devices=2, settings={"context_bytes": "0"})
+    with env.probe(started=False) as probe:
+        out = probe.alloc(8)
+
+        def create(device: int) -> int:
+            assert probe.cuCtxCreate_v2(out, 0, device) == 0
+            return probe.u64(out)
+
+        assert probe.cuInit(0) == 0
+        first, second = create(0), create(1)
+        probe.memory(1 * MIB)
+        assert probe.cuCtxSetCurrent(first) == 0
+        probe.memory(2 * MIB)
+        assert probe.cuCtxSetCurrent(second) == 0
+        probe.memory(4 * MIB)
+        env.agree(2 * MIB, index=0)
+        env.agree(5 * MIB, index=1)
+
+        assert probe.cuCtxDestroy_v2(second) == 0
+        env.agree(0, index=1)
+        assert create(0) == second
+        probe.memory(8 * MIB)
+        env.agree(10 * MIB, index=0)
+        env.agree(0, index=1)
