@@ -19,6 +19,7 @@ from nodemgr.core.model import ProcessKey, Uuid
 from nodemgr.core.state import State
 from nodemgr.edge import log
 from nodemgr.edge.belonging import mount_namespace, outside_namespaces
+from nodemgr.edge.cgroups import hierarchies
 from nodemgr.edge.processes import pid_of
 
 META = "driver_limit:"
@@ -50,7 +51,7 @@ class DriverLimits:
         """What was ordered; None: by an earlier manager, who knows what."""
         self._cgroup_of: dict[ProcessKey, str | None] = {}
         self._outside = outside_namespaces()
-        self._mount = _cgroup_mount() if setter is not None else None
+        self._mount = hierarchies().v2 if setter is not None else None
         self.fault: str | None = None
         """Why the last limit could not be set."""
 
@@ -138,12 +139,3 @@ def _cgroup_path(pid: int | str) -> str | None:
     except (OSError, UnicodeDecodeError):
         return None
     return next((line[3:] for line in lines if line.startswith("0::")), None)
-
-
-def _cgroup_mount() -> str | None:
-    """Where the v2 hierarchy is mounted."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return next((line.split(" ")[4] for line in lines if " - cgroup2 " in line and line.split(" ")[3] == "/"), None)

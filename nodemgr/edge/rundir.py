@@ -42,7 +42,10 @@ def check_socket_path(path: Path) -> None:
 
 def _own_directory(path: Path, mode: int) -> None:
     try:
-        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        for parent in reversed([parent for parent in path.parents if not parent.exists()]):
+            parent.mkdir()
+            parent.chmod(0o755)
+        path.mkdir(mode=mode, exist_ok=True)
         status = path.stat()
         if status.st_uid not in (os.geteuid(), 0):
             raise RunDirError(f"{path} belongs to user {status.st_uid}: name a directory of your own")
@@ -68,6 +71,7 @@ def lock(run_dir: Path) -> int:
     """The descriptor that makes this manager the only one. Raises RunDirError naming the other."""
     path = run_dir / LOCK_FILE
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    os.fchmod(descriptor, 0o644)  # everybody may see whether it is held
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -93,10 +97,12 @@ def lock_state(state_dir: Path) -> int:
 
 
 def give_to_group(path: Path, group: str) -> None:
-    """Mode 0660 for the manager's user and the group, where there is such a group."""
-    path.chmod(0o660)
+    """Mode 0660 for the manager's user and the group; where there is no such group, or the manager's user may not give it
+    anything, its user's alone: whoever happens to share the user's own group is no administrator."""
+    path.chmod(0o600)
     with contextlib.suppress(KeyError, PermissionError):
         os.chown(path, -1, grp.getgrnam(group).gr_gid)
+        path.chmod(0o660)
 
 
 def replace(path: Path, text: str, mode: int) -> None:

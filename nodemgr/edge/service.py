@@ -22,10 +22,11 @@ import zmq
 from nodemgr.core import events
 from nodemgr.core.manager import State
 from nodemgr.core.model import Gpu
-from nodemgr.edge import log, rundir
+from nodemgr.edge import log, privileges, rundir
 from nodemgr.edge.ask import Questions
 from nodemgr.edge.auditor import Auditor
 from nodemgr.edge.belonging import Belonging
+from nodemgr.edge.cgroups import hierarchies
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import Clock, RealClock
 from nodemgr.edge.containers import Containers
@@ -87,12 +88,15 @@ class Service:
         clock: Clock | None = None,
         gpus: Callable[[list[Gpu]], GpuSource] | None = None,
         commit_hook: CommitHook | None = None,
+        harden: Callable[[bool], None] = lambda _driver_limits: None,
     ) -> None:
-        """`clock`, `gpus` (given those that must keep their index) and `commit_hook` are a test's places to put its own."""
+        """`clock`, `gpus` (given those that must keep their index) and `commit_hook` are a test's places to put its own. `harden` is
+        called, with whether the driver keeps limits, when all is done that takes more rights than a running manager needs."""
         self.settings = settings
         self.clock = clock or RealClock()
         self._make_gpus = gpus or self._nvml
         self._commit_hook = commit_hook or (_crash_hook() if settings.simulate else None)
+        self._harden = harden
         self._supervisor = ServiceManager(os.environ)
         self.loop, self._selector = new_loop()
         self._closing = contextlib.ExitStack()
@@ -126,12 +130,13 @@ class Service:
         self._lock = os.stat(settings.run_dir / rundir.LOCK_FILE)
         store = Store(settings.state_dir, self._commit_hook)
         stack.callback(store.close)
-        control = Control(self.loop, settings.run_dir, settings.group, self._when_fresh)
-        stack.callback(control.close)
-        journal = Journal(store, self.clock, control.publish)
+        journal = Journal(store, self.clock, lambda name, text: control.publish(name, text))
         rows = _read_rows(journal)
         source = self._make_gpus(_held_gpus(rows))
         stack.callback(source.close)
+        self._harden(source.can_limit)
+        control = Control(self.loop, settings.run_dir, settings.group, self._when_fresh)
+        stack.callback(control.close)
         reading = source.read(self.clock.monotonic_ns())
         if reading.fault is not None or not reading.gpus:
             raise ServiceFault(reading.fault or "NVML knows no GPU: see nvidia-smi, or simulate a node with --simulate 4x80GiB")
@@ -278,9 +283,19 @@ class Service:
 
 def serve(settings: Settings) -> None:
     """Runs a manager until it is told to end. Raises ServiceFault."""
-    service = Service(settings)
+    os.umask(privileges.UMASK)
+    service = Service(settings, harden=_harden)
     service.open()
     service.run()
+
+
+def _harden(driver_limits: bool) -> None:
+    """In a process that is the manager and nothing else."""
+    here = privileges.surroundings(driver_limits=driver_limits, v1_devices="devices" in hierarchies().v1)
+    try:
+        privileges.give_up_the_rest(here)
+    except privileges.PrivilegesKept as error:
+        log.say(f"the manager goes on with more rights than it needs: {error}")
 
 
 def _count(number: int, thing: str) -> str:

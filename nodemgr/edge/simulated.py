@@ -15,6 +15,7 @@ def prepare_node(directory: Path, count: int, memory_bytes: int) -> Path:
     """The directory of its libraries, for the manager's NVML as for clients. Raises NvmlUnavailable."""
     try:
         open_or_create(directory, count, memory_bytes).close()
+        directory.chmod(0o755)
     except SimulatorError as error:
         raise NvmlUnavailable(str(error)) from None
     return directory

@@ -121,6 +121,7 @@ class Store:
         self._synchronous = "NORMAL"
         self._checkpoint: threading.Thread | None = None
         try:
+            _close_to_others(self.path)
             self._db = self._connect()
             self._check()
         except sqlite3.Error as error:
@@ -278,6 +279,16 @@ class Store:
             self._db.execute("PRAGMA busy_timeout = 0")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
+
+
+def _close_to_others(path: Path) -> None:
+    """SQLite makes files that all may read, and its log with the database's mode. Where this fails, opening it says why."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(descriptor, 0o600)
+        finally:
+            os.close(descriptor)
 
 
 def _checkpoint(path: Path, mode: str) -> None:

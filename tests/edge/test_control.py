@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import stat
@@ -222,9 +223,20 @@ def test_a_fault_of_our_own_is_answered_and_the_manager_goes_on(manager: LocalMa
     manager.call("status")
 
 
-def test_only_root_and_the_group_may_order(manager: LocalManager) -> None:
-    for name in ("control.sock", "events.sock"):
-        assert stat.S_IMODE((manager.run_dir / name).stat().st_mode) == 0o660
+@pytest.mark.parametrize(
+    ("group", "mode", "owner"),
+    [
+        ("users", 0o660, grp.getgrnam("users").gr_gid),
+        ("no-such-group", 0o600, os.getegid()),
+    ],
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket to a group")
+def test_only_root_and_the_group_may_order(group: str, mode: int, owner: int) -> None:
+    """And where the group does not exist, root alone."""
+    with LocalManager(group=group) as manager:
+        for name in ("control.sock", "events.sock"):
+            found = (manager.run_dir / name).stat()
+            assert (stat.S_IMODE(found.st_mode), found.st_gid) == (mode, owner)
 
 
 def test_without_a_manager_the_answer_is_at_once(tmp_path: Any, manager: LocalManager) -> None:
