@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nodemgr.core import cdi
 from nodemgr.edge import log
-from nodemgr.edge.rundir import SIMULATOR_DIR, refresh
+from nodemgr.edge.rundir import SIMULATOR_DIR, make_open, refresh
 from nodemgr.paths import CONTAINER_ENV_DIR, CONTAINER_PAYLOAD_DIR, container_dir, payload_dir
 
 PRELOAD_FILE = "ld.so.preload"
@@ -74,7 +74,7 @@ class Containers:
             self.path.unlink(missing_ok=True)  # a file without a device is no CDI file
             return
         refresh(self._run_dir / PRELOAD_FILE, f"{CONTAINER_PAYLOAD_DIR / SHIM}\n", 0o644)
-        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_open(self.path.parent)
         refresh(self.path, cdi.document(self.kind, self._common(), [self._device(name) for name in names]), 0o644)
 
     def _device(self, env: str) -> cdi.Device:

@@ -40,11 +40,16 @@ def check_socket_path(path: Path) -> None:
         raise RunDirError(f"{path} has {length} bytes, a UNIX socket's name at most {SUN_PATH_BYTES}: choose a shorter --run-dir")
 
 
+def make_open(path: Path) -> None:
+    """A directory that everybody may pass, and what is missing above it, whatever the umask says. Raises OSError."""
+    for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
+        missing.mkdir()
+        missing.chmod(0o755)
+
+
 def _own_directory(path: Path, mode: int) -> None:
     try:
-        for parent in reversed([parent for parent in path.parents if not parent.exists()]):
-            parent.mkdir()
-            parent.chmod(0o755)
+        make_open(path.parent)
         path.mkdir(mode=mode, exist_ok=True)
         status = path.stat()
         if status.st_uid not in (os.geteuid(), 0):

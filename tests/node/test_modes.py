@@ -26,6 +26,13 @@ FILES = {
     "run/envs/alice": "drwxr-xr-x root root",
     "run/envs/alice/client.conf": "-rw-r--r-- root root",
     "run/envs/alice/socket": "srw-rw-rw- root root",
+    "run/containers": "drwx------ root root",
+    "run/containers/alice": "drwxr-xr-x root root",
+    "run/containers/alice/client.conf": "-rw-r--r-- root root",
+    "run/containers/alice/socket": "srw-rw-rw- root root",
+    "run/ld.so.preload": "-rw-r--r-- root root",
+    "run/cdi": "drwxr-xr-x root root",
+    "run/cdi/nodemgr.json": "-rw-r--r-- root root",
     "run/sim": "drwxr-xr-x root root",
     "run/sim/libcuda.so.1": "-rwxr-xr-x root root",
     "run/sim/libnvidia-ml.so.1": "-rwxr-xr-x root root",
@@ -40,7 +47,8 @@ FILES = {
     "state/keys/alice/client.conf": "-rw------- root root",
     "state/keys/alice/key": "-rw------- root root",
 }
-"""All of them. A client's socket is open to all: who may enter is what the kernel says of the other end."""
+"""All of them. A client's socket is open to all: who may enter is what the kernel says of the other end. In a container nobody is
+asked, so nobody else on the node gets as far as those sockets."""
 
 
 def listed(directory: Path) -> dict[str, str]:
