@@ -1,15 +1,18 @@
 /* shim_calls.c: what one driver call costs in this process, with or without a shim before it.
  *
- * Knows: the driver's entry points that it times, by name. Must not know: nodemgr.
+ * Knows: the driver's entry points that it times, and the two functions by which a process asks for its lease beforehand, by name.
  *
  *   shim_calls OPERATION LIVE CALLS BATCHES   prints the batches' nanoseconds of CPU time per call
  * Operations: alloc (cuMemAlloc and cuMemFree of 1 MiB; LIVE blocks of 512 bytes exist meanwhile), info (cuMemGetInfo),
- * launch (cuLaunchKernel), init (the first cuInit; CALLS and BATCHES are 1). It waits for a line on stdin before the
+ * launch (cuLaunchKernel), init (the first cuInit, which asks for the lease too; CALLS and BATCHES are 1), init-held (the
+ * same in a process that has its lease already, as after a framework's import). It waits for a line on stdin before the
  * first batch, after having said "ready": several of it can start at one moment. A second thread sleeps all the while:
  * a real driver starts threads of its own, and libc's locks are cheaper in a process without.
  */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,8 +81,25 @@ static uint64_t nanoseconds(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void time_init(void)
+/* Nothing where no shim is preloaded. */
+static void get_lease(void)
 {
+    enum { WAITING = 1, HELD = 2, TIMEOUT_MS = 500 };
+    char line[1024];
+    int (*begin)(int64_t, int64_t, int64_t, const char *), (*await)(int, char *, size_t);
+    *(void **)&begin = dlsym(RTLD_DEFAULT, "nodemgr_begin");
+    *(void **)&await = dlsym(RTLD_DEFAULT, "nodemgr_poll");
+    int state = begin != NULL && await != NULL ? begin(-1, -1, -1, NULL) : HELD;
+    while (state == WAITING)
+        state = await(TIMEOUT_MS, line, sizeof line);
+    if (state != HELD)
+        fail("no lease");
+}
+
+static void time_init(bool held)
+{
+    if (held)
+        get_lease();
     uint64_t begin = nanoseconds(CLOCK_MONOTONIC);
     check(init(0), "cuInit");
     printf("%llu\n", (unsigned long long)(nanoseconds(CLOCK_MONOTONIC) - begin));
@@ -142,8 +162,8 @@ int main(int argc, char **argv)
     pthread_t sleeper;
     pthread_create(&sleeper, NULL, sleep_on, NULL);
     find_driver();
-    if (strcmp(argv[1], "init") == 0) {
-        time_init();
+    if (strncmp(argv[1], "init", 4) == 0) {
+        time_init(strcmp(argv[1], "init-held") == 0);
         return 0;
     }
     prepare(atol(argv[2]));

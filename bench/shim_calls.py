@@ -4,6 +4,10 @@
 
 Prints a table: median nanoseconds of CPU time per call without and with the shim, the difference, the ratio, and the most that
 the difference should be. A private manager on a simulated node is started for it and ended with it.
+
+Of cuInit it is the time that passes. A process that has asked for its lease before (at a framework's import) pays for a look at it;
+for one that joins its task's lease in cuInit itself, connecting, the manager's answer, the ledger and the thread that beats come on
+top: most of that is the manager's, and there is no aim for it.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ class Row:
     live: int
     calls: int
     processes: int
-    most_ns: int
+    most_ns: int | None
 
 
 ROWS = (
@@ -44,7 +48,8 @@ ROWS = (
     Row("cuMemAlloc+cuMemFree, 8 processes", "alloc", 1, 20_000, 8, 400),
     Row("cuMemGetInfo", "info", 1, 200_000, 1, 60),
     Row("cuLaunchKernel", "launch", 1, 500_000, 1, 0),
-    Row("cuInit, task holds a lease", "init", 0, 1, 1, 500_000),
+    Row("cuInit, lease held before", "init-held", 0, 1, 1, 500_000),
+    Row("cuInit, joins its task's lease", "init", 0, 1, 1, None),
 )
 
 
@@ -64,7 +69,7 @@ class Node:
     def sample(self, row: Row, batches: int, *, shim: bool) -> list[float]:
         """Nanoseconds per call of each batch of each process; all begin together."""
         processes = [self.start(row, batches, shim=shim) for _ in range(row.processes)]
-        if row.operation != "init":
+        if not row.operation.startswith("init"):
             _let_go(processes)
         outputs = [process.communicate(timeout=300)[0] for process in processes]
         assert not any(process.returncode for process in processes), "the program failed"
@@ -135,7 +140,8 @@ def main() -> None:
     with node() as running:
         for row in ROWS:
             bare, shim = compare(running, row, rounds)
-            print(f"{row.title:36}{bare:12.1f}{shim:12.1f}{shim - bare:10.1f}{shim / bare:8.2f}{row.most_ns:10}", flush=True)
+            aim = row.most_ns if row.most_ns is not None else "-"
+            print(f"{row.title:36}{bare:12.1f}{shim:12.1f}{shim - bare:10.1f}{shim / bare:8.2f}{aim:>10}", flush=True)
 
 
 if __name__ == "__main__":

@@ -388,7 +388,7 @@ uint64_t nm_ledger_take(const struct nm_ledger *ledger, uint32_t row, uint32_t s
     _Atomic uint64_t *word = &ledger->usage->word[row][slot];
     uint64_t before = atomic_load(word);
     do {
-        if (!is_of(before, generation))
+        if (!is_of(before, generation) || (before & NM_BYTES_MASK) == 0) /* nothing there: a page that is only read costs less */
             return 0;
     } while (!atomic_compare_exchange_weak(word, &before, word_of(generation, 0)));
     return before & NM_BYTES_MASK;

@@ -85,7 +85,8 @@ static bool connect_when_due(uint64_t now_ns)
         return true;
     if (now_ns < nm_session.retry_at_ns)
         return false;
-    nm_conf_read(&nm_session.conf); /* a new manager may have another address; a file that is gone keeps the old one */
+    if (nm_session.backoff_ns != 0) /* a new manager may have another address; a file that is gone keeps the old one */
+        nm_conf_read(&nm_session.conf);
     char fault[sizeof nm_session.fault];
     if (nm_channel_open(&nm_session.channel, &nm_session.conf, fault, sizeof fault) != NM_CHANNEL_OK) {
         nm_lost(fault, now_ns);

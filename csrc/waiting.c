@@ -28,14 +28,14 @@ int nm_client_acquire_blocking(bool (*interrupted)(void))
     int state = nodemgr_begin(-1, -1, -1, NULL);
     for (;;) {
         state = nodemgr_poll(POLL_MS, line, sizeof line);
-        if (interrupted()) /* asked each time: a signal may come while we are not waiting */
-            state = nodemgr_cancel();
         nm_enter();
         bool goes_on = nm_underway();
         nm_leave();
         if (!goes_on)
             break;
-        if (line[0] != '\0')
+        if (interrupted()) /* asked each time: a signal may come while we are not waiting */
+            nodemgr_cancel();
+        else if (line[0] != '\0')
             show_waiting(line, shown, since_ns);
     }
     if (shown[0] != '\0' && nm_say_terminal())
