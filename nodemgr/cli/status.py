@@ -19,6 +19,12 @@ def _pids(task: Row) -> str:
     return ",".join(map(str, pids[:MAX_PIDS_SHOWN])) + more or "-"
 
 
+def _who(task: Row) -> str:
+    """root@web-1, or the user alone where there is no container."""
+    found = {(place["user"], place["container_name"] or place["container"]) for place in task.get("places", ())}
+    return ",".join(sorted(f"{user}@{container}" if container else user for user, container in found)) or "-"
+
+
 def _held_to(task: Row) -> str:
     """How its memory is limited: over UDP there is no ledger, only a fixed cap for each process."""
     return "fixed cap" if "udp" in task.get("transports", ()) else "shared"
@@ -64,6 +70,7 @@ def task_columns(index_of: dict[str, int]) -> tuple[Column, ...]:
         Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True),
         Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True),
         Column("PIDS", _pids),
+        Column("WHO", _who),
         Column("COMMAND", lambda t: t["command"], rest=True),
     )
 

@@ -20,6 +20,8 @@ from nodemgr.paths import CONTAINER_ENV_DIR, CONTAINER_PAYLOAD_DIR, container_di
 
 PRELOAD_FILE = "ld.so.preload"
 CONTAINER_PRELOAD = "/etc/ld.so.preload"
+VERBS = "client_plugin/bin/nodemgr"
+VERBS_ON_PATH = "/usr/local/bin/nodemgr"
 SHIM = "client_plugin/_lib/libnodemgr.so"
 LINKER_PATHS = ("/usr/lib", "/usr/lib64")
 """Where every glibc looks without being told, on Debian's kind of system and on Red Hat's."""
@@ -89,6 +91,7 @@ class Containers:
             cdi.Mount(str(payload / "client_plugin"), str(CONTAINER_PAYLOAD_DIR / "client_plugin")),
             cdi.Mount(str(payload / "sitecustomize"), str(CONTAINER_PAYLOAD_DIR / "sitecustomize")),
             cdi.Mount(str(self._run_dir / PRELOAD_FILE), CONTAINER_PRELOAD),
+            *(cdi.Mount(str(payload / VERBS), place) for place in (str(CONTAINER_PAYLOAD_DIR / "bin" / "nodemgr"), VERBS_ON_PATH)),
         ]
         if self._simulated:
             return cdi.Edits((*mounts, *self._simulator()))

@@ -28,6 +28,7 @@ from nodemgr.edge.gpus import GpuWatcher, Reading
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledger import LedgerError, SlotState
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers, Row, Slot
+from nodemgr.edge.places import Places
 from nodemgr.edge.processes import Identity, ProcessTable, pid_of, start_ticks
 from nodemgr.edge.recovery import OlderLimits, Recovery
 from nodemgr.edge.sessions import Session
@@ -59,6 +60,7 @@ class Daemon:
         self.journal = journal
         self.ledgers = ledgers
         self.processes = ProcessTable(loop, self._process_ended)
+        self.places = Places()
         self.older_limits = OlderLimits(state)
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
         self.auditor: Auditor
@@ -301,8 +303,13 @@ class Daemon:
         if effect.pid is not None:
             self._settle_driver_limits()
             self._key_of_pid[effect.pid] = effect.process
+            self.loop.call_soon(self._look_where, effect.process)  # nobody's answer waits for that
             if not self.processes.watch(effect.process):
                 self.loop.call_soon(self._process_ended, effect.process)
+
+    def _look_where(self, key: ProcessKey) -> None:
+        if key in self.last_beat_ns:
+            self.places.of(key)
 
     def resume_watching(self, key: ProcessKey, pid: int | None, same_boot: bool) -> bool:
         """After a restart: False, where the process has died meanwhile. Nobody's silence counts before now."""
@@ -310,11 +317,13 @@ class Daemon:
         if pid is None:
             return True
         self._key_of_pid[pid] = key
+        self.places.of(key)
         return same_boot and self.processes.watch(key)
 
     def _unwatch(self, effect: effects.Unwatch) -> None:
         self._beats_fast(effect.process, False)
         self.last_beat_ns.pop(effect.process, None)
+        self.places.forget(effect.process)
         self.processes.unwatch(effect.process)
         pid = pid_of(effect.process)
         if pid is not None and self._key_of_pid.get(pid) == effect.process:

@@ -67,10 +67,23 @@ class Views:
         """What of a row stays, as the open beginning of a JSON object."""
         kept = self._facts.get(task.task_id)
         if kept is None or kept[0] is not task:
-            kept = self._facts[task.task_id] = task, _to_text(snapshot.task_facts(self._daemon.state, task))[:-1]
+            kept = self._facts[task.task_id] = task, _to_text(self._task(task))[:-1]
             if len(self._facts) > 2 * len(self._daemon.state.tasks):
                 self._facts = {key: facts for key, facts in self._facts.items() if key in self._daemon.state.tasks}
         return kept[1]
+
+    def _task(self, task: Task) -> dict[str, Any]:
+        """What the core says of it, and where its processes live."""
+        state, places = self._daemon.state, self._daemon.places
+        members = [(state.processes[key], places.of(key)) for key in task.processes]
+        where = [
+            {
+                "pid": member.pid, "pid_inside": place.pid_inside, "user": member.user,
+                "container": place.container, "container_name": place.container_name,
+            }
+            for member, place in members
+        ]  # fmt: skip
+        return {**snapshot.task_facts(state, task), "places": where}
 
     def _manager(self) -> dict[str, Any]:
         udp = self._daemon.udp
@@ -117,7 +130,7 @@ class Views:
             "directory": str(env_dir(run_dir, name)),
             "container_directory": str(container_dir(run_dir, name)),
             "key_directory": None if daemon.udp is None else str(self._settings.state_dir / "keys" / name),
-            "tasks": [snapshot.task_facts(state, task) for task in snapshot.tasks(state, name)],
+            "tasks": [self._task(task) for task in snapshot.tasks(state, name)],
             "waiting": [request.request_id for request in state.requests.values() if request.env == name],
         }
 

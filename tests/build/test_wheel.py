@@ -16,7 +16,8 @@ LEFT_OUT = shutil.ignore_patterns("*.so", "*.so.*", "_sim", "_lib", "__pycache__
 NEEDED = {
     "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py", "nodemgr/edge/__init__.py",
     "nodemgr/_sim/libcuda.so.1", "nodemgr/_sim/libnvidia-ml.so.1", "nodemgr/_sim/hold",
-    "client_plugin/__init__.py", "client_plugin/_lib/libnodemgr.so", "sitecustomize/sitecustomize.py",
+    "client_plugin/__init__.py", "client_plugin/_lib/libnodemgr.so", "client_plugin/bin/nodemgr",
+    "client_plugin/verbs/__main__.py", "sitecustomize/sitecustomize.py",
 }  # fmt: skip
 
 
@@ -43,6 +44,10 @@ def test_what_is_in_it(wheel: Path) -> None:
     assert "sitecustomize/__init__.py" not in names
     assert {name.split("/")[0] for name in names} == {"nodemgr", "client_plugin", "sitecustomize", "nodemgr-0.1.0.dist-info"}
     assert not [name for name in names if name.endswith((".c", ".h", ".def"))]
+
+
+def test_what_containers_run_is_executable(wheel: Path) -> None:
+    assert zipfile.ZipFile(wheel).getinfo("client_plugin/bin/nodemgr").external_attr >> 16 & 0o111
 
 
 def test_it_is_for_every_python_from_3_11_on(wheel: Path) -> None:

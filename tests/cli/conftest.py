@@ -205,7 +205,9 @@ def status(env: str = "alice", **changes: Any) -> dict[str, Any]:
         "envs": [{"name": env, "quota": quota(env), "gpus": ["GPU-0"], "memory_remaining_bytes": 12 * 2**30}],
         "tasks": [
             {"id": "t1", "env": env, "state": "running", "gpus": ["GPU-0"], "pids": [1, 2, 3, 4, 5, 6], "command": "python train.py",
-             "since": "2026-11-20T10:00:00Z", "duration_seconds": 75, "last_beat_age_seconds": 0},
+             "since": "2026-11-20T10:00:00Z", "duration_seconds": 75, "last_beat_age_seconds": 0,
+             "places": [{"pid": 1, "pid_inside": 7, "user": "root", "container": "3f3f", "container_name": "web-1"},
+                        {"pid": 2, "pid_inside": None, "user": "eve", "container": None, "container_name": None}]},
         ],
         "queue": [{"id": "r2", "env": env, "gpus": 2, "priority": "normal", "position": 1, "reason": "needs 2 GPUs, 1 free"}],
         **changes,

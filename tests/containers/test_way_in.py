@@ -122,3 +122,23 @@ def test_a_paused_container_keeps_its_lease(node: Manager, containers: Container
     events.expect("task.resumed", task=task)
     assert holder.end()[0] == 0
     events.expect("task.ended", task=task)
+
+
+def test_users_ask_in_the_container_and_the_node_knows_where_they_are(node: Manager, containers: Containers) -> None:
+    """`nodemgr` is in PATH there, for any user; PIDs are the container's inside, and the node's outside, with the container's name."""
+    node.quota("alice", 1, memory_bytes=4 * GIB)
+    box = containers.start("alice")
+    holder = containers.spawn(box, str(HOLD))
+    inside = holder.json()["pid"]
+    (place,) = node.status()["tasks"][0]["places"]
+    assert (place["pid_inside"], place["container_name"]) == (inside, box)
+    assert place["pid"] != inside
+    assert containers.inspect(box, "{{.Id}}").startswith(place["container"])
+    code, said = containers.execute(box, "nodemgr", "status", options=["--user=4321"])
+    assert code == 0, said
+    assert f" {inside} " in said
+    assert box in said
+    code, said = containers.execute(box, "env", "-i", "/opt/nodemgr/bin/nodemgr", "doctor")
+    assert code == 0, said
+    for name in ("environment", "preload", "hook", "socket", "ledger", "driver"):
+        assert f"ok    {name} " in said

@@ -31,6 +31,8 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
         text = json.loads(manager.service.views.status(env))
         for key in ("store", "counters", "manager"):
             text.pop(key, None)
+        for task in text["tasks"]:
+            assert {place["pid"] for place in task.pop("places")} == set(task["pids"])
         return text, json.loads(json.dumps(plain))
 
     found: tuple[object, object] = manager.do(look)

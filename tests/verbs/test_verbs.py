@@ -1,0 +1,149 @@
+"""`nodemgr` as a container's users have it: started through its shell wrapper, by whatever Python there is, against a real manager."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from client_plugin.verbs import tables
+from tests.support.manager import ROOT, Manager
+
+VERBS = ROOT / "client_plugin" / "bin" / "nodemgr"
+GIB = 2**30
+PYTHONS = sorted(
+    path for version in range(8, 14) for path in Path.home().glob(f".pyenv/versions/3.{version}.*/bin/python3") if path.exists()
+) or [Path(sys.executable)]
+
+
+@pytest.fixture
+def node(make_manager: Callable[..., Manager]) -> Manager:
+    manager = make_manager(simulate="2x16GiB")
+    manager.quota("alice", 1, memory_bytes=4 * GIB)
+    manager.quota("bob", 1)
+    return manager
+
+
+def run(
+    node: Manager, *arguments: str, python: Path | None = None, env: str = "alice", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The verb as one of the env's users, with this `python3` alone in PATH."""
+    around = node.environment_of(env) | variables
+    if python is not None:
+        folder = node.directory / "bin"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "python3").symlink_to(python)
+        around["PATH"] = str(folder)
+    return subprocess.run(["/bin/sh", str(VERBS), *arguments], env=around, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+def test_every_python_shows_the_same(node: Manager, python: Path) -> None:
+    holder = node.hold("alice")
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    shown = run(node, "status", python=python)
+    assert shown.stderr == ""
+    assert shown.returncode == 0
+    assert "alice  1 of 1  4 GiB" in shown.stdout
+    assert f" {holder.pid} " in shown.stdout
+    assert "bob" not in shown.stdout
+    said = run(node, "doctor", python=python)
+    rows = dict(line.split(maxsplit=1)[::-1] for line in (line[:18].strip() for line in said.stdout.splitlines()) if " " in line)
+    assert said.returncode == 0, said.stdout
+    assert (rows["preload"], rows["hook"], rows["socket"], rows["ledger"]) == ("ok", "ok", "ok", "ok")
+
+
+def test_a_user_releases_his_own_and_nobody_elses(node: Manager) -> None:
+    for env in ("alice", "bob"):
+        holder = node.hold(env)
+        assert holder.stdout is not None
+        holder.stdout.readline()
+    assert run(node, "release", "t1").stdout == "t1 is released\n"
+    others = run(node, "release", "t2")
+    assert others.returncode == 1
+    assert others.stderr == "nodemgr: alice has no task or waiting request 't2' (nodemgr status lists them)\n"
+    assert [task["id"] for task in node.status()["tasks"]] == ["t2"]
+
+
+def test_the_queue_tells_place_and_reason(node: Manager) -> None:
+    node.quota("carol", 2)
+    node.quota("dave", 2)
+    first = node.hold("carol")
+    assert first.stdout is not None
+    first.stdout.readline()
+    assert run(node, "queue", env="dave").stdout == "Nothing of this environment waits.\n"
+    events = node.events(since=None)
+    node.hold("dave")
+    events.expect("task.waiting", env="dave")
+    (request,) = (row["id"] for row in node.status()["queue"])
+    told = run(node, "queue", env="dave")
+    assert told.stdout.splitlines()[1].split()[:3] == [request, "2", "1"]
+    (row,) = json.loads(run(node, "queue", "--json", env="dave").stdout)["queue"]
+    assert row["id"] == request
+
+
+def test_what_an_administrator_does_is_said_to_be_the_nodes(node: Manager) -> None:
+    wrong = run(node, "quota", "set", "alice", "--gpus", "9")
+    assert wrong.returncode == 2
+    assert wrong.stderr == "nodemgr: quota is a verb of the node's own nodemgr; in a container there are status, queue, release, doctor\n"
+    assert run(node, "nonsense").returncode == 2
+    assert run(node).returncode == 2
+
+
+def test_outside_of_any_environment_the_flag_is_named(node: Manager, tmp_path: Path) -> None:
+    lost = run(node, "status", NODEMGR_ENV_DIR=str(tmp_path))
+    assert lost.returncode == 69
+    assert "--device nodemgr.local/env=NAME" in lost.stderr
+    assert len(lost.stderr.splitlines()) == 1
+    examined = run(node, "doctor", NODEMGR_ENV_DIR=str(tmp_path))
+    assert examined.returncode == 1
+    assert "FAIL  environment" in examined.stdout
+
+
+def test_without_a_manager_every_verb_says_so(node: Manager) -> None:
+    node.stop()
+    gone = run(node, "status")
+    assert gone.returncode == 69
+    assert "tasks that run go on" in gone.stderr
+    assert "FAIL  socket" in run(node, "doctor").stdout
+
+
+def test_doctor_without_the_shim_says_how_to_bring_it_in(node: Manager) -> None:
+    said = run(node, "doctor", LD_PRELOAD="")
+    assert said.returncode == 1
+    assert "FAIL  preload" in said.stdout
+    assert "FAIL  hook" in said.stdout
+    assert "--device nodemgr.local/env=NAME" in said.stdout
+
+
+def test_an_old_python_is_passed_over(node: Manager) -> None:
+    """The first in PATH may be any."""
+    folder = node.directory / "old"
+    folder.mkdir()
+    (folder / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "python3").chmod(0o755)
+    (folder / "python").symlink_to(sys.executable)
+    assert run(node, "status", PATH=str(folder)).returncode == 0
+
+
+def test_a_strangers_words_steer_no_terminal() -> None:
+    assert tables.table((("A", lambda row: row["a"]),), [{"a": "x\x1b[31m\n"}]) == ["A", "x?[31m?"]
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (1024, "1 KiB"), (3 * GIB // 2, "1.5 GiB"), (2**60, "1048576 TiB"), (None, "-")])
+def test_sizes(value: int | None, text: str) -> None:
+    assert tables.size(value) == text
+
+
+def test_its_interpreter_is_its_own(node: Manager, tmp_path: Path) -> None:
+    """A user's modules of the same names are not the verbs'."""
+    (tmp_path / "json.py").write_text("raise SystemExit('hijacked')")
+    found = run(node, "status", PYTHONPATH=str(tmp_path), PYTHONHOME="/nonexistent")
+    assert found.returncode == 0, found.stderr
