@@ -77,7 +77,7 @@ struct nm_session {
     struct nm_pending_row pending[NM_PENDING_COUNT];
     struct nm_question question;
     bool refused, told_away; /* refused: the last attempt to connect failed, for the reason in `fault` */
-    uint64_t retry_at_ns, backoff_ns, silent_since_ns; /* silent since: 0 where all is well */
+    uint64_t retry_at_ns, backoff_ns, opened_ns, silent_since_ns; /* silent since: 0 where all is well */
     uint64_t beat_ns, next_beat_ns;
     char fault[128];
 

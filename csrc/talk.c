@@ -92,6 +92,7 @@ static bool connect_when_due(uint64_t now_ns)
         nm_lost(fault, now_ns);
         return false;
     }
+    nm_session.opened_ns = now_ns;
     nm_say_all_again();
     if (nm_session.channel.udp && !nm_session.channel.has_epoch)
         nm_want(NM_HELLO, nm_fresh_rid());
@@ -329,6 +330,18 @@ static void mind_silence(uint64_t now_ns)
         away_while_asking();
 }
 
+/* Over UDP a silence may mean that the manager has moved or the env's key was renewed: both are read again, while there is time. */
+static void look_again_in_silence(uint64_t now_ns)
+{
+    uint64_t half_ns = nm_conf_number(&nm_session.conf, "timeout_ms", TIMEOUT_MS) % NM_MAX_WAIT_MS * NM_MS / 2;
+    if (!nm_session.channel.udp || nm_session.channel.fd < 0 || nm_session.silent_since_ns == 0)
+        return;
+    if (now_ns < later(nm_session.silent_since_ns, nm_session.opened_ns) + later(half_ns, RETRY_FIRST_NS))
+        return;
+    nm_drop_channel();
+    nm_session.retry_at_ns = now_ns;
+}
+
 /* -- what is due -- */
 
 void nm_step(void)
@@ -338,6 +351,7 @@ void nm_step(void)
         nm_drop_channel();
         return;
     }
+    look_again_in_silence(now_ns);
     if (connect_when_due(now_ns)) {
         for (unsigned row = 0; row < NM_PENDING_COUNT; row++)
             nm_send_when_due((enum nm_pending)row, now_ns);

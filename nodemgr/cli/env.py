@@ -1,4 +1,4 @@
-"""`nodemgr env create|list|show|rm`: environments, and the one flag by which a container is in one."""
+"""`nodemgr env create|list|show|rm|rekey`: environments, and the one flag by which a container is in one."""
 
 from __future__ import annotations
 
@@ -99,6 +99,20 @@ def remove(env: str, force: bool, run_dir: Path | None) -> None:
         raise Fault(f"{env} is not removed: {len(running)} of its tasks run or wait (--force takes their GPUs)")
     control.call("quota_rm", env=env, by=asking.who())
     say(f"{env} is removed; containers that have its device go on without GPUs")
+
+
+@command.command("rekey")
+@click.argument("env", type=options.ENV)
+@click.option("--grace", type=options.DURATION, default=0, help="So long the old key is heard as well, unless the manager restarts.")
+@options.run_dir_option
+def rekey(env: str, grace: int, run_dir: Path | None) -> None:
+    """Give ENV another key for its clients over UDP: the old one may be known to others.
+
+    Copy the printed directory to those machines again. A task whose machine has only the old key when that ends falls silent, and
+    its GPUs are taken back; one that finds the new key in its place by then goes on.
+    """
+    made = asking.control(run_dir).call("env_rekey", env=env, grace_ms=grace, by=asking.who())
+    click.echo(made["key_directory"])
 
 
 def _running(env: Row) -> list[str]:

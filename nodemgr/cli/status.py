@@ -27,7 +27,8 @@ def _who(task: Row) -> str:
 
 def _held_to(task: Row) -> str:
     """How its memory is limited: over UDP there is no ledger, only a fixed cap for each process."""
-    return "fixed cap" if "udp" in task.get("transports", ()) else "shared"
+    ways = [word for transport, word in (("unix", "shared"), ("udp", "fixed cap (udp)")) if transport in task.get("transports", ())]
+    return " + ".join(ways) or "shared"
 
 
 def _why(request: Row) -> str:
@@ -56,6 +57,7 @@ def env_columns() -> tuple[Column, ...]:
         Column("MEMORY QUOTA", lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs", right=True),
         Column("REMAINING", lambda e: tables.size(e["memory_remaining_bytes"]), right=True),
         Column("PENDING", lambda e: tables.size(e.get("memory_pending_bytes") or None), right=True),
+        Column("OVER UDP", lambda e: tables.size(e.get("memory_capped_bytes") or None), right=True),
         Column("QUEUE", lambda e: e["quota"]["priority"]),
     )
 

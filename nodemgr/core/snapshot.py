@@ -105,6 +105,7 @@ def _env(state: State, env: Env) -> Row:
         "gpu_indices": _indices(state, used),
         "memory_remaining_bytes": books.env_remaining(state, env.name),
         "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
+        "memory_capped_bytes": sum(grant.caps_bytes for grant in grants),
         "memory_pending_bytes": sum(max(0, books.target(state, grant) - grant.memory_bytes) for grant in grants),
         "tasks": len(state.env_tasks.get(env.name, ())),
         "waiting": sum(request.env == env.name for request in state.requests.values()),

@@ -33,6 +33,8 @@ class Surroundings:
     """What the audit found, a line each."""
     driver_limits: str = ""
     """What the driver does by itself."""
+    udp: str | None = None
+    """Who comes over UDP; None: it is off."""
     cdi_file: str = ""
     cdi_fault: str | None = None
 
@@ -79,6 +81,10 @@ def _audit(around: Surroundings) -> tuple[bool, str]:
     return not found, "; ".join(found) or "the driver shows no memory beyond what was granted"
 
 
+def _udp(around: Surroundings) -> tuple[bool, str]:
+    return True, around.udp or "off (nodemgr serve --udp HOST:PORT): every client shares a directory with this node"
+
+
 def _driver_limits(around: Surroundings) -> tuple[bool, str]:
     return True, around.driver_limits
 
@@ -95,6 +101,7 @@ CHECKS = (
     Check("descriptors", _descriptors, "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve"),
     Check("driver limits", _driver_limits, "nothing to do: the ledger holds in any case"),
     Check("containers", _containers, "make the directory writable, or name another (cdi_dir) that the container engine reads"),
+    Check("udp", _udp, "nothing to do"),
     Check("audit", _audit, "ask whoever runs it to stop; nodemgr quota set --enforce says what is done about it"),
 )
 

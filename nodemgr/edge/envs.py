@@ -108,6 +108,13 @@ class Envs:
             self._udp.close(env)
         self._dirs.remove(env)
 
+    def renew_key(self, env: str, grace_ns: int) -> str:
+        """Another key for clients over UDP, the old one heard for so long; returns where it lies. Raises OSError, RunDirError."""
+        if self._udp is None:
+            raise RunDirError("this manager does not listen over UDP (nodemgr serve --udp HOST:PORT): there are no keys")
+        self._udp.renew(env, self._dirs.renew_key(env), grace_ns)
+        return str(self._dirs.key_dir(env))
+
     def conf(self, env: str) -> dict[str, str | int | None]:
         """client.conf's keys (CONTRACT "Run directory") but for the address."""
         quota, node_gpus = self._state.envs[env].quota, len(self._state.gpus)

@@ -12,14 +12,14 @@ from typing import Any
 
 from nodemgr.core import books, events, snapshot
 from nodemgr.core.cdi import DEVICE_FORM, is_device_name
-from nodemgr.core.model import ENFORCE, Env, Quota
+from nodemgr.core.model import ENFORCE, MS, Env, Quota
 from nodemgr.edge.control import Argument, Order, OrderError, Orders
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.processes import group_id, one_line, user_id
 from nodemgr.edge.rundir import SOCKET_NAME, RunDirError, check_socket_path
 from nodemgr.edge.views import Views
 from nodemgr.paths import ENV_NAME_FORM, env_dir, installed_version, is_env_name
-from nodemgr.units import MAX_SIZE_BYTES, MIN_SIZE_BYTES, format_size
+from nodemgr.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES, format_size
 
 SCHEMA_VERSION = 1
 CLIENT_ABI = 1
@@ -105,6 +105,7 @@ class Administration:
             "quota_show": Order({"env": Argument(_env_name)}, self._quota_show),
             "quota_rm": Order({"env": env, **by}, self._quota_rm),
             "env_create": Order({"env": env, **quota, **by}, self._env_create),
+            "env_rekey": Order({"env": env, "grace_ms": Argument(_integer(0, MAX_DURATION_MS)), **by}, self._env_rekey),
             "env_show": Order({"env": Argument(_env_name)}, self._env_show),
             "allocations": Order(
                 {"env": Argument(_env_name), "since_wall_ns": since},
@@ -184,6 +185,15 @@ class Administration:
             raise OrderError(f"no container could be given {name!r}: CDI wants {DEVICE_FORM}")
         warnings = self._quota_set(given)["warnings"]
         return {"env": self._views.env(name), "warnings": warnings}
+
+    def _env_rekey(self, given: dict[str, Any]) -> dict[str, Any]:
+        name, grace_ms = self._env(given["env"]).name, given.get("grace_ms", 0)
+        try:
+            directory = self._daemon.envs.renew_key(name, grace_ms * MS)
+        except (OSError, RunDirError) as error:
+            raise OrderError(f"the key stays as it was: {error}", "refused") from None
+        self._daemon.journal.note("env.rekeyed", env=name, by=given.get("by", ""), grace_ms=grace_ms)
+        return {"env": name, "key_directory": directory}
 
     def _env_show(self, given: dict[str, Any]) -> dict[str, Any]:
         names = [self._env(given["env"]).name] if "env" in given else sorted(self._daemon.state.envs)

@@ -171,18 +171,25 @@ class EnvDirs:
 
     def write_udp(self, env: str, address: str, conf: Mapping[str, str | int | None]) -> bytes:
         """The same for a client on another machine; makes the env's key at the first call and returns it."""
-        directory = self._keys_dir / env
+        directory = self.key_dir(env)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        key_file = directory / KEY_NAME
         try:
-            key = bytes.fromhex(key_file.read_text())
+            key = bytes.fromhex((directory / KEY_NAME).read_text())
         except (OSError, ValueError):
             key = b""
         if len(key) != KEY_BYTES:
-            key = secrets.token_bytes(KEY_BYTES)
-            replace(key_file, key.hex() + "\n", 0o600)
+            key = self.renew_key(env)
         text = conf_text({"env": env, "address": f"udp:{address}", "key": KEY_NAME, **conf})
         refresh(directory / CLIENT_CONF, text, 0o600)
+        return key
+
+    def key_dir(self, env: str) -> Path:
+        return self._keys_dir / env
+
+    def renew_key(self, env: str) -> bytes:
+        """Another key, in the place of the old one. OSError where the disk refuses: then the old one stays."""
+        key = secrets.token_bytes(KEY_BYTES)
+        replace(self.key_dir(env) / KEY_NAME, key.hex() + "\n", 0o600)
         return key
 
     def remove(self, env: str) -> None:

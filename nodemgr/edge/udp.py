@@ -20,7 +20,7 @@ import secrets
 import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodemgr.core.model import ProcessKey, Transport
 from nodemgr.edge.clock import Clock
@@ -56,12 +56,14 @@ def process_key(env: str, client: str) -> ProcessKey:
 class UdpClient(Session):
     """One client id of one env."""
 
-    __slots__ = ("address", "answers", "client", "counter", "forged", "heard_ns", "looked_at", "server")
+    __slots__ = ("address", "answers", "client", "counter", "forged", "heard_ns", "looked_at", "secret", "server")
 
-    def __init__(self, server: UdpServer, env: str, client: str, address: Address) -> None:
+    def __init__(self, server: UdpServer, env: str, client: str, secret: bytes, address: Address) -> None:
         super().__init__(server.hub.next_connection(), env, process_key(env, client), Transport.UDP, None, f"udp:{env}")
         self.server = server
         self.client = client
+        self.secret = secret
+        """The key that it signs with, and is answered with."""
         self.address = address
         self.counter = -1
         self.heard_ns = 0
@@ -80,6 +82,12 @@ class UdpClient(Session):
         self.server.send(self, verb, fields)
 
 
+class _Key(NamedTuple):
+    secret: bytes
+    until_ns: int | None
+    """None: for good."""
+
+
 class UdpServer:
     """One socket for the clients of all envs."""
 
@@ -88,7 +96,8 @@ class UdpServer:
         self._loop = loop
         self._now_ns = clock.monotonic_ns
         self._sock = sock
-        self._keys: dict[str, bytes] = {}
+        self._keys: dict[str, list[_Key]] = {}
+        """The present key first; behind it, for a while, the one before."""
         self._epochs: dict[str, int] = {}
         self._clients: dict[str, OrderedDict[str, UdpClient]] = {}
         self._at: dict[Address, UdpClient] = {}
@@ -115,10 +124,17 @@ class UdpServer:
     # -- envs --
 
     def open(self, env: str, key: bytes) -> None:
-        self._keys[env] = key
+        known = self._keys.get(env)
+        if known is None or known[0].secret != key:
+            self._keys[env] = [_Key(key, None)]
         self._epochs.setdefault(env, _new_epoch())
         self._clients.setdefault(env, OrderedDict())
         self._allowances.setdefault(env, Allowance(ALLOWANCE_NS))
+
+    def renew(self, env: str, key: bytes, grace_ns: int) -> None:
+        """Another key; who has the old one is heard for so long. It knows nothing of the new one."""
+        before = self._keys.get(env, [])[:1]
+        self._keys[env] = [_Key(key, None), *(_Key(old.secret, self._now_ns() + grace_ns) for old in before)]
 
     def close(self, env: str) -> None:
         """Its clients are heard no more, since their key is gone."""
@@ -159,14 +175,15 @@ class UdpServer:
         known = at if at is not None and self._continues(at, message) else None
         if not (self._strangers.may_try(host, now_ns) if known is None else known.forged.rest_ns(now_ns) == 0):
             return False
-        if not self._is_authentic(packet, message):
+        key = self._key_of(packet, message, now_ns)
+        if key is None:
             if known is None:
                 self._strangers.charge(host)
             else:
                 known.forged.spent += 1
         elif self._allowances[message.text("env") or ""].rest_ns(now_ns) > 0:
             return False
-        elif not self._accept(message, address, now_ns):
+        elif not self._accept(message, key, address, now_ns):
             self._strangers.charge(host)
         return True
 
@@ -190,27 +207,26 @@ class UdpServer:
             return None
         return message
 
-    def _is_authentic(self, packet: bytes, message: Message) -> bool:
-        key = self._keys.get(message.text("env") or "")
-        try:
-            if key is None:
-                raise WireError("of an env that has no key here")
-            verify(packet, key)
-        except WireError:
-            self.hub.counters["packets_forged"] += 1
-            return False
-        return True
+    def _key_of(self, packet: bytes, message: Message, now_ns: int) -> bytes | None:
+        """Under which of the env's keys it is signed; None: under none."""
+        for key in self._keys.get(message.text("env") or "", ()):
+            if key.until_ns is None or now_ns < key.until_ns:
+                with contextlib.suppress(WireError):
+                    verify(packet, key.secret)
+                    return key.secret
+        self.hub.counters["packets_forged"] += 1
+        return None
 
-    def _accept(self, message: Message, address: Address, now_ns: int) -> bool:
+    def _accept(self, message: Message, key: bytes, address: Address, now_ns: int) -> bool:
         """An authentic packet. False: it says nothing new (whoever has listened can send it again)."""
         fields: Mapping[str, Any] = message.fields
         env, name, counter = fields["env"], fields["client"], fields["counter"]
         epoch = self._epochs[env]
         if message.verb == "HELLO" or fields.get("epoch") != epoch:
             answer: dict[str, Value | None] = {"rid": fields.get("rid", 0), "epoch": epoch}
-            self._send(env, name, counter, address, "EPOCH", answer)
+            self._send(key, name, counter, address, "EPOCH", answer)
             return False
-        client = self._client(env, name, address)
+        client = self._client(env, name, key, address)
         if client is None:
             self.hub.counters["connections_over_limit"] += 1
             return False
@@ -218,6 +234,7 @@ class UdpServer:
             self.hub.counters["packets_replayed"] += 1
             return False
         self._heard(client, counter, address, now_ns)
+        client.secret = key
         self._allowances[env].spent += cost_ns(message.verb)
         remembered = client.answers.get(fields.get("rid", -1)) if message.verb in REPEATABLE else None
         if remembered is not None:
@@ -235,13 +252,13 @@ class UdpServer:
         if self._at.get(client.address) is client:
             del self._at[client.address]
 
-    def _client(self, env: str, name: str, address: Address) -> UdpClient | None:
+    def _client(self, env: str, name: str, key: bytes, address: Address) -> UdpClient | None:
         clients = self._clients[env]
         client = clients.get(name)
         if client is None:
             if len(clients) >= MAX_CLIENTS_PER_ENV and not self._make_room(env):
                 return None
-            client = clients[name] = UdpClient(self, env, name, address)
+            client = clients[name] = UdpClient(self, env, name, key, address)
             self.hub.opened(client)
         return client
 
@@ -260,16 +277,20 @@ class UdpServer:
     # -- packets out --
 
     def send(self, client: UdpClient, verb: str, fields: Mapping[str, Value | None]) -> None:
-        self._send(client.env, client.client, client.counter, client.address, verb, fields)
+        if client.env in self._keys:
+            self._send(client.secret, client.client, client.counter, client.address, verb, fields)
 
-    def _send(self, env: str, client: str, counter: int, address: Address, verb: str, fields: Mapping[str, Value | None]) -> None:
+    def _send(self, key: bytes, client: str, counter: int, address: Address, verb: str, fields: Mapping[str, Value | None]) -> None:
         """One datagram; one that is lost is asked for again."""
-        key = self._keys.get(env)
-        if key is None:
-            return
         packet = sign(encode(verb, client=client, counter=counter, **fields), key)
         with contextlib.suppress(OSError):
             self._sock.sendto(packet, address)
+
+    def line(self) -> str:
+        """For `nodemgr doctor`."""
+        clients = sum(map(len, self._clients.values()))
+        held_to = "each with whole GPUs or a fixed cap, for there is no ledger; their deaths are told by silence"
+        return f"{clients} client{'' if clients == 1 else 's'}, {held_to}"
 
 
 def _new_epoch() -> int:

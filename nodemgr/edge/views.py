@@ -143,9 +143,16 @@ class Views:
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.driver_limits.line
         box = daemon.envs.containers
         around = doctor.Surroundings(
-            self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, str(box.path), box.fault
+            self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, self._udp(), str(box.path), box.fault
         )
         return doctor.examine(around)
+
+    def _udp(self) -> str | None:
+        udp, counters = self._daemon.udp, self._daemon.counters
+        if udp is None:
+            return None
+        dropped = [f"{counters[f'packets_{kind}']} {kind}" for kind in ("malformed", "forged", "replayed", "throttled")]
+        return f"{udp.address[0]}:{udp.address[1]}, {udp.line()}; dropped since the start: {', '.join(dropped)}"
 
     def env_checks(self, env: str) -> list[dict[str, Any]]:
         """Those that tell an env why it gets no GPU."""

@@ -92,6 +92,19 @@ def test_rm_says_what_still_runs_and_waits_for_force(verb: Run, manager: Manager
     assert not (manager.run_dir / "cdi" / "nodemgr.json").exists()
 
 
+def test_rekey_prints_where_the_new_key_lies(nodemgr: Run, make_manager: Callable[..., Manager]) -> None:
+    manager = make_manager(simulate="1x8GiB", options=["--udp", "127.0.0.1:0"])
+    nodemgr("env", "create", "alice", "--gpus", "1", run_dir=manager.run_dir)
+    key = manager.state_dir / "keys" / "alice" / "key"
+    before = key.read_text()
+    done = nodemgr("env", "rekey", "alice", "--grace", "10min", run_dir=manager.run_dir)
+    assert (done.returncode, done.stdout.strip()) == (0, str(key.parent))
+    assert key.read_text() != before
+    (event,) = [event for event in manager.call("events")["events"] if event["name"] == "env.rekeyed"]
+    assert (event["env"], event["grace_ms"]) == ("alice", 600_000)
+    assert "no environment" in one_line(nodemgr("env", "rekey", "carol", run_dir=manager.run_dir))
+
+
 def test_nvidias_own_devices_stand_beside_ours() -> None:
     said = ways({"device": "nodemgr.local/env=alice", "companions": ["nvidia.com/gpu=all"]})
     assert said["podman"] == "podman run --device nodemgr.local/env=alice --device nvidia.com/gpu=all IMAGE COMMAND"

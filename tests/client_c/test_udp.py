@@ -161,6 +161,19 @@ def test_a_restarted_manager_is_told_by_its_epoch(udp: UdpManager, spawn: Spawn)
     assert child.ask("lease")["limits"] == str(5 << 30)
 
 
+def test_a_renewed_key_and_a_moved_manager_are_found_in_the_silence(udp: UdpManager, spawn: Spawn) -> None:
+    spawn.env.write(timeout_ms="800")
+    child = spawn()
+    held(child, udp)
+    udp.expect("BEAT")
+    moved = UdpManager(spawn.env)  # with a key of its own
+    rejoin = moved.expect("REJOIN")
+    moved.answer(rejoin, "GRANT", **fields_of(rejoin))
+    moved.expect("BEAT")
+    assert child.ask("state") == ["HELD", ""]
+    moved.close()
+
+
 def test_a_restart_while_it_waits(udp: UdpManager, spawn: Spawn) -> None:
     child = spawn()
     request = asked(child, udp)

@@ -99,6 +99,15 @@ def test_a_key_is_made_once_and_is_secret(dirs: EnvDirs, short: Path) -> None:
     assert len(dirs.write_udp("alice", "127.0.0.1:7001", {})) == 32
 
 
+def test_a_key_is_renewed_in_its_place(dirs: EnvDirs, short: Path) -> None:
+    before = dirs.write_udp("alice", "127.0.0.1:7000", {})
+    after = dirs.renew_key("alice")
+    assert after != before
+    assert dirs.write_udp("alice", "127.0.0.1:7000", {}) == after
+    assert stat.S_IMODE((short / "state" / "keys" / "alice" / "key").stat().st_mode) == 0o600
+    assert [path.name for path in (short / "state" / "keys" / "alice").iterdir() if path.name.startswith(".")] == []
+
+
 def test_what_is_gone_is_removed(dirs: EnvDirs, short: Path) -> None:
     for env in ("alice", "bob"):
         dirs.write(env, {})

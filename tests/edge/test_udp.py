@@ -278,6 +278,30 @@ def test_a_full_table_makes_room_for_the_living_and_a_new_epoch(world: World, mo
     assert world.epoch() != epoch
 
 
+def test_an_old_key_is_heard_and_answered_during_its_grace_and_no_longer(world: World) -> None:
+    epoch = world.epoch()
+    world.server.renew("alice", b"n" * 32, 1_000)
+    world.send(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1))
+    world.hub.sessions[0].answer("ACK", rid=1)
+    assert world.answer() is not None, "under the old key"
+    world.send(world.packet("BEAT", key=b"n" * 32, rid=2, task="ab", epoch=epoch, counter=2))
+    world.hub.sessions[0].answer("ACK", rid=2)
+    world.loop.run_until_complete(asyncio.sleep(0.01))
+    packet = world.sock.recv(2_000)
+    assert verify(packet, b"n" * 32)
+    world.clock.advance(1_000)
+    world.send(world.packet("BEAT", rid=3, task="ab", epoch=epoch, counter=3))
+    assert world.hub.verbs() == ["BEAT", "BEAT"]
+    assert world.hub.counters["packets_forged"] == 1
+
+
+def test_an_old_key_without_grace_is_worth_nothing(world: World) -> None:
+    epoch = world.epoch()
+    world.server.renew("alice", b"n" * 32, 0)
+    world.send(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1))
+    assert world.hub.verbs() == []
+
+
 def test_an_env_that_is_gone_is_not_heard(world: World) -> None:
     epoch = world.epoch()
     world.send(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1))

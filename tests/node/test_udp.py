@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.edge.control_client import ManagerRefused
 from tests.node.programs import finish, said
 from tests.support.manager import Manager
 
@@ -171,11 +173,29 @@ def await_counted(node: Manager, counter: str, least: int) -> None:
         assert time.monotonic() < deadline, node.status()["counters"]
 
 
+def await_beat(node: Manager, least_s: int = 0, most_s: int = 60) -> None:
+    """Until the one task was heard so long ago."""
+    deadline = time.monotonic() + 20
+    while not least_s <= node.status()["tasks"][0]["last_beat_age_seconds"] <= most_s:
+        assert time.monotonic() < deadline, node.status()["tasks"]
+
+
 def test_its_share_is_a_fixed_cap(node: Manager) -> None:
     program = Remote(node, "alice").hold("-b", str(3 * GIB), "-n", "2")
     result = said(program)
     assert (result["allocations"], result["error"], result["total_bytes"]) == (1, "CUDA_ERROR_OUT_OF_MEMORY", 4 * GIB)
     assert node.status()["tasks"][0]["memory_limit_bytes"] == [4 * GIB]
+
+
+def test_status_and_doctor_say_what_is_different_over_udp(node: Manager) -> None:
+    program = Remote(node, "alice").hold("-b", str(GIB))
+    said(program)
+    (env,) = [env for env in node.status()["envs"] if env["name"] == "alice"]
+    assert env["memory_capped_bytes"] == 4 * GIB
+    (row,) = [check for check in node.call("doctor")["checks"] if check["name"] == "udp"]
+    assert "1 client, each with whole GPUs or a fixed cap" in row["detail"]
+    assert "0 forged" in row["detail"]
+    finish(program)
 
 
 def test_who_falls_silent_is_reclaimed_since_nobody_can_tell_whether_he_lives(node: Manager) -> None:
@@ -234,3 +254,55 @@ def test_a_wrong_key_gets_no_answer_at_all(node: Manager) -> None:
         assert program.poll() is None, "it waits and says so"
     program.kill()
     assert node.status()["tasks"] == []
+
+
+def test_a_task_goes_on_under_a_renewed_key_that_reaches_its_machine_in_time(make_manager: Make) -> None:
+    node = make_manager(simulate="1x8GiB", options=["--udp", f"127.0.0.1:{_free_port()}"], environment={"NODEMGR_TIMEOUT_MS": "6000"})
+    node.quota("alice", 1)
+    remote = Remote(node, "alice")
+    program = remote.hold()
+    said(program)
+    (before,) = node.status()["tasks"]
+    made = node.call("env_rekey", env="alice", by="root")
+    shutil.copy(Path(made["key_directory"]) / "key", remote.directory)
+    await_counted(node, "packets_forged", 1)
+    await_beat(node, least_s=2)
+    await_beat(node, most_s=0)  # it has looked again
+    assert finish(program) == (0, "")
+    ended = node.events().expect("task.ended", task=before["id"])
+    assert "silent" not in ended["why"]
+
+
+def test_without_udp_there_is_no_key_to_renew(make_manager: Make) -> None:
+    node = make_manager(simulate="1x8GiB")
+    node.quota("alice", 1)
+    with pytest.raises(ManagerRefused, match="does not listen over UDP"):
+        node.call("env_rekey", env="alice")
+
+
+def test_keys_stay_where_they_belong(node: Manager, network: LossyNetwork) -> None:
+    """Two files, here and on the client's machine: in nothing that is said, shown, sent, logged or stored is there any of them."""
+    program = Remote(node, "alice", network).hold("-b", str(GIB))
+    shown = [json.dumps(said(program))]
+    secrets = [(node.state_dir / "keys" / "alice" / "key").read_text().strip()]
+    node.call("env_rekey", env="alice", grace_ms=60_000)
+    secrets.append((node.state_dir / "keys" / "alice" / "key").read_text().strip())
+    shown += [json.dumps(node.call(verb)) for verb in ("status", "doctor", "events", "allocations", "quota_show", "env_show")]
+    for pid in (node.pid, program.pid):
+        shown += [Path(f"/proc/{pid}/{name}").read_bytes().decode("latin-1") for name in ("cmdline", "environ")]
+    shown += finish(program)[1:]
+    shown += [packet.decode("latin-1") for packet in network.seen] + [node.log]
+    own = set(node.directory.rglob("key"))
+    files = [path for path in node.directory.rglob("*") if path.is_file() and path not in own]
+    shown += [path.read_bytes().decode("latin-1") for path in files]
+    for secret in secrets:
+        assert len(secret) == 64
+        for form in (secret, secret.upper(), bytes.fromhex(secret).decode("latin-1"), secret[:32]):
+            assert not [text[:100] for text in shown if form in text]
+
+
+def test_keys_are_their_owners_alone(node: Manager) -> None:
+    directory = node.state_dir / "keys"
+    modes = {path.relative_to(directory).as_posix(): path.stat().st_mode & 0o777 for path in directory.rglob("*")}
+    assert {mode for name, mode in modes.items() if "/" in name} == {0o600}
+    assert {mode for name, mode in modes.items() if "/" not in name} == {0o700}
