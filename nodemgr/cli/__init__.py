@@ -5,6 +5,7 @@ Each verb is a module that is imported only when the verb is called, so that `no
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -29,6 +30,9 @@ VERBS = {
     "completion": "Print the shell's completion script.",
 }
 """Verb (and module in this package, whose `command` it is) -> its line in the help."""
+
+NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What the kernel says of an output that takes no more; a file that we opened would be named beside it."""
 
 
 class _Ended(Exception):
@@ -82,6 +86,8 @@ def nodemgr() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code. What a user can do wrong ends in one line, never in a traceback."""
     try:
+        if sys.stdout is None:  # closed by who started us
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for good)
         outcome = nodemgr.main(arguments, prog_name="nodemgr", standalone_mode=False)
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else 0
@@ -101,6 +107,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return Exit.INTERRUPTED
     except (BrokenPipeError, _Ended) as ended:
-        # Where the reader left, Python would complain once more at exit about what it could not write.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return ended.code if isinstance(ended, _Ended) else Exit.BROKEN_PIPE
+    except OSError as fault:
+        if fault.errno not in NOT_WRITTEN or fault.filename is not None:
+            raise
+        say(f"the output cannot be written: {fault.strerror}")
+        _give_up_stdout()
+        return Exit.FAILED
+
+
+def _give_up_stdout() -> None:
+    """Python would complain once more at exit about what it could not write."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

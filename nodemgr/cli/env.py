@@ -41,7 +41,7 @@ def command() -> None:
 
 @command.command("create")
 @click.argument("env", type=options.ENV)
-@quota.quota_options
+@quota.quota_options(gpus_required=True)
 @options.run_dir_option
 @options.json_option
 def create(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **said: Any) -> None:

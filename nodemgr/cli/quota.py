@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import pwd
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ COLUMNS = (
     Column("ENV", lambda q: q["env"]),
     Column("GPUS", lambda q: q["gpus"], right=True),
     Column("MEMORY", lambda q: tables.size(q["memory_bytes"]) or "whole GPUs", right=True),
-    Column("PER GPU", lambda q: tables.size(q["memory_per_gpu_bytes"]), right=True),
-    Column("DEFAULT", lambda q: q["default_gpus"], right=True),
+    Column("PER GPU", lambda q: tables.size(q["memory_per_gpu_bytes"]), right=True, spare=1),
+    Column("DEFAULT", lambda q: q["default_gpus"], right=True, spare=5),
     Column("QUEUE", lambda q: q["priority"]),
-    Column("ACQUIRE", lambda q: q["acquire"]),
-    Column("NO GPU", lambda q: q["no_gpu"]),
-    Column("NO MANAGER", lambda q: q["no_manager"]),
-    Column("ENFORCE", lambda q: q["enforce"] or "node's"),
+    Column("ACQUIRE", lambda q: q["acquire"], spare=2),
+    Column("NO GPU", lambda q: q["no_gpu"], spare=4),
+    Column("NO MANAGER", lambda q: q["no_manager"], spare=6),
+    Column("ENFORCE", lambda q: q["enforce"] or "node's", spare=3),
     Column("USERS", lambda q: _members(q)),
 )
 
@@ -70,7 +71,6 @@ def _gpus_or_none(_ctx: click.Context, parameter: click.Parameter, text: str | N
 
 
 QUOTA_OPTIONS = (
-    click.option("--gpus", type=click.IntRange(0, MAX_GPUS), required=True, help="GPUs at a time."),
     click.option("--memory", type=options.SIZE_OR_NONE, help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs."),
     click.option("--memory-per-gpu", type=options.SIZE, help="The same, said per GPU."),
     click.option("--default-gpus", callback=_gpus_or_none, metavar="N", help="What a request that names no number gets; none: all."),
@@ -86,19 +86,24 @@ QUOTA_OPTIONS = (
 """What a quota says; `env create` takes the same."""
 
 
-def quota_options(function: options.F) -> options.F:
-    for option in reversed(QUOTA_OPTIONS):
-        function = option(function)
-    return function
+def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
+    gpus = click.option("--gpus", type=click.IntRange(0, MAX_GPUS), required=gpus_required, help="GPUs at a time.")
+
+    def add(function: options.F) -> options.F:
+        for option in (*reversed(QUOTA_OPTIONS), gpus):
+            function = option(function)
+        return function
+
+    return add
 
 
 @command.command("set")
 @click.argument("env", type=options.ENV)
-@quota_options
+@quota_options(gpus_required=False)
 @options.run_dir_option
 @options.json_option
 def set_quota(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **said: Any) -> None:
-    """Set the quota of ENV, or make ENV.
+    """Set the quota of ENV, or make ENV (with --gpus).
 
     What is not named keeps its value. Quotas may add up to more than the node has: only what is granted is bounded.
     """
@@ -112,7 +117,7 @@ def set_quota(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **sai
 
 
 def arguments_of(
-    *, gpus: int, memory: int | str | None, memory_per_gpu: int | None, default_gpus: int | str | None,
+    *, gpus: int | None, memory: int | str | None, memory_per_gpu: int | None, default_gpus: int | str | None,
     users: tuple[str, ...], groups: tuple[str, ...], nobody: bool, **policies: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What was said, in the manager's words: a key that is absent keeps its value, None unsets."""
@@ -120,10 +125,12 @@ def arguments_of(
         raise click.UsageError("--memory and --memory-per-gpu say the same thing twice: name one of them")
     if nobody and (users or groups):
         raise click.UsageError("--nobody together with --user or --group: name one of them")
-    said: dict[str, Any] = {"gpus": gpus, **{name: value for name, value in policies.items() if value is not None}}
+    said: dict[str, Any] = {name: value for name, value in {"gpus": gpus, **policies}.items() if value is not None}
     if said.get("enforce") == "default":
         said["enforce"] = None
     if memory_per_gpu is not None:
+        if gpus is None:
+            raise click.UsageError("--memory-per-gpu is said for a number of GPUs: name it with --gpus")
         if gpus == 0:
             raise click.UsageError("--memory-per-gpu with --gpus 0: there is no GPU to have memory on")
         if memory_per_gpu * gpus > units.MAX_SIZE_BYTES:
@@ -151,7 +158,7 @@ def show_quotas(env: str | None, run_dir: Path | None, as_json: bool) -> None:
         tables.show(COLUMNS, result["quotas"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
 
 
-@command.command("rm")
+@command.command("rm", short_help="Forget ENV, whose tasks lose their GPUs.")
 @click.argument("env", type=options.ENV)
 @options.run_dir_option
 def remove_quota(env: str, run_dir: Path | None) -> None:

@@ -40,13 +40,13 @@ def _why(request: Row) -> str:
 def gpu_columns() -> tuple[Column, ...]:
     return (
         Column("GPU", lambda g: g["index"], right=True),
-        Column("NAME", lambda g: g["name"]),
+        Column("NAME", lambda g: g["name"], spare=2),
         Column("STATE", lambda g: g["state"]),
         Column("MEMORY", lambda g: tables.size(g["memory_total_bytes"]), right=True),
         Column("GRANTED", lambda g: tables.size(g["memory_granted_bytes"]), right=True),
         Column("USED", lambda g: tables.size(g["memory_used_bytes"]), right=True),
-        Column("TASKS", lambda g: g["tasks"], right=True),
-        Column("UUID", lambda g: g["uuid"]),
+        Column("TASKS", lambda g: g["tasks"], right=True, spare=1),
+        Column("UUID", lambda g: g["uuid"], spare=3),
     )
 
 
@@ -56,9 +56,9 @@ def env_columns() -> tuple[Column, ...]:
         Column("GPUS", lambda e: f"{len(e['gpus'])}/{e['quota']['gpus']}", right=True),
         Column("MEMORY QUOTA", lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs", right=True),
         Column("REMAINING", lambda e: tables.size(e["memory_remaining_bytes"]), right=True),
-        Column("PENDING", lambda e: tables.size(e.get("memory_pending_bytes") or None), right=True),
-        Column("OVER UDP", lambda e: tables.size(e.get("memory_capped_bytes") or None), right=True),
-        Column("QUEUE", lambda e: e["quota"]["priority"]),
+        Column("PENDING", lambda e: tables.size(e.get("memory_pending_bytes") or None), right=True, spare=2),
+        Column("OVER UDP", lambda e: tables.size(e.get("memory_capped_bytes") or None), right=True, spare=3),
+        Column("QUEUE", lambda e: e["quota"]["priority"], spare=1),
     )
 
 
@@ -67,12 +67,12 @@ def task_columns(index_of: dict[str, int]) -> tuple[Column, ...]:
         Column("TASK", lambda t: t["id"]),
         Column("ENV", lambda t: t["env"]),
         Column("STATE", lambda t: t["state"]),
-        Column("MEMORY", _held_to),
+        Column("MEMORY", _held_to, spare=3),
         Column("GPUS", lambda t: tables.gpu_list([index_of.get(gpu, gpu) for gpu in t["gpus"]])),
         Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True),
-        Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True),
-        Column("PIDS", _pids),
-        Column("WHO", _who),
+        Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True, spare=4),
+        Column("PIDS", _pids, spare=2),
+        Column("WHO", _who, spare=1),
         Column("COMMAND", lambda t: t["command"], rest=True),
     )
 
@@ -83,7 +83,7 @@ def queue_columns() -> tuple[Column, ...]:
         Column("REQUEST", lambda r: r["id"]),
         Column("ENV", lambda r: r["env"]),
         Column("GPUS", lambda r: r["gpus"], right=True),
-        Column("QUEUE", lambda r: r["priority"]),
+        Column("QUEUE", lambda r: r["priority"], spare=1),
         Column("WHY", _why, rest=True),
     )
 
@@ -97,7 +97,7 @@ def violation_columns() -> tuple[Column, ...]:
         Column("MAY USE", lambda v: tables.size(v["allowed_bytes"]), right=True),
         Column("WHAT", lambda v: {"no_lease": "no lease", "over_quota": "beyond its quota"}.get(v["offence"], v["offence"])),
         Column("FOR", lambda v: tables.seconds(v["duration_seconds"]), right=True),
-        Column("ENFORCE", lambda v: v["enforce"]),
+        Column("ENFORCE", lambda v: v["enforce"], spare=1),
         Column("COMMAND", lambda v: v["command"], rest=True),
     )
 

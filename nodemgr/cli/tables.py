@@ -18,6 +18,10 @@ from nodemgr import units
 
 Row = Mapping[str, Any]
 
+GAP = "  "
+REST_LEAST = 24
+"""Of a command line or a reason so much is to be seen before another column is worth its room."""
+
 COLOURS = {
     "healthy": "green", "running": "green", "ok": "green",
     "waiting": "yellow", "stalled": "yellow", "away": "yellow",
@@ -33,6 +37,8 @@ class Column(NamedTuple):
     """Numbers stand at the right."""
     rest: bool = False
     """The last column may be long: cut at the terminal's edge."""
+    spare: int = 0
+    """Not 0: left out where the terminal is too narrow for the table, the highest first."""
 
 
 def colours_wanted() -> bool:
@@ -49,19 +55,41 @@ def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]
         cell.rjust(width) if column.right else cell.ljust(width)
         for cell, column, width in zip(cells, columns, widths, strict=True)
     ]
-    line = "  ".join(parts).rstrip()
+    line = GAP.join(parts).rstrip()
     if width_limit is not None and len(line) > width_limit and columns[-1].rest:
         line = line[: width_limit - 1] + "…"
     return line
 
 
+def _cell(column: Column, row: Row) -> str:
+    value = column.cell(row)
+    return printable("-" if value is None else str(value))
+
+
+def _width(column: Column, rows: Sequence[Row]) -> int:
+    return max(len(text) for text in (column.title, *(_cell(column, row) for row in rows)))
+
+
+def _fitting(columns: Sequence[Column], rows: Sequence[Row], width_limit: int) -> list[Column]:
+    """The columns that there is room for: of one that may be cut, a part that still says something."""
+    kept = list(columns)
+    needed = {column.title: min(_width(column, rows), REST_LEAST if column.rest else sys.maxsize) for column in columns}
+    for column in sorted((column for column in columns if column.spare), key=lambda column: -column.spare):
+        if sum(needed[one.title] + len(GAP) for one in kept) - len(GAP) <= width_limit:
+            break
+        kept.remove(column)
+    return kept
+
+
 def render(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
     """The lines of a table with its titles; a value of None shows as `-`."""
-    cells = [[printable("-" if (value := column.cell(row)) is None else str(value)) for column in columns] for row in rows]
-    titles = [column.title for column in columns]
-    widths = [max(len(line[i]) for line in (titles, *cells)) for i in range(len(columns))]
-    widths[-1] = 0 if not columns[-1].right else widths[-1]
     limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if limit is not None:
+        columns = _fitting(columns, rows, limit)
+    titles = [column.title for column in columns]
+    cells = [[_cell(column, row) for column in columns] for row in rows]
+    widths = [_width(column, rows) for column in columns]
+    widths[-1] = 0 if not columns[-1].right else widths[-1]
     lines = [_line(line, columns, widths, limit) for line in (titles, *cells)]
     if not colours_wanted():
         return lines

@@ -62,7 +62,7 @@ def refusal(code: DenyCode, env: str, quota_gpus: int, asked: int, node_gpus: in
         case _:
             if node_gpus == 0:
                 return "this node has no GPU"
-            return f"the quota of {env} is no GPU" if quota_gpus == 0 else "no GPU was asked for"
+            return f"the quota of {env} is 0 GPUs: ask an admin for more" if quota_gpus == 0 else "no GPU was asked for"
 
 
 def memory_above_limit(env: str, memory_bytes: int, limit_bytes: int) -> str:

@@ -84,7 +84,7 @@ class Administration:
         env = Argument(_env_name, required=True)
         queues = tuple(name for name, _ in self._daemon.state.config.queues)
         quota = {
-            "gpus": Argument(_integer(0, MAX_QUOTA_GPUS), required=True),
+            "gpus": Argument(_integer(0, MAX_QUOTA_GPUS)),
             "memory_bytes": Argument(_optional(_integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES))),
             "default_gpus": Argument(_optional(_integer(0, MAX_QUOTA_GPUS))),
             "priority": Argument(_choice(*queues)),
@@ -121,6 +121,8 @@ class Administration:
     def _quota_set(self, given: dict[str, Any]) -> dict[str, Any]:
         name, by = given.pop("env"), given.pop("by", "")
         before = self._daemon.state.envs.get(name)
+        if before is None and "gpus" not in given:
+            raise OrderError(f"there is no environment {name!r} yet: say how many GPUs it may have (--gpus N)")
         quota = Quota(**given) if before is None else replace(before.quota, **given)
         self._check_quota(name, quota, given)
         self._submit(events.SetQuota(name, quota, by, self._daemon.clock.wall_ns()))

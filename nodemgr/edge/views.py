@@ -11,6 +11,7 @@ from typing import Any
 
 from nodemgr.core import reasons, snapshot
 from nodemgr.core.model import Task
+from nodemgr.core.snapshot import SECOND_NS
 from nodemgr.edge import doctor, processes
 from nodemgr.edge.control import JsonText
 from nodemgr.edge.daemon import Daemon
@@ -90,7 +91,7 @@ class Views:
         return {
             "pid": os.getpid(),
             "version": installed_version(),
-            "since": self._since_wall_ns,
+            "since": self._since_wall_ns // SECOND_NS,
             "run_dir": str(self.run_dir),
             "simulated": self._settings.simulate is not None,
             "udp": None if udp is None else f"{udp.address[0]}:{udp.address[1]}",

@@ -88,3 +88,20 @@ def test_completion_offers(nodemgr_process: Run, short_dir: Path, words: str, of
         "_NODEMGR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1),
     }  # fmt: skip
     assert nodemgr_process(environment=environment).stdout == f"plain,{offered}\n"
+
+
+SAY_CLOSED = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'nodemgr', *sys.argv[1:]])"
+
+
+def test_a_full_disk_under_the_output_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([sys.executable, "-m", "nodemgr", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == 1
+    assert one_line(result) == "the output cannot be written: No space left on device"
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["nonsense"], 2)])
+def test_without_a_standard_output_a_verb_does_its_work(arguments: list[str], code: int) -> None:
+    result = subprocess.run([sys.executable, "-c", SAY_CLOSED, *arguments], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr

@@ -42,6 +42,7 @@ def setting(manager: RunningManager) -> RunningManager:
         (["--gpus", "1", "--enforce", "kill"], {"gpus": 1, "enforce": "kill"}),
         (["--gpus", "1", "--enforce", "default"], {"gpus": 1, "enforce": None}),
         (["--gpus", "1", "--nobody"], {"gpus": 1, "users": [], "groups": []}),
+        (["--memory", "24GiB"], {"memory_bytes": 24 * 2**30}),
     ],
 )
 def test_what_is_said_is_asked_and_nothing_else(nodemgr: Run, setting: RunningManager, flags: list[str], arguments: dict[str, Any]) -> None:
@@ -59,7 +60,6 @@ def test_users_and_groups(nodemgr: Run, setting: RunningManager) -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ([], "--gpus"),
         (["--gpus", "-1"], "-1"),
         (["--gpus", "1.5"], "1.5"),
         (["--gpus", "99999999999999999999"], "--gpus"),
@@ -71,6 +71,7 @@ def test_users_and_groups(nodemgr: Run, setting: RunningManager) -> None:
         (["--gpus", "1000", "--memory-per-gpu", "1TiB"], "more memory than any node has"),
         (["--gpus", "1", "--memory", "8GiB", "--memory-per-gpu", "8GiB"], "name one of them"),
         (["--gpus", "0", "--memory-per-gpu", "8GiB"], "no GPU to have memory on"),
+        (["--memory-per-gpu", "8GiB"], "name it with --gpus"),
         (["--gpus", "1", "--default-gpus", "x"], "number of GPUs"),
         (["--gpus", "1", "--default-gpus", "-1"], "number of GPUs"),
         (["--gpus", "1", "--default-gpus", "999999999999999999999"], "number of GPUs"),

@@ -46,3 +46,27 @@ def test_on_a_terminal_the_last_column_ends_at_its_edge(monkeypatch: pytest.Monk
     assert all(len(line) <= 20 for line in tables.render(COLUMNS, [row]))
     monkeypatch.setattr("sys.stdout.isatty", lambda: False)
     assert tables.render(COLUMNS, [row])[1].endswith("c" * 100), "a file gets it whole"
+
+
+WIDE = (
+    Column("N", lambda row: row["n"], right=True),
+    Column("UUID", lambda row: "GPU-0123456789", spare=2),
+    Column("SIZE", lambda row: "80 GiB", spare=1),
+    Column("COMMAND", lambda row: row["command"], rest=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [(51, "N UUID SIZE COMMAND"), (50, "N SIZE COMMAND"), (35, "N SIZE COMMAND"), (34, "N COMMAND"), (10, "N COMMAND")],
+)
+def test_a_narrow_terminal_leaves_out_what_can_be_spared(monkeypatch: pytest.MonkeyPatch, width: int, titles: str) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    row = {"n": 1, "command": "c" * 100}
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    lines = tables.render(WIDE, [row])
+    assert lines[0].split() == titles.split()
+    assert all(len(line) <= width for line in lines)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    assert "GPU-0123456789  80 GiB  " + "c" * 100 in tables.render(WIDE, [row])[1], "a file gets them all"

@@ -92,7 +92,7 @@ def test_a_task_of_several_processes_gets_at_least_as_many_gpus() -> None:
 @pytest.mark.parametrize(
     ("quota", "asks", "code", "words"),
     [
-        ((0, None), {}, DenyCode.NO_GPU, "the quota of alice is no GPU"),
+        ((0, None), {}, DenyCode.NO_GPU, "the quota of alice is 0 GPUs: ask an admin for more"),
         ((2, None), {"gpus": 0}, DenyCode.NO_GPU, "no GPU was asked for"),
         ((2, None), {"gpus": 3}, DenyCode.OVER_QUOTA, "the quota of alice is 2"),
         ((2, None), {"world": 3}, DenyCode.OVER_QUOTA, "3 GPUs asked"),

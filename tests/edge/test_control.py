@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_an_order_beyond_all_size_ends_that_connection_alone(manager: LocalManag
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"env": "alice"}, "argument gpus is missing"),
+        ({"env": "alice"}, "there is no environment 'alice' yet: say how many GPUs it may have"),
         ({"gpus": 1}, "argument env is missing"),
         ({"env": "alice", "gpus": -1}, "gpus: must be a whole number from 0"),
         ({"env": "alice", "gpus": True}, "gpus: must be a whole number"),
@@ -115,7 +116,7 @@ def test_a_quota_is_set_changed_and_shown(manager: LocalManager) -> None:
     assert first["quota"]["memory_per_gpu_bytes"] == 8 * GIB
     second = manager.call("quota_set", env="alice", gpus=4)["quota"]
     assert (second["gpus"], second["memory_bytes"], second["acquire"]) == (4, 16 * GIB, "import"), "what is not said stays"
-    third = manager.call("quota_set", env="alice", gpus=4, memory_bytes=None)["quota"]
+    third = manager.call("quota_set", env="alice", memory_bytes=None)["quota"]
     assert third["memory_bytes"] is None
     assert manager.call("quota_show", env="alice")["quotas"] == [third]
     assert manager.call("quota_rm", env="alice") == {"env": "alice", "warnings": []}
@@ -189,6 +190,7 @@ def test_the_status_has_what_scripts_read(manager: LocalManager) -> None:
     assert status["counters"]["packets_malformed"] == 0
     gpu = status["gpus"][0]
     assert (gpu["index"], gpu["memory_total_bytes"], gpu["memory_used_bytes"], gpu["state"]) == (0, 80 * GIB, 0, "healthy")
+    assert status["manager"]["since"] <= time.time() < status["manager"]["since"] + 3_600, "seconds"
 
 
 def test_the_doctor_tells_what_is_ill_with_its_cure(manager: LocalManager) -> None:
