@@ -64,69 +64,28 @@ static int created(struct nm_charge *charge, int result, const nm_cu_context *co
     return result;
 }
 
-int nm_hook_cuCtxCreate(nm_cu_context *context, unsigned flags, nm_cu_device device)
-{
-    struct nm_charge charge;
-    if (!begin(&charge, device))
-        return nm_charge_refusal(&charge);
-    return created(&charge, nm_real_cuCtxCreate(context, flags, device), context);
-}
+/* The ways to make one differ in their parameters only: context and device are among them. */
+#define CREATES(name, parameters, arguments)                                  \
+    int nm_hook_##name parameters                                             \
+    {                                                                         \
+        struct nm_charge charge;                                              \
+        bool within = begin(&charge, device);                                 \
+        return within ? created(&charge, nm_real_##name arguments, context)   \
+                      : nm_charge_refusal(&charge);                           \
+    }
 
-int nm_hook_cuCtxCreate_v2(nm_cu_context *context, unsigned flags, nm_cu_device device)
-{
-    struct nm_charge charge;
-    if (!begin(&charge, device))
-        return nm_charge_refusal(&charge);
-    return created(&charge, nm_real_cuCtxCreate_v2(context, flags, device), context);
-}
-
-int nm_hook_cuCtxCreate_v3(nm_cu_context *context, void *affinity, int count, unsigned flags, nm_cu_device device)
-{
-    struct nm_charge charge;
-    if (!begin(&charge, device))
-        return nm_charge_refusal(&charge);
-    return created(&charge, nm_real_cuCtxCreate_v3(context, affinity, count, flags, device), context);
-}
-
-int nm_hook_cuCtxCreate_v4(nm_cu_context *context, void *parameters, unsigned flags, nm_cu_device device)
-{
-    struct nm_charge charge;
-    if (!begin(&charge, device))
-        return nm_charge_refusal(&charge);
-    return created(&charge, nm_real_cuCtxCreate_v4(context, parameters, flags, device), context);
-}
-
-int nm_hook_cuGLCtxCreate(nm_cu_context *context, unsigned flags, nm_cu_device device)
-{
-    struct nm_charge charge;
-    if (!begin(&charge, device))
-        return nm_charge_refusal(&charge);
-    return created(&charge, nm_real_cuGLCtxCreate(context, flags, device), context);
-}
-
-int nm_hook_cuGLCtxCreate_v2(nm_cu_context *context, unsigned flags, nm_cu_device device)
-{
-    struct nm_charge charge;
-    if (!begin(&charge, device))
-        return nm_charge_refusal(&charge);
-    return created(&charge, nm_real_cuGLCtxCreate_v2(context, flags, device), context);
-}
-
-int nm_hook_cuVDPAUCtxCreate(nm_cu_context *context, unsigned flags, nm_cu_device device, unsigned vdp, void *get)
-{
-    struct nm_charge charge;
-    if (!begin(&charge, device))
-        return nm_charge_refusal(&charge);
-    return created(&charge, nm_real_cuVDPAUCtxCreate(context, flags, device, vdp, get), context);
-}
-
-int nm_hook_cuVDPAUCtxCreate_v2(nm_cu_context *context, unsigned flags, nm_cu_device device, unsigned vdp, void *get)
-{
-    struct nm_charge charge;
-    if (!begin(&charge, device))
-        return nm_charge_refusal(&charge);
-    return created(&charge, nm_real_cuVDPAUCtxCreate_v2(context, flags, device, vdp, get), context);
-}
+CREATES(cuCtxCreate, (nm_cu_context *context, unsigned flags, nm_cu_device device), (context, flags, device))
+CREATES(cuCtxCreate_v2, (nm_cu_context *context, unsigned flags, nm_cu_device device), (context, flags, device))
+CREATES(cuCtxCreate_v3, (nm_cu_context *context, void *affinity, int count, unsigned flags, nm_cu_device device),
+        (context, affinity, count, flags, device))
+CREATES(cuCtxCreate_v4, (nm_cu_context *context, void *parameters, unsigned flags, nm_cu_device device),
+        (context, parameters, flags, device))
+CREATES(cuGLCtxCreate, (nm_cu_context *context, unsigned flags, nm_cu_device device), (context, flags, device))
+CREATES(cuGLCtxCreate_v2, (nm_cu_context *context, unsigned flags, nm_cu_device device), (context, flags, device))
+CREATES(cuVDPAUCtxCreate, (nm_cu_context *context, unsigned flags, nm_cu_device device, unsigned vdp, void *get),
+        (context, flags, device, vdp, get))
+CREATES(cuVDPAUCtxCreate_v2, (nm_cu_context *context, unsigned flags, nm_cu_device device, unsigned vdp, void *get),
+        (context, flags, device, vdp, get))
 
 /* -- the end -- */
 

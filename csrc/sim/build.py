@@ -29,7 +29,8 @@ LIBRARIES = ["-lpthread", "-ldl"]
 COMMON = ["node.c", "partitions.c", "visible.c"]
 DRIVER = [
     *("driver.c", "devices.c", "contexts.c", "objects.c", "blocks.c", "memory.c", "pools.c", "vmm.c", "arrays.c"),
-    *("tickets.c", "graphs.c", "streams.c", "modules.c", "images.c", "copies.c", "lookup.c"),
+    *("tickets.c", "graphs.c", "graph_memory.c", "launches.c", "captures.c", "user_objects.c", "streams.c"),
+    *("modules.c", "images.c", "copies.c", "lookup.c"),
 ]
 SOURCES = {
     "libcuda.so.1": [*COMMON, *DRIVER],

@@ -13,7 +13,7 @@ import pytest
 
 from nodemgr.simulator import Node
 from tests.node.programs import finish, said
-from tests.support.manager import Manager
+from tests.support.manager import Events, Manager
 
 GIB = 2**30
 
@@ -177,14 +177,22 @@ def test_visible_devices_is_a_wish_and_none_means_cpu(make_manager: Make) -> Non
     assert len(node.status()["tasks"]) == 1
 
 
-def test_a_stopped_task_is_stalled_keeps_its_memory_and_comes_back(make_manager: Make) -> None:
-    node = make_manager(simulate="1x8GiB", environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "300"})
+BRISK = {"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "300"}
+
+
+def stop_a_holder(node: Manager) -> tuple[subprocess.Popen[str], Events]:
+    """A program of alice's that has a GiB and is stopped; and the events after task.stalled."""
     node.quota("alice", 1)
     events = node.events()
     program = node.hold("alice", "-b", str(GIB))
     said(program)
     os.kill(program.pid, signal.SIGSTOP)
     events.expect("task.stalled")
+    return program, events
+
+
+def test_a_stopped_task_is_stalled_keeps_its_memory_and_comes_back(make_manager: Make) -> None:
+    program, events = stop_a_holder(make_manager(simulate="1x8GiB", environment=BRISK))
     changed = events.expect("grant.changed")
     assert changed["memory_bytes"] >= GIB, "what it holds stays charged"
     os.kill(program.pid, signal.SIGCONT)
@@ -196,15 +204,7 @@ def test_a_stopped_task_is_stalled_keeps_its_memory_and_comes_back(make_manager:
 def test_a_stopped_task_is_ended_after_the_grace_where_the_policy_says_so(make_manager: Make, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('stalled = "kill"\nstalled_grace_ms = 100\n')
-    node = make_manager(
-        simulate="1x8GiB", options=["--config", str(config)], environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "300"}
-    )
-    node.quota("alice", 1)
-    events = node.events()
-    program = node.hold("alice", "-b", str(GIB))
-    said(program)
-    os.kill(program.pid, signal.SIGSTOP)
-    events.expect("task.stalled")
+    program, events = stop_a_holder(make_manager(simulate="1x8GiB", options=["--config", str(config)], environment=BRISK))
     assert program.wait(20) == -signal.SIGKILL
     assert events.expect("task.ended")["env"] == "alice"
     program.communicate()
@@ -226,7 +226,7 @@ sys.stdin.readline()
 
 
 def test_a_stopped_task_whose_gpu_went_on_is_refused_memory_and_not_harmed(make_manager: Make) -> None:
-    node = make_manager(simulate="1x8GiB", environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "300"})
+    node = make_manager(simulate="1x8GiB", environment=BRISK)
     node.quota("alice", 1)
     node.quota("bob", 1, memory_bytes=4 * GIB)
     events = node.events()
