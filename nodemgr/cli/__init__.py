@@ -26,6 +26,7 @@ VERBS = {
     "env": "Create, list, show and remove environments, and give them to containers.",
     "quota": "Set, show and remove what each environment may use.",
     "serve": "Run the manager in the foreground, until SIGTERM or Ctrl-C.",
+    "setup": "Make this machine a node: group, settings, service.",
     "demo": "Show the whole story on this machine in half a minute.",
     "completion": "Print the shell's completion script.",
 }
