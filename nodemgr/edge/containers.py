@@ -10,9 +10,11 @@ the dynamic linker looks first of all.
 from __future__ import annotations
 
 import stat
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from nodemgr import arrival
 from nodemgr.core import cdi
 from nodemgr.edge import log
 from nodemgr.edge.rundir import SIMULATOR_DIR, make_open, refresh
@@ -94,8 +96,8 @@ class Containers:
             *(cdi.Mount(str(payload / VERBS), place) for place in (str(CONTAINER_PAYLOAD_DIR / "bin" / "nodemgr"), VERBS_ON_PATH)),
         ]
         if self._simulated:
-            return cdi.Edits((*mounts, *self._simulator()))
-        return cdi.Edits(tuple(mounts), gpu_nodes())
+            return cdi.Edits((*mounts, *self._simulator()), hooks=_arrival())
+        return cdi.Edits(tuple(mounts), gpu_nodes(), _arrival())
 
     def _simulator(self) -> list[cdi.Mount]:
         from nodemgr.simulator import CLIENT_LIBRARIES, STATE_FILE
@@ -117,6 +119,11 @@ def _speaks_of_nvidia(file: Path) -> bool:
         return NVIDIA_KIND in file.read_bytes()
     except OSError:
         return False
+
+
+def _arrival() -> tuple[cdi.Hook, ...]:
+    """What says, in the container, that the client cannot be active in it."""
+    return (cdi.Hook("createRuntime", sys.executable, ("python3", "-I", "-S", str(Path(arrival.__file__).resolve()))),)
 
 
 def _as_hook(row: dict[str, object]) -> cdi.Hook:

@@ -48,18 +48,24 @@ def unusable() -> str | None:
 class Program:
     """Something that runs in a container: its output is read line by line, its input is ours."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
         self.process = process
+        self._stdin, self._stdout = process.stdin, process.stdout
+        self._read = b""
         self.said: list[str] = []
 
     def line(self) -> str:
         """Its next line of output; fails where none comes."""
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
-        text = self.process.stdout.readline() if ready else ""
-        if not text.endswith("\n"):
-            raise AssertionError(f"no further line; its code is {self.process.poll()}, it said {self.said}")
-        self.said.append(text.rstrip())
+        while b"\n" not in self._read:
+            ready, _, _ = select.select([self._stdout], [], [], PATIENCE_S)
+            chunk = os.read(self._stdout.fileno(), 65_536) if ready else b""
+            if not chunk:
+                raise AssertionError(f"no further line; its code is {self.process.poll()}, it said {self.said} and {self._read!r}")
+            self._read += chunk
+        line, _, self._read = self._read.partition(b"\n")
+        self.said.append(line.decode(errors="replace").rstrip("\r"))
         return self.said[-1]
 
     def line_with(self, text: str) -> str:
@@ -73,14 +79,13 @@ class Program:
         return json.loads(self.line_with("{"))
 
     def write(self, text: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(text)
-        self.process.stdin.flush()
+        self._stdin.write(text.encode())
+        self._stdin.flush()
 
     def end(self) -> tuple[int, str]:
         """Closes its input and waits; its code and what was left of its output."""
         rest, _ = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, rest
+        return self.process.returncode, (self._read + rest).decode(errors="replace")
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -118,14 +123,22 @@ class Containers:
         _podman(*self._run(env, ["/bin/sleep", "infinity"], options, "--detach", "--init=false", rootfs=rootfs))
         return self._names[-1]
 
-    def spawn(self, container: str, *command: str, options: Sequence[str] = ()) -> Program:
-        """A program in a container that runs (`podman exec`); its stderr goes with its output."""
+    def run_beside(self, env: str, *command: str, options: Sequence[str] = (), rootfs: str = "/:O") -> Program:
+        """From start to end as `run`, but it lives with its input open; its stderr goes with its output."""
+        arguments = self._run(env, command, options, "--rm", "--interactive", rootfs=rootfs)
+        return self._open(arguments)
+
+    def _open(self, arguments: Sequence[str]) -> Program:
         process = subprocess.Popen(
-            ["podman", "--cgroup-manager=cgroupfs", f"--runtime={RUNTIME}", "exec", "--interactive", *options, container, *command],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=0,
+            ["podman", "--cgroup-manager=cgroupfs", f"--runtime={RUNTIME}", *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         self._programs.append(Program(process))
         return self._programs[-1]
+
+    def spawn(self, container: str, *command: str, options: Sequence[str] = ()) -> Program:
+        """A program in a container that runs (`podman exec`); its stderr goes with its output."""
+        return self._open(["exec", "--interactive", *options, container, *command])
 
     def execute(self, container: str, *command: str, options: Sequence[str] = ()) -> tuple[int, str]:
         """The same from start to end: its code and all that it said."""

@@ -1,0 +1,87 @@
+"""Run by the container runtime, on the node, when a container of an env is made: says so where the client cannot be active in it.
+
+Knows: what an image without glibc looks like, where a container's own stderr is. Must not know: envs, the manager, `nodemgr`: it is a
+program of its own (`python -I -S arrival.py`, the container's state on stdin), with the standard library alone.
+
+What is written before the container's program starts is seen by nobody who is attached (tried with podman: it stands in the log
+alone), and a short program is gone before a later hook would look. So a child stays until the start: of a pipe it has the container's
+end by then, a terminal is there only afterwards. Whatever goes wrong here, the container starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+GLIBC = ("lib/libc.so.6", "lib/*/libc.so.6", "lib64/libc.so.6", "usr/lib/libc.so.6", "usr/lib/*/libc.so.6", "usr/lib64/libc.so.6")
+MUSL = "lib/ld-musl-*.so.1"
+PATIENCE_S = 60.0
+LOOK_S = 0.005
+LINE = (
+    "nodemgr: this image has musl, whose linker takes no preload: its programs run, but the client is not active in them, so they are "
+    "given no GPUs; use an image with glibc (Debian, Ubuntu, Red Hat)"
+)
+
+
+def is_foreign(root: Path) -> bool:
+    """An image in which the shim cannot be loaded."""
+    return any(root.glob(MUSL)) and not any(any(root.glob(pattern)) for pattern in GLIBC)
+
+
+def open_stderr(pid: int, terminal: bool) -> int:
+    """The container's. Raises OSError. Nothing but a pipe or a terminal: a container's program may have put any file there."""
+    descriptor = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if os.isatty(descriptor) if terminal else stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(f"the container's stderr is no {'terminal' if terminal else 'pipe'}")
+
+
+def program_of(pid: int) -> str | None:
+    """The file that a process runs: another one, once the container's program has started; None: it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return None
+
+
+def say_at_start(pid: int, terminal: bool, line: str) -> None:
+    """In a child that the runtime does not wait for."""
+    before = program_of(pid)
+    descriptor = None if terminal else open_stderr(pid, terminal)
+    if os.fork() != 0:
+        return
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nothing, standard)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while program_of(pid) == before and time.monotonic() < deadline_s:
+        time.sleep(LOOK_S)
+    if descriptor is None:
+        descriptor = open_stderr(pid, terminal)
+    os.write(descriptor, (line + ("\r\n" if terminal else "\n")).encode())
+    os._exit(0)
+
+
+def arrive(state: dict[str, Any]) -> None:
+    bundle = Path(state["bundle"])
+    config = json.loads((bundle / "config.json").read_bytes())
+    if is_foreign(bundle / config["root"]["path"]):
+        say_at_start(int(state["pid"]), bool(config["process"].get("terminal")), LINE)
+
+
+def main() -> None:
+    try:
+        arrive(json.load(sys.stdin))
+    except Exception as error:  # shown by runtimes that show it; the container starts
+        sys.stderr.write(f"nodemgr: the container is not looked at: {error!r}\n")
+
+
+if __name__ == "__main__":
+    main()
