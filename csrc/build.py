@@ -4,7 +4,8 @@ Knows: which sources and flags make what, and where each output lies in the tree
 Must not know: what the sources say. (The simulator builds itself: csrc/sim/build.py.)
 
 - client_plugin/_lib/libnodemgr.so: plain C for every process of an environment. libc alone, old glibc symbols, no Python.
-- nodemgr/_native: the cffi extension of the same wire, MAC and ledger, for the manager. One file for all Pythons from 3.11 (abi3).
+- nodemgr/_native: the cffi extension for the manager, of the same wire, MAC and ledger and of the device gate. One file for all
+  Pythons from 3.11 (abi3).
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
 `python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt (named in pyproject.toml).
@@ -36,8 +37,8 @@ CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", f"-ffile-prefix-map={ROOT
 SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt"]
 SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-z,now,-z,nodelete,-z,defs", "-Wl,--no-as-needed"]
 SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
-NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c"]
-NATIVE_HEADERS = ["wire.h", "ledger.h"]
+NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c", "manager/gate.c"]
+NATIVE_HEADERS = ["wire.h", "ledger.h", "manager/gate.h"]
 
 
 def compiler() -> list[str]:

@@ -37,7 +37,7 @@ class Questions:
         self._kinds: dict[str, Callable[[Session, dict[str, Any]], Any]] = {
             "status": lambda session, _: self._views.status(session.env),
             "holdings": lambda session, _: self._views.holdings(session.env),
-            "doctor": lambda session, _: {"schema_version": 1, "checks": self._views.env_checks(session.env)},
+            "doctor": lambda session, _: {"schema_version": 1, "checks": self._views.env_checks(session.env, session.pid)},
             "allocations": lambda session, _: self._views.allocations(session.env, 0, MAX_RECORDS),
             "release": self._release,
         }

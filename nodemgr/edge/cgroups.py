@@ -1,17 +1,25 @@
-"""Which control groups this machine has, as its mounts say.
+"""Which control groups this machine has, as its mounts say, and in which of them a process lives.
 
-Knows: /proc/self/mountinfo. Must not know: what is done with a group.
+Knows: /proc/self/mountinfo, /proc/PID/cgroup, cgroup.procs. Must not know: what is done with a group. Cheap to import.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 V1_OPTIONS = frozenset({"rw", "ro", "xattr", "clone_children", "noprefix"})
 """Of a mount of version 1 that are no controllers."""
+
+
+class Hierarchy(StrEnum):
+    """Those that can gate devices: the one of version 2, and the devices controller of version 1."""
+
+    UNIFIED = "unified"
+    DEVICES = "devices"
 
 
 class Hierarchies(NamedTuple):
@@ -46,3 +54,36 @@ def hierarchies(mountinfo: Path = MOUNTINFO) -> Hierarchies:
         elif kinds[0] == "cgroup":
             v1 |= {name: fields[4] for name in kinds[2].split(",") if name not in V1_OPTIONS and "=" not in name}
     return Hierarchies(v2, v1)
+
+
+def mount_of(hierarchy: Hierarchy) -> Path | None:
+    """Where its root is mounted; None: nowhere."""
+    here = hierarchies()
+    point = here.v2 if hierarchy is Hierarchy.UNIFIED else here.v1.get("devices")
+    return None if point is None else Path(point)
+
+
+def directory_of(hierarchy: Hierarchy, pid: int | str) -> Path | None:
+    """The directory of a process's cgroup; None where it has none that can be named from here, or is gone."""
+    mount = mount_of(hierarchy)
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        is_here = number == "0" if hierarchy is Hierarchy.UNIFIED else "devices" in controllers.split(",")
+        if is_here and mount is not None and path.startswith("/") and ".." not in path.split("/"):
+            return mount / path[1:]
+    return None
+
+
+def is_alone(directory: Path, pid: int) -> bool:
+    """Is this process the only one in its cgroup and below it, and the cgroup not the root of everything?"""
+    if directory in (mount_of(Hierarchy.UNIFIED), mount_of(Hierarchy.DEVICES)):
+        return False
+    found: set[str] = set()
+    for procs in directory.rglob("cgroup.procs"):
+        found.update(procs.read_text().split())
+    return found == {str(pid)}

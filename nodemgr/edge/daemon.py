@@ -24,6 +24,7 @@ from nodemgr.edge.clock import Clock
 from nodemgr.edge.context_size import ContextSizes
 from nodemgr.edge.driver_limits import DriverLimits
 from nodemgr.edge.envs import Envs
+from nodemgr.edge.gate import Gate
 from nodemgr.edge.gpus import GpuWatcher, Reading
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledger import LedgerError, SlotState
@@ -66,6 +67,9 @@ class Daemon:
         self.auditor: Auditor
         self.context_sizes: ContextSizes
         self.driver_limits: DriverLimits
+        self.gate: Gate | None = None
+        self.no_gate = ""
+        """Why there is none."""
         self._limits_settle = False
         self.last_beat_ns: dict[ProcessKey, int] = {}
         self.counters: Counter[str] = Counter()
@@ -117,6 +121,8 @@ class Daemon:
             if not self.journal.write(transition.stored, must_hold=transition.must_apply, durable=durable):
                 return False
             self.state.apply(transition)
+            if self.gate is not None:  # before anybody hears of it
+                self._move_gates(self.gate, transition.stored)
             for effect in transition.effects:
                 self._do(effect)
             self._slow_beats(transition.stored)
@@ -417,6 +423,25 @@ class Daemon:
     def _env_changed(self, effect: effects.EnvChanged) -> None:
         self.envs.refresh(effect.env)
 
+    # -- the device gate --
+
+    def _move_gates(self, gate: Gate, stored: Iterable[effects.Save | effects.Publish]) -> None:
+        """Of the envs whose grants began or ended. A grant whose device cannot be opened is told all the same: the fault is told
+        too, and the next look at the GPUs tries again."""
+        for env in {row.key.partition("/")[0] for row in stored if isinstance(row, effects.Save) and row.kind == "grant"}:
+            self._move_gate(gate, env)
+
+    def _move_gate(self, gate: Gate, env: str) -> None:
+        minors = self.gpus.last.minors
+        gate.allow(env, {minors[uuid] for owner, uuid in self.state.grants if owner == env and uuid in minors})
+
+    def settle_gates(self) -> None:
+        """All, as the books and the kernel are now."""
+        if self.gate is not None:
+            for env in self.state.envs:
+                self._move_gate(self.gate, env)
+            self.gate.check()
+
     # -- GPUs --
 
     def _watch_gpus(self) -> None:
@@ -431,6 +456,7 @@ class Daemon:
             self.envs.refresh_all()
         self.audit(reading)
         self._look_at_residues(reading)
+        self.settle_gates()
 
     def when_fresh(self, then: Callable[[], None]) -> None:
         """Calls back with `gpus.last` fit to be shown: the watcher's last reading if it is young, else after a new one."""

@@ -37,6 +37,8 @@ class Surroundings:
     """Who comes over UDP; None: it is off."""
     cdi_file: str = ""
     cdi_fault: str | None = None
+    gate: tuple[bool, str] = (True, "")
+    """Is the device gate well, and what it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,10 @@ def _containers(around: Surroundings) -> tuple[bool, str]:
     return around.cdi_fault is None, around.cdi_fault or f"{around.cdi_file} says what they are shown"
 
 
+def _gate(around: Surroundings) -> tuple[bool, str]:
+    return around.gate
+
+
 CHECKS = (
     Check("store", _store, "make room or repair the disk under --state-dir; running tasks go on meanwhile"),
     Check("free-space", _free_space, "make room on the disk of --state-dir before grants are refused"),
@@ -102,6 +108,7 @@ CHECKS = (
     Check("driver limits", _driver_limits, "nothing to do: the ledger holds in any case"),
     Check("containers", _containers, "make the directory writable, or name another (cdi_dir) that the container engine reads"),
     Check("udp", _udp, "nothing to do"),
+    Check("device gate", _gate, "see the manager's log; device_gate in the settings says whether there must be one"),
     Check("audit", _audit, "ask whoever runs it to stop; nodemgr quota set --enforce says what is done about it"),
 )
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 from nodemgr.core.model import ProcessKey, Uuid
 from nodemgr.core.state import State
-from nodemgr.edge import log
+from nodemgr.edge import cgroups, log
 from nodemgr.edge.belonging import mount_namespace, outside_namespaces
-from nodemgr.edge.cgroups import hierarchies
+from nodemgr.edge.cgroups import Hierarchy
 from nodemgr.edge.processes import pid_of
 
 META = "driver_limit:"
@@ -51,7 +50,7 @@ class DriverLimits:
         """What was ordered; None: by an earlier manager, who knows what."""
         self._cgroup_of: dict[ProcessKey, str | None] = {}
         self._outside = outside_namespaces()
-        self._mount = hierarchies().v2 if setter is not None else None
+        self._mount = cgroups.mount_of(Hierarchy.UNIFIED) if setter is not None else None
         self.fault: str | None = None
         """Why the last limit could not be set."""
 
@@ -84,11 +83,11 @@ class DriverLimits:
                 self._order(place, limit_bytes)
 
     def _wanted(self) -> dict[Place, int]:
-        cgroups = self._own_cgroups()
+        own = self._own_cgroups()
         return {
             (uuid, cgroup): grant.limit_bytes
             for (env, uuid), grant in self._state.grants.items()
-            for cgroup in cgroups.get(env, ())
+            for cgroup in own.get(env, ())
             if grant.limit_bytes > 0
         }
 
@@ -110,9 +109,9 @@ class DriverLimits:
         pid = pid_of(key)
         if pid is None or self._mount is None or mount_namespace(pid) in (None, *self._outside):
             return None
-        path = _cgroup_path(pid)
-        is_own = path is not None and path != "/" and ".." not in path and path != _cgroup_path("self")
-        return f"{self._mount}{path}" if is_own else None
+        path = cgroups.directory_of(Hierarchy.UNIFIED, pid)
+        is_own = path is not None and path not in (self._mount, cgroups.directory_of(Hierarchy.UNIFIED, "self"))
+        return str(path) if is_own else None
 
     def _order(self, place: Place, limit_bytes: int | None) -> None:
         assert self._setter is not None
@@ -130,12 +129,3 @@ class DriverLimits:
 def _place(key: str) -> Place:
     uuid, cgroup = json.loads(key.removeprefix(META))
     return uuid, cgroup
-
-
-def _cgroup_path(pid: int | str) -> str | None:
-    """In the v2 hierarchy, from the manager's view of its root."""
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return next((line[3:] for line in lines if line.startswith("0::")), None)

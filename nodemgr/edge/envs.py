@@ -15,6 +15,7 @@ from nodemgr.core.state import State
 from nodemgr.edge import log
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.containers import Containers
+from nodemgr.edge.gate import Gate
 from nodemgr.edge.processes import Credentials, Identity, group_id, user_id
 from nodemgr.edge.rundir import EnvDirs, RunDirError
 from nodemgr.edge.udp import UdpServer
@@ -47,6 +48,7 @@ class Envs:
         library_directory: Path | None,
         context_bytes: Callable[[], int],
         containers: Containers,
+        gate: Gate | None,
     ) -> None:
         """`library_directory`: the simulated driver's, which clients are to find first; None on a real node."""
         self._state = state
@@ -57,6 +59,7 @@ class Envs:
         self._library_directory = library_directory
         self._context_bytes = context_bytes
         self.containers = containers
+        self._gate = gate
         self._access: dict[str, _Access] = {}
         self.faults: dict[str, str] = {}
         """Envs whose clients cannot find them as they are now, and why."""
@@ -100,6 +103,8 @@ class Envs:
         self._clients.open(env, container_path, for_all=True)
         if self._udp is not None:
             self._udp.open(env, self._dirs.write_udp(env, self._udp_address(), conf))
+        if self._gate is not None:
+            self._gate.ensure(env)
 
     def _close(self, env: str) -> None:
         self._access.pop(env, None)
@@ -107,6 +112,8 @@ class Envs:
         if self._udp is not None:
             self._udp.close(env)
         self._dirs.remove(env)
+        if self._gate is not None:
+            self._gate.remove(env)
 
     def renew_key(self, env: str, grace_ns: int) -> str:
         """Another key for clients over UDP, the old one heard for so long; returns where it lies. Raises OSError, RunDirError."""

@@ -46,6 +46,8 @@ class Reading:
     at_ns: int = 0
     fault: str | None = None
     """Why nothing could be read at all, one line; then every GPU counts as ill."""
+    minors: Mapping[Uuid, int] = field(default_factory=dict)
+    """The N of each GPU's /dev/nvidiaN, where it has one."""
 
     def of_process(self, pid: int) -> dict[Uuid, int]:
         """Bytes per GPU, where the driver shows any."""
@@ -112,6 +114,7 @@ class Nvml:
         used: dict[Uuid, int] = {}
         processes: dict[Uuid, dict[int, int]] = {}
         seen: list[Gpu] = []
+        minors: dict[Uuid, int] = {}
         fault = None
         try:
             for index in range(self._nvml.nvmlDeviceGetCount()):
@@ -119,13 +122,15 @@ class Nvml:
                 if device is None:
                     continue
                 healthy = self._figures(device, used, processes)
+                with contextlib.suppress(self._nvml.NVMLError):
+                    minors[device.uuid] = int(self._nvml.nvmlDeviceGetMinorNumber(device.handle))
                 seen.append(self._remember(device, index, healthy))
         except self._nvml.NVMLError as error:
             fault = f"NVML: {error}"
             self._begin_anew()
         ill = {uuid: replace(gpu, healthy=False) for uuid, gpu in self._known.items()}
         gpus = tuple(sorted({**ill, **{gpu.uuid: gpu for gpu in seen}}.values(), key=lambda gpu: gpu.index))
-        return Reading(gpus, used, processes, now_ns, fault)
+        return Reading(gpus, used, processes, now_ns, fault, minors)
 
     def _device(self, index: int) -> _Device | None:
         """None: a GPU that does not even say who it is (then it is among the known ones, or was never there)."""

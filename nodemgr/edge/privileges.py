@@ -21,7 +21,7 @@ PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 4, 38, 24
 CAPABILITY_VERSION_3 = 0x20080522
 UMASK = 0o077
 """A manager's, from its start: what others may see is given a mode where it is made."""
-DRIVER_LIMITS, OLD_KERNEL, V1_DEVICES = "driver limits", "old kernel", "v1 devices"
+DRIVER_LIMITS, GATE_BY_PROGRAM, OLD_KERNEL, V1_DEVICES = "driver limits", "gate by program", "old kernel", "v1 devices"
 """Surroundings in which more is needed."""
 
 
@@ -37,12 +37,16 @@ KEPT = (
     Capability(0, "CAP_CHOWN", "the control sockets are given to the group that may use them"),
     Capability(2, "CAP_DAC_READ_SEARCH", "/proc/PID/environ and /proc/PID/fd are readable to the process's own user alone"),
     Capability(5, "CAP_KILL", "processes of other users are ended where --enforce kill or stalled = kill says so"),
+    Capability(
+        12, "CAP_NET_ADMIN", "the kernel takes the device gate's program, and tells where it is attached, from nobody else",
+        frozenset({GATE_BY_PROGRAM}),
+    ),
     Capability(19, "CAP_SYS_PTRACE", "whose a process is stands in its environment, namespaces and descriptors"),
     Capability(
         21, "CAP_SYS_ADMIN", "the driver's own memory limits, the devices controller of cgroup v1, and what kernels before 5.9 ask for",
         frozenset({DRIVER_LIMITS, OLD_KERNEL, V1_DEVICES}),
     ),
-    Capability(39, "CAP_BPF", "the device gate's maps are opened and written"),
+    Capability(39, "CAP_BPF", "the device gate's maps and programs are made, opened and written", frozenset({GATE_BY_PROGRAM})),
     Capability(40, "CAP_CHECKPOINT_RESTORE", "a ledger that a program has closed is taken from what it maps (/proc/PID/map_files)"),
 )  # fmt: skip
 """Each capability that the manager keeps, and what breaks without it."""
@@ -60,9 +64,10 @@ class _Sets(ctypes.Structure):
     _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
 
 
-def surroundings(*, driver_limits: bool, v1_devices: bool) -> frozenset[str]:
+def surroundings(*, driver_limits: bool, v1_devices: bool, gate_by_program: bool) -> frozenset[str]:
     """Those of this machine."""
-    here = {DRIVER_LIMITS: driver_limits, V1_DEVICES: v1_devices, OLD_KERNEL: _last() < max(row.number for row in KEPT)}
+    is_old = _last() < max(row.number for row in KEPT)
+    here = {DRIVER_LIMITS: driver_limits, V1_DEVICES: v1_devices, GATE_BY_PROGRAM: gate_by_program, OLD_KERNEL: is_old}
     return frozenset(name for name, is_here in here.items() if is_here)
 
 

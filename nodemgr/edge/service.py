@@ -26,7 +26,6 @@ from nodemgr.edge import log, privileges, rundir
 from nodemgr.edge.ask import Questions
 from nodemgr.edge.auditor import Auditor
 from nodemgr.edge.belonging import Belonging
-from nodemgr.edge.cgroups import hierarchies
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import Clock, RealClock
 from nodemgr.edge.containers import Containers
@@ -35,6 +34,7 @@ from nodemgr.edge.control import Control
 from nodemgr.edge.daemon import LEDGER_META, Daemon
 from nodemgr.edge.driver_limits import DriverLimits
 from nodemgr.edge.envs import Envs
+from nodemgr.edge.gate import Gate, GateUnavailable
 from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers
@@ -88,10 +88,11 @@ class Service:
         clock: Clock | None = None,
         gpus: Callable[[list[Gpu]], GpuSource] | None = None,
         commit_hook: CommitHook | None = None,
-        harden: Callable[[bool], None] = lambda _driver_limits: None,
+        harden: Callable[[bool, Gate | None], None] = lambda _driver_limits, _gate: None,
     ) -> None:
         """`clock`, `gpus` (given those that must keep their index) and `commit_hook` are a test's places to put its own. `harden` is
-        called, with whether the driver keeps limits, when all is done that takes more rights than a running manager needs."""
+        called, with whether the driver keeps limits and with the device gate, when all is done that takes more rights than a
+        running manager needs."""
         self.settings = settings
         self.clock = clock or RealClock()
         self._make_gpus = gpus or self._nvml
@@ -134,7 +135,8 @@ class Service:
         rows = _read_rows(journal)
         source = self._make_gpus(_held_gpus(rows))
         stack.callback(source.close)
-        self._harden(source.can_limit)
+        gate = self._start_gate(journal.note)
+        self._harden(source.can_limit, gate[0])
         control = Control(self.loop, settings.run_dir, settings.group, self._when_fresh)
         stack.callback(control.close)
         reading = source.read(self.clock.monotonic_ns())
@@ -142,7 +144,7 @@ class Service:
             raise ServiceFault(reading.fault or "NVML knows no GPU: see nvidia-smi, or simulate a node with --simulate 4x80GiB")
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
-        self._assemble(stack, State.restore(settings.core, rows, self.clock.monotonic_ns()), journal, source, reading)
+        self._assemble(stack, State.restore(settings.core, rows, self.clock.monotonic_ns()), journal, source, reading, gate)
         views = self.views = Views(self.daemon, settings, store)
         self.daemon.on_ask = Questions(self.daemon, views, self._when_fresh).received
         self._resume(reading)
@@ -160,8 +162,9 @@ class Service:
         return Nvml(directory, known)
 
     def _assemble(
-        self, stack: contextlib.ExitStack, state: State, journal: Journal, source: GpuSource, reading: Reading
-    ) -> None:
+        self, stack: contextlib.ExitStack, state: State, journal: Journal, source: GpuSource, reading: Reading,
+        gate: tuple[Gate | None, str],
+    ) -> None:  # fmt: skip
         settings, loop = self.settings, self.loop
         ledgers = Ledgers(
             lambda env, files: journal.remember(LEDGER_META + env, None if files is None else files.to_json()), self._supervisor
@@ -170,6 +173,9 @@ class Service:
         stack.callback(ledgers.forget_all)
         daemon = self.daemon = Daemon(loop, self.clock, state, journal, ledgers)
         stack.callback(daemon.processes.close)
+        daemon.gate, daemon.no_gate = gate
+        if daemon.gate is not None:
+            daemon.gate.keep_only(state.envs)
         self.gpus = daemon.gpus = GpuWatcher(source, self.clock, loop, reading, daemon.gpus_read)
         stack.callback(self.gpus.stop)
         daemon.clients = ClientServer(
@@ -191,10 +197,27 @@ class Service:
         setter = self.gpus.limit if self.gpus.can_limit else None
         daemon.driver_limits = DriverLimits(state, daemon.known, setter, journal.remember, journal.meta())
         daemon.auditor = Auditor(state, ledgers, daemon.key_of_pid, belonging.env_of)
-        containers = Containers(settings.cdi_dir, settings.cdi_kind, settings.run_dir, settings.simulate is not None, lambda env: None)
+        hook = (lambda env: None) if daemon.gate is None else daemon.gate.cdi_hook
+        containers = Containers(settings.cdi_dir, settings.cdi_kind, settings.run_dir, settings.simulate is not None, hook)
         daemon.envs = Envs(
-            state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, lambda: sizes.told_bytes, containers
+            state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, lambda: sizes.told_bytes, containers,
+            daemon.gate,
         )
+
+    def _start_gate(self, note: Callable[..., None]) -> tuple[Gate | None, str]:
+        """The gate, or why there is none. Raises ServiceFault where the administrator wants one."""
+        settings = self.settings
+        if settings.device_gate == "off":
+            Gate.lift(settings.run_dir)
+            return None, "off, as the settings say (device_gate)"
+        if settings.device_gate == "auto" and settings.simulate:
+            return None, "off, for simulated GPUs have no device nodes"
+        try:
+            return Gate.start(settings.run_dir, note), ""
+        except GateUnavailable as error:
+            if settings.device_gate == "on":
+                raise ServiceFault(f"device_gate is on, but devices cannot be gated here: {error}") from None
+            return None, f"off: {error}"
 
     def _resume(self, reading: Reading) -> None:
         """What an earlier manager left: its running tasks are found, its dead are buried."""
@@ -213,6 +236,7 @@ class Service:
             residue = reading.of_process(pid_of(key) or 0) if same_boot else {}
             daemon.submit(events.ProcessGone(key, wall_ns, residue))
         daemon.envs.refresh_all()
+        daemon.settle_gates()
         daemon.audit(reading)
         daemon.match()
         daemon.tick()
@@ -289,9 +313,10 @@ def serve(settings: Settings) -> None:
     service.run()
 
 
-def _harden(driver_limits: bool) -> None:
+def _harden(driver_limits: bool, gate: Gate | None) -> None:
     """In a process that is the manager and nothing else."""
-    here = privileges.surroundings(driver_limits=driver_limits, v1_devices="devices" in hierarchies().v1)
+    by_program, by_rules = (gate.by_program, gate.by_rules) if gate is not None else (False, False)
+    here = privileges.surroundings(driver_limits=driver_limits, v1_devices=by_rules, gate_by_program=by_program)
     try:
         privileges.give_up_the_rest(here)
     except privileges.PrivilegesKept as error:

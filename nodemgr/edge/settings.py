@@ -22,6 +22,8 @@ ENV_PREFIX = "NODEMGR_"
 ANYWHERE = ("0.0.0.0", "::")
 SYSTEM_CONFIG_FILE = Path("/etc/nodemgr/config.toml")
 
+DEVICE_GATE = ("auto", "on", "off")
+
 
 class SettingsError(ValueError):
     """One line: which setting, where it was said, what is right."""
@@ -46,6 +48,8 @@ class Settings:
     """Where this manager writes its CDI file; RUN/cdi unless root runs the node's own manager."""
     cdi_kind: str = "nodemgr.local/env"
     """What its devices are called, and so the file: podman run --device KIND=ENV."""
+    device_gate: str = "auto"
+    """Of DEVICE_GATE. auto: where the host can, on a real node; on: else the manager does not start."""
     client_address: str | None = None
     """Where clients of UDP environments reach this manager, if it differs from `udp` (NAT, 0.0.0.0): HOST:PORT."""
 
@@ -158,6 +162,7 @@ OPTIONS = (
     Option("cdi_dir", _path),
     Option("cdi_kind", _cdi_kind),
     Option("group", _text),
+    Option("device_gate", _choice(*DEVICE_GATE)),
     Option("max_connections_per_env", _integer(1, 100_000)),
     Option("beat_ms", _integer(10, 60_000), core=True),
     Option("timeout_ms", _integer(50, 3_600_000), core=True),

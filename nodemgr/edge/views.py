@@ -144,7 +144,8 @@ class Views:
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.driver_limits.line
         box = daemon.envs.containers
         around = doctor.Surroundings(
-            self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, self._udp(), str(box.path), box.fault
+            self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, self._udp(), str(box.path), box.fault,
+            self._gate(),
         )
         return doctor.examine(around)
 
@@ -155,6 +156,20 @@ class Views:
         dropped = [f"{counters[f'packets_{kind}']} {kind}" for kind in ("malformed", "forged", "replayed", "throttled")]
         return f"{udp.address[0]}:{udp.address[1]}, {udp.line()}; dropped since the start: {', '.join(dropped)}"
 
-    def env_checks(self, env: str) -> list[dict[str, Any]]:
-        """Those that tell an env why it gets no GPU."""
-        return [check for check in self.checks(env) if check["name"] in ("store", "nvml", "gpus", "audit")]
+    def _gate(self) -> tuple[bool, str]:
+        daemon = self._daemon
+        if daemon.gate is None:
+            return True, daemon.no_gate
+        reading = daemon.gpus.last
+        nameless = [str(gpu.index) for gpu in reading.gpus if gpu.healthy and gpu.uuid not in reading.minors]
+        if nameless:
+            return False, f"NVML names no device node of GPU {', '.join(nameless)}: it stays shut"
+        return daemon.gate.state()
+
+    def env_checks(self, env: str, pid: int | None) -> list[dict[str, Any]]:
+        """Those that tell an env why it gets no GPU, and whether the asking process is behind the device gate."""
+        rows = [check for check in self.checks(env) if check["name"] in ("store", "nvml", "gpus", "audit")]
+        gate = self._daemon.gate
+        ok, detail = (True, self._daemon.no_gate) if gate is None else gate.state_of(env, pid)
+        cure = "start the container with the environment's CDI device; if it is so, see the manager's log"
+        return [*rows, {"name": "device gate", "ok": ok, "detail": detail, "cure": cure}]

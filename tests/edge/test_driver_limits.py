@@ -6,7 +6,7 @@ import pytest
 
 from nodemgr.core.model import Config
 from nodemgr.core.state import State
-from nodemgr.edge import driver_limits
+from nodemgr.edge import cgroups
 from nodemgr.edge.cgroups import Hierarchies
 from nodemgr.edge.driver_limits import META, DriverLimits, Setter
 
@@ -24,14 +24,14 @@ def test_an_older_driver_has_none() -> None:
 
 
 def test_no_cgroup_v2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_limits, "hierarchies", lambda: Hierarchies(None, {}))
+    monkeypatch.setattr(cgroups, "hierarchies", lambda: Hierarchies(None, {}))
     found, _ = limits(lambda uuid, cgroup, limit, then: pytest.fail("nothing can be limited"))
     found.settle()
     assert "no cgroup v2" in found.line
 
 
 def test_what_is_left_of_an_earlier_manager_is_lifted_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_limits, "hierarchies", lambda: Hierarchies("/sys/fs/cgroup", {}))
+    monkeypatch.setattr(cgroups, "hierarchies", lambda: Hierarchies("/sys/fs/cgroup", {}))
     ordered = []
 
     def setter(uuid: str, cgroup: str, limit_bytes: int | None, then: object) -> None:

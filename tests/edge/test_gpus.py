@@ -74,6 +74,12 @@ class Driver(types.ModuleType):
     def nvmlDeviceGetName(self, handle: str) -> str:
         return f"name of {handle}"
 
+    def nvmlDeviceGetMinorNumber(self, handle: str) -> int:
+        minors = {"GPU-a": 1, "GPU-b": 0}
+        if handle not in minors:
+            raise NotSupported
+        return minors[handle]
+
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
         if handle in self.lost:
             raise NvmlError("GPU is lost")
@@ -112,6 +118,10 @@ def test_no_driver_is_said_with_its_cure(driver: Driver) -> None:
 def test_a_simulated_library_that_is_missing_is_said(tmp_path: Any) -> None:
     with pytest.raises(NvmlUnavailable, match="the simulated NVML cannot be loaded"):
         Nvml(tmp_path)
+
+
+def test_a_gpus_device_node_has_a_number_of_its_own_or_none(driver: Driver) -> None:
+    assert Nvml().read(1).minors == {"GPU-a": 1, "GPU-b": 0}
 
 
 def test_memory_by_process_from_both_lists(driver: Driver) -> None:

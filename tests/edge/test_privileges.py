@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from nodemgr.edge import privileges
-from nodemgr.edge.privileges import DRIVER_LIMITS, KEPT, V1_DEVICES, kept
+from nodemgr.edge.privileges import DRIVER_LIMITS, GATE_BY_PROGRAM, KEPT, V1_DEVICES, kept
 
-SYS_ADMIN = 21
+NET_ADMIN, SYS_ADMIN, BPF = 12, 21, 39
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user than root has nothing to give up")
 
 BEFORE = """
@@ -38,10 +38,15 @@ def test_sys_admin_is_kept_only_where_something_needs_it() -> None:
     assert kept((DRIVER_LIMITS,)) == kept((V1_DEVICES,)) == kept(()) | {SYS_ADMIN}
 
 
+def test_the_device_gates_rights_are_kept_where_there_is_one() -> None:
+    assert kept((GATE_BY_PROGRAM,)) == kept(()) | {NET_ADMIN, BPF}
+
+
 def test_a_kernel_that_lacks_the_finer_capabilities_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert privileges.surroundings(driver_limits=False, v1_devices=False) == frozenset()
+    assert privileges.surroundings(driver_limits=False, v1_devices=False, gate_by_program=False) == frozenset()
     monkeypatch.setattr(privileges, "_last", lambda: 37)
-    assert privileges.surroundings(driver_limits=True, v1_devices=False) == {privileges.OLD_KERNEL, DRIVER_LIMITS}
+    here = privileges.surroundings(driver_limits=True, v1_devices=False, gate_by_program=False)
+    assert here == {privileges.OLD_KERNEL, DRIVER_LIMITS}
 
 
 def test_every_row_gives_its_reason() -> None:
@@ -128,4 +133,4 @@ def test_a_kernel_that_refuses_is_said_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_names_for_people() -> None:
-    assert privileges.names(1 << 5 | 1 << 12) == ["CAP_KILL", "capability 12"]
+    assert privileges.names(1 << 5 | 1 << 13) == ["CAP_KILL", "capability 13"]

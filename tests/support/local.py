@@ -45,7 +45,7 @@ class FakeGpus:
         self.gate.wait()
         processes = {uuid: dict(by_pid) for uuid, by_pid in self.processes.items()}
         used = {uuid: sum(by_pid.values()) for uuid, by_pid in processes.items()}
-        return Reading(tuple(self.gpus), used, processes, now_ns, self.fault)
+        return Reading(tuple(self.gpus), used, processes, now_ns, self.fault, {gpu.uuid: gpu.index for gpu in self.gpus})
 
     def limit(self, uuid: str, cgroup: str, limit_bytes: int | None) -> str | None:
         if self.refusal is None:
@@ -83,7 +83,7 @@ class LocalManager:
         self.run_dir = self.directory / "run"
         self.gpus = gpus or FakeGpus()
         self.store = FailingStore()
-        flags = {"run_dir": self.run_dir, "state_dir": self.directory / "state", **settings}
+        flags = {"run_dir": self.run_dir, "state_dir": self.directory / "state", "device_gate": "off", **settings}
         self.service = Service(load(flags, environment={}), clock, lambda known: self.gpus, self.store)
         self._ready = threading.Event()
         self._fault: BaseException | None = None

@@ -1,0 +1,92 @@
+"""Shuts the device gate of a container that starts: the program that a container runtime runs as its `createRuntime` hook.
+
+    python -I gate_hook.py RUN_DIR ENV      (the container's state, as OCI defines it, on stdin)
+
+Knows: the state's `pid`, the manager's pins and records. Must not know: the manager's traffic; it need not even run.
+Ends with 0 when the gate is shut, or open as far as the environment holds GPUs already; with 1 and one line otherwise, and then
+the runtime does not start the container.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # by its file's name: an isolated interpreter knows no path to us
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from nodemgr.edge import cgroups, gate_lines
+from nodemgr.edge.cgroups import Hierarchy
+from nodemgr.edge.device_nodes import nodes
+from nodemgr.edge.gate_program import PinnedGate, env_pins
+from nodemgr.edge.gate_records import Place, Records
+from nodemgr.paths import is_env_name
+
+MOST_OF_STATE_BYTES = 1 << 20
+
+
+class Refused(Exception):
+    """The container must not start. One line, with what to do."""
+
+
+def main(arguments: list[str], state_text: bytes) -> int:
+    """The exit code."""
+    try:
+        if len(arguments) != 2 or not is_env_name(arguments[1]):
+            raise Refused("usage: gate_hook.py RUN_DIR ENV, with the container's state on stdin")
+        shut(Path(arguments[0]), arguments[1], pid_of_state(state_text))
+    except Refused as refusal:
+        return _say(str(refusal))
+    except OSError as error:
+        return _say(f"its device gate could not be shut: {error}")
+    return 0
+
+
+def _say(why: str) -> int:
+    print(f"nodemgr: the container is not started: {' '.join(why.split())}", file=sys.stderr)
+    return 1
+
+
+def pid_of_state(text: bytes) -> int:
+    """Raises Refused for anything but an OCI state with a living process."""
+    try:
+        state = json.loads(text)
+    except (ValueError, RecursionError):
+        state = None
+    pid = state.get("pid") if isinstance(state, dict) else None
+    if isinstance(pid, bool) or not isinstance(pid, int) or not 1 < pid < 1 << 31:
+        raise Refused("its runtime gave no state with a pid on the hook's stdin")
+    return pid
+
+
+def shut(run_dir: Path, env: str, pid: int) -> None:
+    """Before the container's first process runs anything of its own. Raises Refused, OSError."""
+    records = Records(run_dir, env)
+    if not records.exists():
+        raise Refused(f"environment {env} has no device gate: it was removed (nodemgr env list), or the manager never ran with device_gate")
+    place = _place(run_dir, env, pid)
+    records.add(place)
+    if place.hierarchy is Hierarchy.UNIFIED:
+        PinnedGate.found(env_pins(run_dir, env)).attach(place.cgroup)
+        return
+    devices = None
+    while devices != (now := records.read_open()):
+        devices = now
+        gate_lines.settle(place.cgroup, nodes(), devices)
+
+
+def _place(run_dir: Path, env: str, pid: int) -> Place:
+    """The container's own cgroup: a gate at one that others live in would be theirs too."""
+    is_pinned = env_pins(run_dir, env).is_dir()
+    for hierarchy in [Hierarchy.UNIFIED, Hierarchy.DEVICES] if is_pinned else [Hierarchy.DEVICES]:
+        directory = cgroups.directory_of(hierarchy, pid)
+        if directory is not None and cgroups.is_alone(directory, pid):
+            return Place(hierarchy, directory)
+    if not Path(f"/proc/{pid}").exists():
+        raise Refused(f"its process {pid} is gone")
+    raise Refused("it has no cgroup of its own in which devices can be gated: start it with one (podman: not --cgroups=disabled)")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], sys.stdin.buffer.read(MOST_OF_STATE_BYTES)))

@@ -1,0 +1,249 @@
+"""The manager moves the gates: open before a grant is heard of, shut when the env holds the GPU no more, true again after a crash."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge import cgroups
+from nodemgr.edge.cgroups import Hierarchy
+from nodemgr.edge.device_nodes import Device
+from nodemgr.edge.gate import HOOK, Gate, GateUnavailable
+from nodemgr.edge.gate_program import env_pins, pin_directory
+from nodemgr.edge.service import ServiceFault
+from tests.gate.conftest import Probe
+from tests.support.clients import FakeClient
+from tests.support.local import LocalManager
+from tests.support.manager import Manager
+
+CLONE_NEWNS, MS_REC, MS_PRIVATE, MNT_DETACH = 0x20000, 0x4000, 0x40000, 2
+GPUS = 3
+Container = Callable[..., Probe]
+
+
+@pytest.fixture
+def node(make_manager: Callable[..., Manager], bpf: None) -> Iterator[Manager]:
+    made = make_manager(simulate=f"{GPUS}x16GiB", environment={"NODEMGR_DEVICE_GATE": "on"}, start=False)
+    yield made.start()
+    if made.process is not None:
+        made.kill()
+    Gate(made.run_dir, True, True, lambda name, **fields: None).keep_only(())
+
+
+def hide_v1_devices() -> None:
+    """For the calling process alone: as on a node that has cgroup v2 and nothing else."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.unshare(CLONE_NEWNS)
+    libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+    if (mount := cgroups.mount_of(Hierarchy.DEVICES)) is not None:
+        libc.umount2(bytes(mount), MNT_DETACH)
+
+
+@pytest.fixture
+def container(node: Manager, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]) -> Container:
+    """A process in a cgroup that was shut as a runtime's hook does it: container("alice")."""
+
+    def start(env: str, hierarchy: Hierarchy = Hierarchy.UNIFIED) -> Probe:
+        probe = make_probe()
+        probe.enter(cgroup(hierarchy))
+        command = [sys.executable, "-I", "-B", str(HOOK), str(node.run_dir), env]
+        subprocess.run(command, input=json.dumps({"pid": probe.pid}), text=True, check=True, timeout=60)
+        return probe
+
+    return start
+
+
+def opened(probe: Probe) -> list[int]:
+    return [minor for minor in range(GPUS) if probe.opens(Device(195, minor))]
+
+
+def indices(node: Manager, client: FakeClient) -> list[int]:
+    """Of the client's lease; a simulated GPU's node has its number."""
+    return sorted(node.task(client.grant["lease"])["gpu_indices"])
+
+
+def row(node: Manager, name: str = "device gate") -> tuple[bool, str]:
+    found = next(check for check in node.call("doctor")["checks"] if check["name"] == name)
+    return found["ok"], found["detail"]
+
+
+@pytest.mark.parametrize("hierarchy", Hierarchy)
+def test_a_gate_is_open_while_its_env_holds_the_gpu(
+    hierarchy: Hierarchy, node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
+) -> None:
+    for env in ("alice", "bob"):
+        node.quota(env, 2)
+    inside, others = container("alice", hierarchy), container("bob", hierarchy)
+    assert opened(inside) == []
+    one, two = make_client(node.env_dir("alice")), make_client(node.env_dir("alice"))
+    one.acquire(1)
+    assert opened(inside) == indices(node, one)
+    two.acquire(1)
+    assert opened(inside) == sorted(indices(node, one) + indices(node, two))
+    assert opened(others) == []
+    one.release()
+    assert opened(inside) == indices(node, two)
+    two.release()
+    assert opened(inside) == []
+
+
+def test_with_cgroup_v2_alone(node: Manager, container: Container, make_client: Callable[[Path], FakeClient]) -> None:
+    node.kill()
+    node.before_exec = hide_v1_devices
+    node.start()
+    node.quota("alice", 1)
+    inside, client = container("alice"), make_client(node.env_dir("alice"))
+    client.acquire(1)
+    assert opened(inside) == indices(node, client)
+    client.release()
+    assert opened(inside) == []
+    assert row(node) == (True, "on, by eBPF: 1 container behind it")
+
+
+def test_who_never_connects_opens_nothing(node: Manager, container: Container, make_client: Callable[[Path], FakeClient]) -> None:
+    node.quota("alice", 3)
+    node.quota("mallory", 3)
+    inside = container("mallory")
+    make_client(node.env_dir("alice")).acquire(1)
+    assert opened(inside) == []
+
+
+@pytest.mark.parametrize("how", ["dies", "is taken back", "loses its quota"])
+def test_the_gate_is_shut_when_the_lease_ends(
+    how: str, node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
+) -> None:
+    node.quota("alice", 1)
+    inside, client = container("alice"), make_client(node.env_dir("alice"))
+    events = node.events()
+    client.acquire(1)
+    assert len(opened(inside)) == 1
+    if how == "dies":
+        client.kill()
+        events.expect("task.ended")
+    elif how == "is taken back":
+        node.call("release", task=client.grant["lease"], by="root")
+    else:
+        node.call("quota_rm", env="alice")
+        assert not env_pins(node.run_dir, "alice").exists()
+    assert opened(inside) == []
+
+
+def test_a_killed_manager_leaves_the_gates_as_they_were_and_the_next_one_sets_them_right(
+    node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
+) -> None:
+    for env in ("alice", "bob", "carol"):
+        node.quota(env, 1)
+    stays, goes = make_client(node.env_dir("alice")), make_client(node.env_dir("bob"))
+    of_alice, of_bob, of_carol = container("alice"), container("bob"), container("carol")
+    stays.acquire(1)
+    goes.acquire(1)
+    mine = indices(node, stays)
+    node.kill()
+    assert opened(of_alice) == mine
+    assert len(opened(of_bob)) == 1
+    assert opened(of_carol) == []
+    goes.kill()
+    node.start()
+    assert opened(of_alice) == mine
+    assert opened(of_bob) == []
+    assert row(node) == (True, "on, by eBPF: 3 containers behind it")
+
+
+def test_a_container_can_start_while_there_is_no_manager(node: Manager, container: Container) -> None:
+    node.quota("alice", 1)
+    node.kill()
+    assert opened(container("alice")) == []
+
+
+def test_envs_that_were_removed_while_no_manager_looked_are_forgotten(node: Manager, container: Container) -> None:
+    node.quota("alice", 1)
+    inside = container("alice")
+    node.stop()
+    (node.state_dir / "state.db").unlink()
+    node.start()
+    assert not pin_directory(node.run_dir).exists()
+    assert opened(inside) == []
+
+
+def test_a_gate_that_cannot_be_moved_is_told_and_tried_again(
+    node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
+) -> None:
+    node.quota("alice", 1)
+    inside, client = container("alice", Hierarchy.DEVICES), make_client(node.env_dir("alice"))
+    (inside.cgroup / "devices.deny").write_text("a")
+    (inside.cgroup / "devices.allow").write_text("c *:* rwm")
+    events = node.events()
+    client.acquire(1)
+    assert events.expect("gate.failed")["env"] == "alice"
+    ok, said = row(node)
+    assert not ok
+    assert "start the container without it" in said
+    (inside.cgroup / "devices.deny").write_text("c *:* rwm")
+    events.expect("gate.mended", env="alice")
+    assert opened(inside) == indices(node, client)
+    assert row(node)[0]
+
+
+def test_the_doctor_in_an_env_says_that_this_is_no_container(node: Manager, make_client: Callable[[Path], FakeClient]) -> None:
+    node.quota("alice", 1)
+    client = make_client(node.env_dir("alice"))
+    client.send("ASK", rid=1, what="doctor")
+    said = client.expect("PART")["data"]
+    while not said.endswith("]}"):
+        said += client.expect("PART")["data"]
+    last = json.loads(said)["checks"][-1]
+    assert (last["name"], last["ok"], last["detail"]) == ("device gate", True, "none here: this is no container of its own")
+
+
+def test_off_means_that_nobody_is_kept_out(node: Manager, container: Container) -> None:
+    node.quota("alice", 1)
+    inside = container("alice")
+    assert opened(inside) == []
+    node.stop()
+    node.environment["NODEMGR_DEVICE_GATE"] = "off"
+    node.start()
+    assert opened(inside) == list(range(GPUS))
+    assert row(node) == (True, "off, as the settings say (device_gate)")
+
+
+def test_simulated_gpus_have_no_gate_unless_it_is_asked_for(manager: Manager) -> None:
+    manager.quota("alice", 1)
+    assert row(manager) == (True, "off, for simulated GPUs have no device nodes")
+    assert not pin_directory(manager.run_dir).exists()
+
+
+def test_a_manager_that_must_have_a_gate_and_cannot_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(run_dir: Path, note: object) -> Gate:
+        raise GateUnavailable("no cgroup v2 is mounted")
+
+    monkeypatch.setattr(Gate, "start", refuse)
+    with pytest.raises(ServiceFault, match=r"device_gate is on, but devices cannot be gated here: no cgroup v2 is mounted"):
+        LocalManager(device_gate="on")
+    with LocalManager(device_gate="auto") as local:
+        assert local.service.daemon.no_gate == "off: no cgroup v2 is mounted"
+
+
+def test_without_root_there_is_no_gate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1_000)
+    with pytest.raises(GateUnavailable, match="it needs root"):
+        Gate.start(tmp_path, lambda name, **fields: None)
+
+
+def test_a_stalled_task_keeps_its_gate_open_as_long_as_its_grant(
+    node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
+) -> None:
+    node.quota("alice", 1)
+    inside, client = container("alice"), make_client(node.env_dir("alice"))
+    client.acquire(1)
+    client.signal(signal.SIGSTOP)
+    node.events().expect("task.stalled")
+    assert opened(inside) == indices(node, client)
+    client.signal(signal.SIGCONT)
