@@ -39,14 +39,14 @@ def acquire(pid: int, env: str, token: str = "") -> Acquire:
 
 def take(state: State, event: Event, now_ns: int = NOW) -> None:
     transition = step(state, event, now_ns)
-    state.apply(transition)
+    transition.apply()
     if transition.then is not None:
         take(state, transition.then, now_ns)
 
 
 def node(tasks: int) -> State:
     """Eight GPUs, a hundred envs, tasks spread over them; one env is left without a task."""
-    state = State.empty(Config(max_tasks_per_gpu=1_000_000))
+    state = State(Config(max_tasks_per_gpu=1_000_000))
     take(state, GpusChanged(tuple(Gpu(f"GPU-{index}", index, "bench", 800 * GIB) for index in range(8)), WALL))
     for number in range(ENVS):
         take(state, SetQuota(f"env{number}", Quota(1, GIB), "root", WALL))
@@ -66,7 +66,7 @@ def grant(state: State) -> Iterator[tuple[float, float]]:
     for pid in range(1_000_000, 1_000_000 + ROUNDS):
         event = acquire(pid, f"env{ENVS - 1}")
         transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(lambda: state.apply(transition))  # noqa: B023 - called at once
+        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023 - called at once
         take(state, ProcessGone(f"unix:{pid}:1", WALL))
 
 
@@ -75,7 +75,7 @@ def join(state: State) -> Iterator[tuple[float, float]]:
     for pid in range(1_000_000, 1_000_000 + ROUNDS):
         event = acquire(pid, f"env{ENVS - 1}", "job")
         transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(lambda: state.apply(transition))  # noqa: B023
+        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
         take(state, ProcessGone(f"unix:{pid}:1", WALL))
     take(state, ProcessGone("unix:900000:1", WALL))
 
@@ -85,7 +85,7 @@ def death(state: State) -> Iterator[tuple[float, float]]:
         take(state, acquire(pid, f"env{ENVS - 1}"))
         event = ProcessGone(f"unix:{pid}:1", WALL)
         transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(lambda: state.apply(transition))  # noqa: B023
+        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
         take(state, Match(WALL))
 
 
@@ -94,14 +94,14 @@ def release(state: State) -> Iterator[tuple[float, float]]:
         take(state, acquire(pid, f"env{ENVS - 1}"))
         event = Release(caller(pid, f"env{ENVS - 1}"), f"l{pid}", WALL)
         transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(lambda: state.apply(transition))  # noqa: B023
+        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
         take(state, ProcessGone(f"unix:{pid}:1", WALL))
 
 
 def match(state: State) -> Iterator[tuple[float, float]]:
     for _ in range(ROUNDS):
         transition = step(state, Match(WALL), NOW)
-        yield timed(lambda: step(state, Match(WALL), NOW)), timed(lambda: state.apply(transition))  # noqa: B023
+        yield timed(lambda: step(state, Match(WALL), NOW)), timed(transition.apply)
 
 
 def tick(state: State) -> Iterator[tuple[float, float]]:
@@ -109,7 +109,7 @@ def tick(state: State) -> Iterator[tuple[float, float]]:
     for _ in range(20):
         event = Tick(WALL, beats)
         transition = step(state, event, NOW)
-        yield timed(lambda: step(state, event, NOW)), timed(lambda: state.apply(transition))  # noqa: B023
+        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
 
 
 def status(state: State) -> Iterator[tuple[float, float]]:

@@ -68,15 +68,15 @@ def grants_batch(directory: Path) -> Batch:
     """What the store is given at a grant to one more task of an env, by the real core."""
     directory.mkdir()
     store = _Captured(directory)
-    journal, state, clock = Journal(store, RealClock(), lambda name, text: None), State.empty(Config()), RealClock()
+    journal, state, clock = Journal(store, RealClock(), lambda name, text: None), State(Config()), RealClock()
     caller = Caller(1, "alice", f"unix:{os.getpid()}:12345678", Transport.UNIX, os.getpid(), "somebody", (1,))
     gpu = Gpu("GPU-e6d2d1db-1c11-fa9e-1064-18565ac54c9b", 0, "Simulated GPU", 80 * 2**30)
     acquire = Acquire(caller, "1", "ab" * 16, 1, None, 1, None, "python train.py", clock.wall_ns())
     other = Acquire(Caller(2, "alice", "unix:2:2", Transport.UNIX, 2, "root"), "2", "cd" * 16, 1, None, 1, None, "x", clock.wall_ns())
     for event in (GpusChanged((gpu,), clock.wall_ns()), SetQuota("alice", Quota(1), "", clock.wall_ns()), other, acquire):
         transition = step(state, event, clock.monotonic_ns())
-        journal.write(transition.stored, must_hold=True)
-        state.apply(transition)
+        journal.write(transition.saved, transition.published, must_hold=True)
+        transition.apply()
     store.close()
     return store.batch
 

@@ -1,7 +1,7 @@
 """A state as one step would leave it: what is read is the state seen through the step's own changes.
 
-Knows: which sums and indices follow from which rows. Must not know: why a row changes (the modules beside manager.py), and
-what comes of all changes together (outcome.py).
+Knows: which sums and indices follow from which rows, and how all changes are taken over into the state. Must not know: why a
+row changes (the modules beside manager.py), and what comes of all changes together (outcome.py).
 
 All writing of rows goes through the methods that are named after them, which keep every index and every sum true, so that
 a reader never counts.
@@ -9,9 +9,9 @@ a reader never counts.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from nodemgr.core import books
 from nodemgr.core.effects import Effect, Publish
@@ -35,13 +35,12 @@ from nodemgr.core.model import (
     Violation,
 )
 from nodemgr.core.schema import Deadline, EnvGpu
+from nodemgr.core.state import State
 from nodemgr.core.tables import Groups, Overlay, Table
 from nodemgr.core.values import replace
 
-if TYPE_CHECKING:
-    from nodemgr.core.state import State
-
 K = TypeVar("K")
+
 
 class Draft:
     """Reads like a State."""
@@ -119,8 +118,10 @@ class Draft:
             self.env_tasks.add(task.env, task.task_id)
             for uuid in task.gpus:
                 self.gpu_tasks.add(uuid, task.task_id)
-        _mark(self.stalled, task.task_id, task.state is TaskState.STALLED)
-        if task.state is TaskState.RUNNING:
+        if task.state is TaskState.STALLED:
+            self.stalled.put(task.task_id, True)
+        elif before is not None and before.state is TaskState.STALLED:
+            self.stalled.drop(task.task_id)
             self.schedule(("kill", task.task_id), None)
 
     def drop_task(self, task: Task) -> None:
@@ -156,6 +157,15 @@ class Draft:
             grant = replace(grant, limit_bytes=limit_bytes)
         self._write_grant(grant.env, grant.uuid, grant)
         _mark(self.unsettled, (grant.env, grant.uuid), grant.memory_bytes != target_bytes)
+        if target_bytes < grant.memory_bytes:
+            self._shrinks(grant, max(target_bytes, grant.caps_bytes))
+
+    def _shrinks(self, grant: Grant, least_bytes: int) -> None:
+        """Figures are asked for at once, if the grant may shrink further than before this step."""
+        before = self.state.grants.get((grant.env, grant.uuid))
+        further = before is None or least_bytes < max(books.target(self.state, before), before.caps_bytes)
+        if further and least_bytes < grant.memory_bytes:
+            self.at_latest("figures", self.now_ns)
 
     def drop_grant(self, grant: Grant) -> None:
         self._write_grant(grant.env, grant.uuid, None)
@@ -274,12 +284,26 @@ class Draft:
         if before is None or due_ns < before:
             self.timers.put(timer, due_ns)
 
-    def restart_timers(self, now_ns: int) -> None:
-        """After a restart: everybody is heard now, and every waiter is away."""
-        for process in self.request_of:
-            self.go_away(process, now_ns)
-        if self.tasks.changes or self.udp_askers.changes:
-            self.timers.put("silence", now_ns + self.config.timeout_ms * MS)
+    # The end of the step.
+
+    def settle(self) -> None:
+        """Writes the changes into the state. Raises ValueError where the state is not any more as it was: once, and no other
+        draft of it before."""
+        state = self.state
+        if self.version != state.version:
+            raise ValueError("a transition is applied once, to the state that it was made for")
+        state.version += 1
+        for deadline, due_ns in self.agenda.changes.items():
+            _reschedule(state, deadline, due_ns)
+        for request_id, request in self.requests.changes.items():
+            _requeue(state, request_id, request)
+        records = self.records.changes
+        for task_id, record in records.items():
+            if record is not None and record.ended_wall_ns is not None:
+                records[task_id] = None
+        for table in self.changed:
+            table.settle()
+        _stop_timers(state)
 
     # What handlers ask for.
 
@@ -327,3 +351,27 @@ def _add(sums: Overlay[K, int], key: K, more: int) -> None:
             sums.put(key, total)
         else:
             sums.drop(key)
+
+
+def _reschedule(state: State, deadline: Deadline, due_ns: int | None) -> None:
+    before = state.agenda.get(deadline)
+    if before is not None:
+        del state.deadlines[bisect_left(state.deadlines, (before, deadline))]
+    if due_ns is not None:
+        insort(state.deadlines, (due_ns, deadline))
+
+
+def _requeue(state: State, request_id: str, request: Request | None) -> None:
+    if request is None:
+        if request_id in state.queue:
+            state.queue.withdraw(request_id)
+    elif request_id not in state.queue:
+        state.queue.insert(request.priority, request_id)
+
+
+def _stop_timers(state: State) -> None:
+    """A timer stops with the last row that needs it."""
+    if not state.tasks and not state.udp_askers:
+        state.timers.pop("silence", None)
+    if not state.unsettled and not state.wants_figures:
+        state.timers.pop("figures", None)

@@ -97,6 +97,15 @@ class SetLimit:
 
 
 @value
+class BeginSlot:
+    """A new process's slot: its words become zero and carry this generation, and it lives."""
+
+    env: str
+    slot: int
+    generation: int
+
+
+@value
 class SetSlot:
     env: str
     slot: int
@@ -106,8 +115,7 @@ class SetSlot:
 
 @value
 class ClearSlot:
-    """Its words become zero and carry the generation after this one: after a process's death, and before SetSlot gives the
-    slot to a new process (then `generation` is the one before the new process's, also on a ledger that is new)."""
+    """After a process's death: its words become zero and carry the generation after this one."""
 
     env: str
     slot: int
@@ -155,13 +163,6 @@ class Kill:
 
 
 @value
-class WakeAt:
-    """Send a Tick at this time or sooner; None: no deadline is pending. Given when it changes, and after each Tick."""
-
-    deadline_ns: int | None
-
-
-@value
 class EnvChanged:
     """The env's quota is new or gone: its directory, client.conf and key follow."""
 
@@ -169,6 +170,6 @@ class EnvChanged:
 
 
 Effect = (
-    SendGrant | SendWait | SendDeny | SendFence | SendNote | SendAck | OpenLedger | SetLimit | SetSlot
-    | ClearSlot | CloseLedger | Watch | Unwatch | WatchResidue | Kill | WakeAt | EnvChanged
+    SendGrant | SendWait | SendDeny | SendFence | SendNote | SendAck | OpenLedger | SetLimit | BeginSlot | SetSlot
+    | ClearSlot | CloseLedger | Watch | Unwatch | WatchResidue | Kill | EnvChanged
 )

@@ -46,7 +46,7 @@ class EncodingError(ValueError):
 
 def encode(kind: str, value: object) -> str:
     """One line of JSON. KeyError for an unknown kind."""
-    return _writer(KINDS[kind])(value)
+    return _WRITERS[kind](value)
 
 
 def decode(kind: str, text: str) -> Any:
@@ -64,9 +64,6 @@ def decode(kind: str, text: str) -> Any:
 def _writer(annotation: Any) -> Writer:
     if dataclasses.is_dataclass(annotation):
         return _dataclass_writer(annotation)
-    if isinstance(annotation, types.UnionType):
-        inner = _writer(_inner(annotation))
-        return lambda value: "null" if value is None else inner(value)
     if typing.get_origin(annotation) is tuple:
         member = _writer(_member(annotation))
         return lambda value: f"[{','.join(map(member, value))}]"
@@ -84,20 +81,23 @@ def _dataclass_writer(annotation: Any) -> Writer:
     hints = typing.get_type_hints(annotation)
     names = [field.name for field in dataclasses.fields(annotation)]
     members = attrgetter(*names)
-    writers = [(place, _writer(hints[name])) for place, name in enumerate(names) if hints[name] is not int]
+    writers = [(place, _writer(_given(hints[name]))) for place, name in enumerate(names) if hints[name] is not int]
     template = f"{{{','.join([quoted(name) + ':%s' for name in names])}}}"
 
     def write(value: Any) -> str:
         texts = list(members(value))
         for place, writer in writers:
-            texts[place] = writer(texts[place])
+            member = texts[place]
+            texts[place] = "null" if member is None else writer(member)
         return template % tuple(texts)
 
     return write
 
 
-def _inner(annotation: types.UnionType) -> Any:
-    """Of `inner | None`."""
+def _given(annotation: Any) -> Any:
+    """Of `inner | None` the inner, else as it is."""
+    if not isinstance(annotation, types.UnionType):
+        return annotation
     (inner,) = (member for member in annotation.__args__ if member is not type(None))
     return inner
 
@@ -117,7 +117,7 @@ def _reader(annotation: Any) -> Reader:
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return _enum_reader(annotation)
     if isinstance(annotation, types.UnionType):
-        inner = _reader(_inner(annotation))
+        inner = _reader(_given(annotation))
         return lambda data, where: None if data is None else inner(data, where)
     if typing.get_origin(annotation) is tuple:
         return _tuple_reader(_reader(_member(annotation)))
@@ -169,3 +169,6 @@ def _dataclass_reader(annotation: Any) -> Reader:
         return annotation(**{name: fields[name](member, f"{where}.{name}") for name, member in data.items()})
 
     return back
+
+
+_WRITERS: dict[str, Writer] = {kind: _writer(annotation) for kind, annotation in KINDS.items()}

@@ -135,7 +135,7 @@ class Audited:
 
 @value
 class Tick:
-    """Time passed. The edge sends it at the latest when `WakeAt` said."""
+    """Time passed. The edge sends it at the latest when `State.wake_ns` says."""
 
     wall_ns: int
     last_beat_ns: Mapping[ProcessKey, int]

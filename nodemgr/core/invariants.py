@@ -202,7 +202,7 @@ def _times(state: State) -> Iterator[str]:
     if listens and "silence" not in state.timers:
         yield "somebody could fall silent, and nobody listens"
     idle = not (state.tasks or state.requests)
-    if idle and state.timers.get("wake") is not None:
+    if idle and state.wake_ns() is not None:
         yield f"nothing holds or waits, and yet there is a time to wake: {state.timers}"
 
 

@@ -25,14 +25,14 @@ REFUSED_MEMBERS = {
 def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> None:
     """A lease for the request and all who wait for it: request r5 becomes task t5. The request's own row, if it has one,
     is the caller's to drop."""
-    reused = tuple([gpu.uuid for gpu in choice.reused])
-    over_unix = any(asker.transport is Transport.UNIX for asker in request.askers)
+    fresh, reused = tuple([gpu.uuid for gpu in choice.fresh]), tuple([gpu.uuid for gpu in choice.reused])
+    over_unix = Transport.UNIX in [asker.transport for asker in request.askers]
     task = Task(
         task_id=f"t{request.sequence}",
         env=request.env,
         token=request.token,
         gpus=tuple([gpu.uuid for gpu in sorted(choice.fresh + choice.reused, key=lambda gpu: gpu.number)]),
-        fresh=tuple([gpu.uuid for gpu in choice.fresh]),
+        fresh=fresh,
         state=TaskState.RUNNING,
         command=request.command,
         since_ns=now_ns,
@@ -73,16 +73,22 @@ def join(draft: Draft, task: Task, asker: Asker) -> Task:
 
 def _admit(draft: Draft, task: Task, askers: tuple[Asker, ...]) -> Task:
     """Those of the task's processes who are new: members now, or refused and taken out again. All are answered."""
-    admitted = [(asker, members.admit(draft, task, asker)) for asker in askers]
-    refused = {asker.process for asker, process in admitted if not isinstance(process, Process)}
+    admitted: list[tuple[Asker, Process]] = []
+    refused: list[tuple[Asker, DenyCode]] = []
+    for asker in askers:
+        process = members.admit(draft, task, asker)
+        if isinstance(process, Process):
+            admitted.append((asker, process))
+        else:
+            refused.append((asker, process))
     if refused:
-        task = replace(task, processes=tuple(key for key in task.processes if key not in refused))
+        out = {asker.process for asker, _ in refused}
+        task = replace(task, processes=tuple(key for key in task.processes if key not in out))
     draft.put_task(task)
     for asker, process in admitted:
-        if isinstance(process, Process):
-            answers.grant(draft, process, task, asker.rid)
-        else:
-            _refuse(draft, task, asker, process)
+        answers.grant(draft, process, task, asker.rid)
+    for asker, code in refused:
+        _refuse(draft, task, asker, code)
     return task
 
 

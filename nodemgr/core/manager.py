@@ -3,9 +3,10 @@
 Knows: which function answers which event, and which answers are facts that hold though they could not be stored.
 Must not know: clocks, sockets, files, threads, random numbers; no module of this package does.
 
-A reading order: model, events, effects (the words); tables, state (how a step sees and changes them); allocator (which
-GPUs); matching (who is served); requests, processes, time_passed, administration (what each event means); leases, members
-(what a lease consists of); audit (what the driver shows beyond it); books (the sums); invariants (what always holds).
+A reading order: model, events, effects (the words); tables, state, draft (how a step sees and changes them), outcome (what
+comes of it), restart; allocator (which GPUs); matching (who is served); requests, processes, time_passed, administration
+(what each event means); leases, members (what a lease consists of); audit (what the driver shows beyond it); books (the sums);
+invariants (what always holds).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ RULES: dict[type, _Rule] = {
 
 
 def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) -> Transition:
-    """What `event` does to `state` at `now_ns` (monotonic). The state stays as it is until `state.apply(transition)`.
+    """What `event` does to `state` at `now_ns` (monotonic). The state stays as it is until `transition.apply()`.
     `draft`: an unused one of the state as it is, made while nobody waited for an answer."""
     rule = RULES[type(event)]
     if draft is None or draft.version != state.version:
@@ -81,4 +82,4 @@ def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) ->
     then = None
     if draft.rescan and not isinstance(event, Disconnected):
         then = Match(event.wall_ns, event.used_bytes if isinstance(event, Tick) else None)
-    return finish(draft, must_apply=rule.must_apply, then=then, ticked=isinstance(event, Tick))
+    return finish(draft, must_apply=rule.must_apply, then=then)

@@ -32,8 +32,7 @@ def _by_slot(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
     if slot is None:
         return DenyCode.TOO_MANY_PROCESSES
     generation = draft.count(GENERATION) % GENERATIONS
-    draft.emit(effects.ClearSlot(task.env, slot, (generation - 1) % GENERATIONS))
-    draft.emit(effects.SetSlot(task.env, slot, generation, "live"))
+    draft.emit(effects.BeginSlot(task.env, slot, generation))
     return Process(asker.process, task.env, task.task_id, asker.transport, asker.pid, asker.user, slot, generation, asker.rid)
 
 

@@ -16,24 +16,28 @@ from nodemgr.core.values import replace
 
 def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     caller = event.caller
-    draft.figures = {(caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()}
+    if event.used_bytes:
+        draft.figures = {(caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()}
     env = draft.envs.get(caller.env)
     if env is None:
         _deny(draft, event, DenyCode.UNKNOWN_ENV, f"environment {caller.env} has no quota on this node")
         return
     draft.connect(caller.process, caller.connection)
-    task = _task_of(draft, event, now_ns)
+    kin = _kin(draft, caller)
+    task = _task_of(draft, event, kin, now_ns)
     if task is not None:
         _join_task(draft, event, task, now_ns)
         return
-    request_id = _request_of(draft, event)
-    refusal = _refused(draft, event, env.quota)
+    request_id = _request_of(draft, event, kin)
+    gpus = _asked_gpus(draft, event, env.quota)
+    explicit = event.gpus is not None or event.world > 1
+    refusal = refused(draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=explicit)
     if request_id is not None:
-        _ask_again(draft, event, draft.requests[request_id], refusal, now_ns)
+        _ask_again(draft, event, draft.requests[request_id], gpus, refusal, now_ns)
     elif refusal is not None:
         _deny(draft, event, *refusal)
     else:
-        _ask(draft, event, env.quota, now_ns)
+        _ask(draft, event, env.quota, gpus, now_ns)
 
 
 def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
@@ -47,16 +51,16 @@ def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
         draft.disconnect(caller.process)
 
 
-def _task_of(draft: Draft, event: Acquire, now_ns: int) -> Task | None:
-    """The task that the caller belongs to: by itself, by its token, or by an ancestor. A stalled one is resumed, or, if
+def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -> Task | None:
+    """The task that the caller belongs to: by itself, by its token, or by its kin. A stalled one is resumed, or, if
     it cannot be, fenced; then the caller asks for a lease of its own."""
     caller = event.caller
     task = _held(draft, caller.process)
     if task is None:
         task_id = draft.task_of_token.get((caller.env, event.token))
         task = None if task_id is None else draft.tasks[task_id]
-    if task is None and (caller.env, event.token) not in draft.request_of_token:
-        task = next((held for key in _kin(draft, caller) if (held := _held(draft, key)) is not None), None)
+    if task is None and kin and (caller.env, event.token) not in draft.request_of_token:
+        task = next((held for key in kin if (held := _held(draft, key)) is not None), None)
     if task is None or task.state is TaskState.RUNNING:
         return task
     return leases.wake(draft, task, caller.process, now_ns, event.wall_ns)
@@ -97,13 +101,13 @@ def _asker(event: Acquire) -> Asker:
     return Asker(caller.process, event.rid, caller.transport, caller.pid, caller.user)
 
 
-def _request_of(draft: Draft, event: Acquire) -> str | None:
-    """The waiting request that the caller belongs to: its own, its token's, or an ancestor's."""
+def _request_of(draft: Draft, event: Acquire, kin: list[ProcessKey]) -> str | None:
+    """The waiting request that the caller belongs to: its own, its token's, or its kin's."""
     caller = event.caller
     own = draft.request_of.get(caller.process) or draft.request_of_token.get((caller.env, event.token))
-    if own is not None:
+    if own is not None or not kin:
         return own
-    return next((found for key in _kin(draft, caller) if (found := draft.request_of.get(key)) is not None), None)
+    return next((found for key in kin if (found := draft.request_of.get(key)) is not None), None)
 
 
 def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
@@ -113,23 +117,16 @@ def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
         return 0
     gpus = event.gpus
     if gpus is None:
-        healthy = sum([gpu.healthy for gpu in draft.gpus.values()]) or len(list(draft.gpus))
+        healthy = sum([gpu.healthy for gpu in draft.gpus.values()]) or len(draft.gpus)
         gpus = min(quota.gpus if quota.default_gpus is None else quota.default_gpus, healthy)
     return max(gpus, event.world) if event.world > 1 else gpus
-
-
-def _refused(draft: Draft, event: Acquire, quota: Quota) -> tuple[DenyCode, str] | None:
-    """Why this can never be served as it stands."""
-    explicit = event.gpus is not None or event.world > 1
-    gpus = _asked_gpus(draft, event, quota)
-    return refused(draft, event.caller.env, quota, gpus, event.memory_bytes, explicit=explicit)
 
 
 def refused(
     draft: Draft, env: str, quota: Quota, gpus: int, memory_bytes: int | None, *, explicit: bool
 ) -> tuple[DenyCode, str] | None:
-    """What refuses a request under a quota, whatever is free."""
-    node_gpus = len(list(draft.gpus))
+    """What refuses a request under a quota, whatever is free: it can never be served as it stands."""
+    node_gpus = len(draft.gpus)
     code = allocator.refusal(gpus, quota.gpus, node_gpus, explicit=explicit)
     if code is not None:
         return code, reasons.refusal(code, env, quota.gpus, gpus, node_gpus)
@@ -140,14 +137,14 @@ def refused(
     return None
 
 
-def _ask(draft: Draft, event: Acquire, quota: Quota, now_ns: int) -> None:
+def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> None:
     """A new request: served at once if it can be, else it waits."""
     number = draft.count(IDS)
     request = Request(
         request_id=f"r{number}",
         env=event.caller.env,
         token=event.token,
-        gpus=_asked_gpus(draft, event, quota),
+        gpus=gpus,
         memory_bytes=event.memory_bytes or None,
         command=event.command,
         priority=quota.priority,
@@ -158,7 +155,7 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, now_ns: int) -> None:
         askers=(_asker(event),),
         world=max(1, event.world),
     )
-    if not len(draft.state.queue) and not draft.rescan:
+    if not draft.state.requests and not draft.rescan:
         verdict = matching.judge(draft, request, {})
         if isinstance(verdict.answer, allocator.Choice):
             leases.begin(draft, request, verdict.answer, now_ns, event.wall_ns)
@@ -169,7 +166,9 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, now_ns: int) -> None:
     _match_now(draft, event, now_ns)
 
 
-def _ask_again(draft: Draft, event: Acquire, request: Request, refusal: tuple[DenyCode, str] | None, now_ns: int) -> None:
+def _ask_again(
+    draft: Draft, event: Acquire, request: Request, gpus: int, refusal: tuple[DenyCode, str] | None, now_ns: int
+) -> None:
     """A waiter sends its request again, or comes back to its place, or another process of the task begins to wait."""
     process = event.caller.process
     before = next((asker for asker in request.askers if asker.process == process), None)
@@ -185,18 +184,18 @@ def _ask_again(draft: Draft, event: Acquire, request: Request, refusal: tuple[De
         _deny(draft, event, *refusal)
     else:
         draft.reasons.drop(request.request_id)  # so that the new asker is told, too
-        joined = _joined(draft, event, request)
+        joined = _joined(event, request, gpus)
         draft.put_request(joined)
         _put_off(draft, event, joined, now_ns)
         _match_now(draft, event, now_ns)
 
 
-def _joined(draft: Draft, event: Acquire, request: Request) -> Request:
+def _joined(event: Acquire, request: Request, gpus: int) -> Request:
     """The request with one asker more: as much as any of them asks, as long as any of them waits."""
     return replace(
         request,
         askers=(*request.askers, _asker(event)),
-        gpus=max(request.gpus, _asked_gpus(draft, event, draft.envs[request.env].quota)),
+        gpus=max(request.gpus, gpus),
         memory_bytes=max(request.memory_bytes or 0, event.memory_bytes or 0) or None,
         world=max(request.world, event.world),
         wait_ms=None if request.wait_ms is None or event.wait_ms is None else max(request.wait_ms, event.wait_ms),

@@ -1,19 +1,15 @@
-"""What the manager believes, as tables: plain dictionaries, to be read by anybody, written by `apply` alone.
+"""What the manager believes, as tables: plain dictionaries, to be read by anybody, written by Draft.settle alone.
 
-Knows: which tables there are, how they are restored from the store's rows, and how a transition is taken over.
-Must not know: why a row changes (the modules beside manager.py), nor clocks, sockets, files.
+Knows: which tables there are, and what can be read off them at once.
+Must not know: how and why a row changes (draft.py, and the modules beside manager.py), nor clocks, sockets, files.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from nodemgr.core import books
-from nodemgr.core.draft import Draft
 from nodemgr.core.model import (
-    MS,
     Config,
     ConnectionId,
     Env,
@@ -25,17 +21,15 @@ from nodemgr.core.model import (
     Request,
     Residue,
     Task,
-    TaskState,
     Uuid,
     Violation,
 )
-from nodemgr.core.outcome import Transition, finish
 from nodemgr.core.schema import STORED, Deadline, EnvGpu
 from nodemgr.core.work_queue import WorkQueue
 
 
 class State:
-    """Everything the manager believes. The tables are plain dictionaries, to be read by anybody, written by `apply`."""
+    """Everything the manager believes. The tables are plain dictionaries."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -62,7 +56,7 @@ class State:
         self.places: dict[str, int] = {}
         """Its position in its queue, as they were told."""
         self.timers: dict[str, int] = {}
-        """When (ns) a Tick is needed for what has no row: "silence", "figures"; and "wake", what the edge was told."""
+        """When (ns) a Tick is needed for what has no row: "silence", "figures"."""
         self.agenda: dict[Deadline, int] = {}
         self.deadlines: list[tuple[int, Deadline]] = []
         """The agenda, earliest first."""
@@ -96,56 +90,10 @@ class State:
         """Bytes on each GPU that the driver shows and nobody was promised, where that is more than can be overlooked."""
         self.queue = WorkQueue(config.queues)
 
-    @classmethod
-    def empty(cls, config: Config) -> State:
-        return cls(config)
-
-    @classmethod
-    def restore(cls, config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int) -> State:
-        """The state of the store's rows (kind, key, dataclass), with every deadline started anew, nobody connected and
-        every waiter away. The edge then tells of GPUs (GpusChanged) and of the dead (ProcessGone), and sends Match.
-        Raises ValueError for a row of an unknown kind."""
-        state = cls(config)
-        draft = Draft(state)
-        draft.now_ns = now_ns
-        order = {kind: place for place, (kind, _) in enumerate(STORED.values())}
-        for kind, key, value in sorted(_known(rows), key=lambda row: order[row[0]]):
-            _RESTORE[kind](draft, key, value, now_ns)
-        draft.restart_timers(now_ns)
-        state.apply(finish(draft, must_apply=True))
-        state.timers.pop("wake", None)  # nobody was told yet
-        return state
-
-    def apply(self, transition: Transition) -> None:
-        """Takes the transition over. Raises ValueError if it was made for another state than this one is now."""
-        draft = transition.draft
-        if draft.state is not self or draft.version != self.version:
-            raise ValueError("a transition is applied to the state that it was made for, once")
-        self.version += 1
-        for deadline, due_ns in draft.agenda.changes.items():
-            self._reschedule(deadline, due_ns)
-        for request_id, request in draft.requests.changes.items():
-            self._requeue(request_id, request)
-        records = draft.records.changes
-        for task_id, record in records.items():
-            if record is not None and record.ended_wall_ns is not None:
-                records[task_id] = None
-        for table in draft.changed:
-            table.settle()
-
-    def _reschedule(self, deadline: Deadline, due_ns: int | None) -> None:
-        before = self.agenda.get(deadline)
-        if before is not None:
-            del self.deadlines[bisect_left(self.deadlines, (before, deadline))]
-        if due_ns is not None:
-            insort(self.deadlines, (due_ns, deadline))
-
-    def _requeue(self, request_id: str, request: Request | None) -> None:
-        if request is None:
-            if request_id in self.queue:
-                self.queue.withdraw(request_id)
-        elif request_id not in self.queue:
-            self.queue.insert(request.priority, request_id)
+    def wake_ns(self) -> int | None:
+        """When a Tick is due at the latest; None: nothing is waited for."""
+        times = [*self.timers.values(), *(due_ns for due_ns, _ in self.deadlines[:1])]
+        return min(times) if times else None
 
     def waiting(self) -> Iterator[tuple[Request, int, str]]:
         """Every waiting request in the order of service, with its position in its queue and why it waits."""
@@ -187,40 +135,3 @@ class State:
         for name, (kind, key_text) in STORED.items():
             for key, value in getattr(self, name).items():
                 yield kind, key_text(key), value
-
-
-def _known(rows: Iterable[tuple[str, str, object]]) -> Iterator[tuple[str, str, object]]:
-    for kind, key, value in rows:
-        if kind not in _RESTORE:
-            raise ValueError(f"the store has a row of an unknown kind: {kind} {key}")
-        yield kind, key, value
-
-
-def _restore_task(draft: Draft, _key: str, task: Task, now_ns: int) -> None:
-    draft.put_task(task)
-    if task.state is TaskState.STALLED and draft.config.stalled == "kill":
-        draft.schedule(("kill", task.task_id), now_ns + draft.config.stalled_grace_ms * MS)
-
-
-def _restore_request(draft: Draft, _key: str, request: Request, now_ns: int) -> None:
-    draft.put_request(request)
-    if request.wait_ms is not None:
-        draft.schedule(("wait", request.request_id), now_ns + request.wait_ms * MS)
-
-
-def _restore_record(draft: Draft, key: str, record: Record, _now_ns: int) -> None:
-    if record.ended_wall_ns is None:
-        draft.records.put(record.task_id, record)
-
-
-_RESTORE: dict[str, Callable[[Draft, str, Any, int], None]] = {
-    "gpu": lambda draft, _key, gpu, _now_ns: draft.put_gpu(gpu),
-    "env": lambda draft, _key, env, _now_ns: draft.put_env(env),
-    "task": _restore_task,
-    "process": lambda draft, _key, process, _now_ns: draft.put_process(process),
-    "grant": lambda draft, _key, grant, _now_ns: draft.put_grant(grant),
-    "request": _restore_request,
-    "residue": lambda draft, _key, residue, _now_ns: draft.put_residue(residue),
-    "record": _restore_record,
-    "counter": lambda draft, key, count, _now_ns: draft.counters.put(key, count),
-}

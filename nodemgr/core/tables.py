@@ -46,6 +46,9 @@ class Overlay(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return self.get(key) is not None
 
+    def __len__(self) -> int:
+        return sum(1 for _ in self) if self.changes else len(self.base)
+
     def __iter__(self) -> Iterator[K]:
         changes = self.changes
         if not changes:

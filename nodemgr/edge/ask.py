@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nodemgr.core import events
@@ -33,8 +33,8 @@ class Questions:
         self._daemon = daemon
         self._views = views
         self._when_fresh = when_fresh
-        self._waiting: deque[tuple[Session, dict[str, Any]]] = deque()
-        self._kinds: dict[str, Callable[[Session, dict[str, Any]], Any]] = {
+        self._waiting: deque[tuple[Session, Mapping[str, Any]]] = deque()
+        self._kinds: dict[str, Callable[[Session, Mapping[str, Any]], Any]] = {
             "status": lambda session, _: self._views.status(session.env),
             "holdings": lambda session, _: self._views.holdings(session.env),
             "doctor": lambda session, _: {"schema_version": 1, "checks": self._views.env_checks(session.env, session.pid)},
@@ -42,14 +42,14 @@ class Questions:
             "release": self._release,
         }
 
-    def received(self, session: Session, fields: dict[str, Any]) -> None:
+    def received(self, session: Session, fields: Mapping[str, Any]) -> None:
         """One question; the answer comes when the figures are fresh."""
         if fields["what"] in NEED_NO_FIGURES:
             self._answer(session, fields)
         else:
             self._when_fresh(lambda: self._enqueue(session, fields))
 
-    def _enqueue(self, session: Session, fields: dict[str, Any]) -> None:
+    def _enqueue(self, session: Session, fields: Mapping[str, Any]) -> None:
         self._waiting.append((session, fields))
         if len(self._waiting) == 1:
             self._daemon.loop.call_soon(self._answer_next)
@@ -64,7 +64,7 @@ class Questions:
         if self._waiting:
             self._daemon.loop.call_soon(self._answer_next)
 
-    def _answer(self, session: Session, fields: dict[str, Any]) -> None:
+    def _answer(self, session: Session, fields: Mapping[str, Any]) -> None:
         try:
             kind = self._kinds.get(fields["what"])
             if kind is None:
@@ -81,7 +81,7 @@ class Questions:
         for index, data in enumerate(parts):
             session.answer("PART", rid=fields["rid"], index=index, count=len(parts), data=data)
 
-    def _release(self, session: Session, fields: dict[str, Any]) -> dict[str, Any]:
+    def _release(self, session: Session, fields: Mapping[str, Any]) -> dict[str, Any]:
         task_id, state = fields.get("argument", ""), self._daemon.state
         owner = state.tasks.get(task_id) or state.requests.get(task_id)
         if owner is None or owner.env != session.env:

@@ -46,6 +46,7 @@ TURN_NS = 20_000_000
 """After so much time spent on one env all others that wait get their turn."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
 _UCRED = struct.Struct("3i")
+_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RETRY_S = 0.2
 _CALM_NS = 60_000_000_000
@@ -340,7 +341,7 @@ class ClientServer:
         else:
             sender, fds = _parse_ancillary(ancillary)
         try:
-            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            if flags & _CUT:
                 raise WireError("more than a packet may hold")
             message = decode(packet)
         except WireError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nodemgr.core import audit, effects, events
@@ -77,10 +77,11 @@ class Daemon:
         self.clients: ClientServer
         self.udp: UdpServer | None = None
         self.envs: Envs
-        self.on_ask: Callable[[Session, dict[str, Any]], None] = lambda session, fields: None
+        self.on_ask: Callable[[Session, Mapping[str, Any]], None] = lambda session, fields: None
         self._sessions: dict[ConnectionId, Session] = {}
         self._connections = 0
         self._wake: asyncio.TimerHandle | None = None
+        self._wake_ns: int | None = None
         self._store_retry: asyncio.TimerHandle | None = None
         self._key_of_pid: dict[int, ProcessKey] = {}
         self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
@@ -98,13 +99,13 @@ class Daemon:
             effects.OpenLedger: self._open_ledger,
             effects.CloseLedger: self._close_ledger,
             effects.SetLimit: self._set_limit,
+            effects.BeginSlot: lambda effect: self.ledgers.begin_slot(effect.env, effect.slot, effect.generation),
             effects.SetSlot: self._set_slot,
-            effects.ClearSlot: self._clear_slot,
+            effects.ClearSlot: lambda effect: self.ledgers.clear_slot(effect.env, effect.slot, effect.generation),
             effects.Watch: self._watch,
             effects.Unwatch: self._unwatch,
             effects.WatchResidue: self._watch_residue,
             effects.Kill: self._kill,
-            effects.WakeAt: self._wake_at,
             effects.EnvChanged: self._env_changed,
         }
 
@@ -118,14 +119,14 @@ class Daemon:
             draft, self._draft = self._draft, None
             transition = step(self.state, event, self.clock.monotonic_ns(), draft)
             durable = isinstance(event, DURABLE)
-            if not self.journal.write(transition.stored, must_hold=transition.must_apply, durable=durable):
+            if not self.journal.write(transition.saved, transition.published, must_hold=transition.must_apply, durable=durable):
                 return False
-            self.state.apply(transition)
+            transition.apply()
             if self.gate is not None:  # before anybody hears of it
-                self._move_gates(self.gate, transition.stored)
+                self._move_gates(self.gate, transition.saved)
             for effect in transition.effects:
                 self._do(effect)
-            self._slow_beats(transition.stored)
+            self._slow_beats(transition.saved)
         finally:
             self._stepping = False
         if self._limits_settle:
@@ -135,6 +136,7 @@ class Daemon:
             self._store_retry = self.loop.call_later(STORE_RETRY_S, self._retry_store)
         if transition.then is not None:
             self.submit(transition.then)
+        self._sleep()
         self._watch_gpus()
         if self._draft is None:
             self._draft = Draft(self.state)
@@ -153,10 +155,10 @@ class Daemon:
         except Exception as error:
             log.fault(f"in {kind.__name__}", error)
 
-    def _slow_beats(self, stored: Iterable[effects.Save | effects.Publish]) -> None:
+    def _slow_beats(self, saved: Iterable[effects.Save]) -> None:
         """A stalled task's and a fenced process's beats are for the core."""
-        for row in stored:
-            value = row.value if isinstance(row, effects.Save) else None
+        for row in saved:
+            value = row.value
             if isinstance(value, Task) and value.state is TaskState.STALLED:
                 for key in value.processes:
                     self._beats_fast(key, False)
@@ -208,7 +210,7 @@ class Daemon:
             self._handle(session, message, fds)
 
     def _handle(self, session: Session, message: Message, fds: list[int]) -> None:
-        fields: dict[str, Any] = dict(message.fields)
+        fields: Mapping[str, Any] = message.fields
         held = session.key in self.state.processes
         try:
             if message.verb in GUARDED and not held and not session.may_enter():
@@ -222,7 +224,7 @@ class Daemon:
         finally:
             self.recovery.close_all(fds)
 
-    def _acquire(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
+    def _acquire(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self._note_beat(session)  # over UDP a waiter beats by asking again
         if absurd := requests.absurd(fields):
             self.deny(session, message, DenyCode.BAD_REQUEST, absurd)
@@ -237,7 +239,7 @@ class Daemon:
         task = self.state.tasks.get(self.state.task_of_token.get((env, token), ""))
         return (env, token) in self.state.request_of_token if task is None else task.state is TaskState.RUNNING
 
-    def _beat(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
+    def _beat(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         member = self.state.processes.get(session.key)
         task = None if member is None or member.fenced else self.state.tasks.get(member.task_id)
         self._note_beat(session)
@@ -255,16 +257,16 @@ class Daemon:
         if session.key in self.last_beat_ns:
             self.last_beat_ns[session.key] = self.clock.monotonic_ns()
 
-    def _cancel(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
+    def _cancel(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self._step_for(session, message, requests.cancel(session, fields, self.clock.wall_ns()))
 
-    def _release(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
+    def _release(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self._step_for(session, message, requests.release(session, fields, self.clock.wall_ns()))
 
-    def _ask(self, session: Session, message: Message, fields: dict[str, Any]) -> None:
+    def _ask(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self.on_ask(session, fields)
 
-    _handlers: dict[str, Callable[[Daemon, Session, Message, dict[str, Any]], None]] = {  # noqa: RUF012 - a table
+    _handlers: dict[str, Callable[[Daemon, Session, Message, Mapping[str, Any]], None]] = {  # noqa: RUF012 - a table
         "ACQUIRE": _acquire, "BEAT": _beat, "CANCEL": _cancel, "RELEASE": _release, "ASK": _ask, "HELLO": lambda *_: None,
     }  # fmt: skip
 
@@ -417,18 +419,15 @@ class Daemon:
     def _set_slot(self, effect: effects.SetSlot) -> None:
         self.ledgers.set_slot(effect.env, Slot(effect.slot, effect.generation, SLOT_STATES[effect.state]))
 
-    def _clear_slot(self, effect: effects.ClearSlot) -> None:
-        self.ledgers.clear_slot(effect.env, effect.slot, effect.generation)
-
     def _env_changed(self, effect: effects.EnvChanged) -> None:
         self.envs.refresh(effect.env)
 
     # -- the device gate --
 
-    def _move_gates(self, gate: Gate, stored: Iterable[effects.Save | effects.Publish]) -> None:
+    def _move_gates(self, gate: Gate, saved: Iterable[effects.Save]) -> None:
         """Of the envs whose grants began or ended. A grant whose device cannot be opened is told all the same: the fault is told
         too, and the next look at the GPUs tries again."""
-        for env in {row.key.partition("/")[0] for row in stored if isinstance(row, effects.Save) and row.kind == "grant"}:
+        for env in {row.key.partition("/")[0] for row in saved if row.kind == "grant"}:
             self._move_gate(gate, env)
 
     def _move_gate(self, gate: Gate, env: str) -> None:
@@ -526,16 +525,21 @@ class Daemon:
 
     # -- time --
 
-    def _wake_at(self, effect: effects.WakeAt) -> None:
+    def _sleep(self) -> None:
+        """Until the state's next deadline, if that is another one than is waited for."""
+        wake_ns = self.state.wake_ns()
+        if wake_ns == self._wake_ns:
+            return
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
-        if effect.deadline_ns is not None:
-            delay_s = max(MIN_WAKE_S, (effect.deadline_ns - self.clock.monotonic_ns()) / 1e9)
+        self._wake_ns = wake_ns
+        if wake_ns is not None:
+            delay_s = max(MIN_WAKE_S, (wake_ns - self.clock.monotonic_ns()) / 1e9)
             self._wake = self.loop.call_later(delay_s, self.tick)
 
     def tick(self) -> None:
-        self._wake = None
+        self._wake = self._wake_ns = None
         self.submit(events.Tick(self.clock.wall_ns(), self.last_beat_ns, self._watched_figures()))
 
     def _watched_figures(self) -> dict[tuple[str, Uuid], int]:

@@ -9,7 +9,9 @@ rows are kept in memory and written before anything else as soon as the store ta
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from json.encoder import c_make_encoder  # type: ignore[attr-defined]
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from nodemgr.core import encoding
@@ -26,11 +28,9 @@ MAX_PENDING_EVENTS = 10_000
 Publisher = Callable[[str, str], None]
 """Takes an event's name and its JSON text."""
 
-_encoder = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False)
-
-
-def _to_text(value: object) -> str:
-    return _encoder.encode(value)
+_encoded: Callable[[object, int], tuple[str, ...]] = c_make_encoder(None, str, quoted, None, ":", ",", False, False, True)
+"""What JSONEncoder(separators=(",", ":"), default=str, check_circular=False) makes anew for each text: an event is written while
+a client waits. Called with 0, the indentation."""
 
 
 class Journal:
@@ -50,15 +50,12 @@ class Journal:
 
     # -- writing --
 
-    def write(self, stored: Iterable[Save | Publish], *, must_hold: bool, durable: bool = False) -> bool:
+    def write(self, saved: Iterable[Save], published: Iterable[Publish], *, must_hold: bool, durable: bool = False) -> bool:
         """Stores a step's rows and events; False: refused, nothing happened. `publish` tells the events afterwards."""
-        batch, events = Batch.empty(), []
-        for row in stored:
-            if isinstance(row, Save):
-                self._add_row(batch, row)
-            else:
-                events.append((row.name, row.fields))
-        return self._commit(batch, events, must_hold=must_hold, durable=durable)
+        batch = Batch.empty()
+        for save in saved:
+            _add_row(batch, save)
+        return self._commit(batch, published, must_hold=must_hold, durable=durable)
 
     def publish(self) -> None:
         """Tells the stream what was stored since the last call: after the clients, who wait for their answers."""
@@ -68,28 +65,21 @@ class Journal:
 
     def note(self, name: str, **fields: object) -> None:
         """An event of the manager's own, stored and told."""
-        self._commit(Batch.empty(), [(name, fields)], must_hold=True)
+        self._commit(Batch.empty(), [Publish(name, fields)], must_hold=True)
         self.publish()
 
     def remember(self, key: str, text: str | None) -> None:
         """One fact about this manager's surroundings; None forgets it."""
         self._commit(Batch({}, [], [], {key: text}), [], must_hold=True)
 
-    @staticmethod
-    def _add_row(batch: Batch, save: Save) -> None:
-        value = save.value
-        text = None if value is None else encoding.encode(save.kind, value)
-        if save.kind == "record" and isinstance(value, Record) and text is not None:
-            batch.records.append(RecordRow(value.record_id, value.env, value.granted_wall_ns, text))
-            text = None if value.ended_wall_ns is not None else text
-        batch.current[save.kind, save.key] = text
-
-    def _commit(
-        self, batch: Batch, events: list[tuple[str, Mapping[str, object]]], *, must_hold: bool, durable: bool = False
-    ) -> bool:
-        self.retry()
-        texts = [(name, self._event_text(number, name, fields)) for number, (name, fields) in enumerate(events, self._sequence + 1)]
-        batch.events += [EventRow(number, text) for number, (_, text) in enumerate(texts, self._sequence + 1)]
+    def _commit(self, batch: Batch, published: Iterable[Publish], *, must_hold: bool, durable: bool = False) -> bool:
+        if self.fault is not None:
+            self.retry()
+        texts = []
+        for sequence, event in enumerate(published, self._sequence + 1):
+            text = self._event_text(sequence, event)
+            batch.events.append(EventRow(sequence, text))
+            texts.append((event.name, text))
         if not batch:
             return True
         fault = self.fault or self._try(batch, durable)
@@ -103,10 +93,11 @@ class Journal:
             self._begin_failing(fault)
         return fault is None or must_hold
 
-    def _event_text(self, sequence: int, name: str, fields: Mapping[str, object]) -> str:
-        head = f'{{"schema_version":{SCHEMA_VERSION},"sequence":{sequence},"name":"{name}",'
+    def _event_text(self, sequence: int, event: Publish) -> str:
+        head = f'{{"schema_version":{SCHEMA_VERSION},"sequence":{sequence},"name":"{event.name}",'
         times = f'"time_ns":{self._clock.wall_ns()},"monotonic_ns":{self._clock.monotonic_ns()}'
-        return f"{head}{times},{_to_text(fields)[1:]}" if fields else f"{head}{times}}}"
+        fields = event.fields
+        return f"{head}{times},{''.join(_encoded(fields, 0))[1:]}" if fields else f"{head}{times}}}"
 
     def _try(self, batch: Batch, durable: bool) -> str | None:
         """None: written; else why not."""
@@ -141,7 +132,7 @@ class Journal:
     # -- reading --
 
     def rows(self) -> list[tuple[str, str, Any]]:
-        """(kind, key, value) of the state, for State.restore. Raises ValueError for a row that cannot be read."""
+        """(kind, key, value) of the state, for core.restart. Raises ValueError for a row that cannot be read."""
         return [(kind, key, encoding.decode(kind, text)) for kind, key, text in self._store.current()]
 
     def meta(self) -> dict[str, str]:
@@ -152,3 +143,13 @@ class Journal:
 
     def records(self, env: str | None, since_wall_ns: int, limit: int = KEPT_RECORDS) -> list[Any]:
         return [json.loads(text) for text in self._store.records(env, since_wall_ns, limit)]
+
+
+def _add_row(batch: Batch, save: Save) -> None:
+    value = save.value
+    text = None if value is None else encoding.encode(save.kind, value)
+    if isinstance(value, Record) and text is not None:
+        batch.records.append(RecordRow(value.record_id, value.env, value.granted_wall_ns, text))
+        if value.ended_wall_ns is not None:
+            text = None
+    batch.current[save.kind, save.key] = text

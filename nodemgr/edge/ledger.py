@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum
-from typing import Self
+from typing import Any, Self
 
 from nodemgr._native import ffi, lib
 
 ROWS: int = lib.NM_LEDGER_ROWS
 SLOTS: int = lib.NM_LEDGER_SLOTS
-GENERATIONS = 1 << 16
 
 
 class LedgerError(RuntimeError):
@@ -45,9 +44,11 @@ def _raise_range(result: int) -> None:
 class Ledger:
     """One env's ledger, mapped for writing its limits. Made by create() or adopt()."""
 
-    def __init__(self, native: object) -> None:
+    def __init__(self, native: Any) -> None:
         self._native = native
         self._open = True
+        self.fds: tuple[int, int] = (native.limits_fd, native.usage_fd)
+        """(limits, usage): what goes with a GRANT. Still this object's."""
 
     @classmethod
     def create(cls) -> Self:
@@ -64,11 +65,6 @@ class Ledger:
         native = ffi.new("struct nm_ledger *")
         _raise_fault(lib.nm_ledger_adopt(native, limits_fd, usage_fd))
         return cls(native)
-
-    @property
-    def fds(self) -> tuple[int, int]:
-        """(limits, usage): what goes with a GRANT. Still this object's."""
-        return self._native.limits_fd, self._native.usage_fd  # type: ignore[attr-defined]
 
     @property
     def usage_inode(self) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from nodemgr.core.model import Uuid
+from nodemgr.core.model import GENERATIONS, Uuid
 from nodemgr.edge.ledger import SLOTS, Ledger, LedgerError, SlotState
 
 FileId = tuple[int, int]
@@ -210,6 +210,11 @@ class Ledgers:
             self._begin_generation(ledger, slot.slot, slot.generation)
             ledger.set_slot(slot.slot, slot.generation, slot.state)
 
+    def begin_slot(self, env: str, slot: int, generation: int) -> None:
+        if ledger := self._ledgers.get(env):
+            ledger.clear_slot(slot, (generation - 1) % GENERATIONS)
+            ledger.set_slot(slot, generation, SlotState.LIVE)
+
     def clear_slot(self, env: str, slot: int, generation: int) -> None:
         if ledger := self._ledgers.get(env):
             ledger.clear_slot(slot, generation)
@@ -222,7 +227,7 @@ class Ledgers:
     def _begin_generation(ledger: Ledger, slot: int, generation: int) -> None:
         """A new ledger knows none of the core's generations."""
         if slot < SLOTS and ledger.slot_generation(slot) != generation:
-            ledger.clear_slot(slot, (generation - 1) & 0xFFFF)
+            ledger.clear_slot(slot, (generation - 1) % GENERATIONS)
 
     # -- figures --
 

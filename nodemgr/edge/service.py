@@ -22,6 +22,7 @@ import zmq
 from nodemgr.core import events
 from nodemgr.core.manager import State
 from nodemgr.core.model import Gpu
+from nodemgr.core.restart import restore
 from nodemgr.edge import log, privileges, rundir
 from nodemgr.edge.ask import Questions
 from nodemgr.edge.auditor import Auditor
@@ -144,7 +145,7 @@ class Service:
             raise ServiceFault(reading.fault or "NVML knows no GPU: see nvidia-smi, or simulate a node with --simulate 4x80GiB")
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
-        self._assemble(stack, State.restore(settings.core, rows, self.clock.monotonic_ns()), journal, source, reading, gate)
+        self._assemble(stack, restore(settings.core, rows, self.clock.monotonic_ns()), journal, source, reading, gate)
         views = self.views = Views(self.daemon, settings, store)
         self.daemon.on_ask = Questions(self.daemon, views, self._when_fresh).received
         self._resume(reading)

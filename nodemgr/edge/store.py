@@ -118,7 +118,7 @@ class Store:
         self._hook = hook or CommitHook()
         self._commits = 0
         self._failing = False
-        self._synchronous = "NORMAL"
+        self._durable = False
         self._checkpoint: threading.Thread | None = None
         try:
             _close_to_others(self.path)
@@ -172,30 +172,28 @@ class Store:
         self._commits += 1
         try:
             self._hook.before(self._commits)
-            self._set_synchronous("FULL" if durable else "NORMAL")
+            if durable is not self._durable:
+                self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._durable = durable
             self._db.execute("BEGIN IMMEDIATE")
             self._write(batch)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error):
                 self._db.rollback()
-            self._be_patient(False)
+            self._fail(True)
             raise StoreFailed(f"{self.path}: {_describe(error)}") from None
-        self._be_patient(True)
+        if self._failing:
+            self._fail(False)
         self._hook.after(self._commits)
         if self._commits % LOOK_EVERY_COMMITS == 0:
             self._look_at_log()
 
-    def _set_synchronous(self, mode: str) -> None:
-        if mode != self._synchronous:
-            self._db.execute(f"PRAGMA synchronous = {mode}")
-            self._synchronous = mode
-
-    def _be_patient(self, patient: bool) -> None:
+    def _fail(self, failing: bool) -> None:
         """While it fails, nobody waits for a lock: each try would hold up the loop again."""
-        if self._failing is patient:
-            self._failing = not patient
-            self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS if patient else 0}")
+        if self._failing is not failing:
+            self._failing = failing
+            self._db.execute(f"PRAGMA busy_timeout = {0 if failing else BUSY_MS}")
 
     def _write(self, batch: Batch) -> None:
         execute = self._db.execute

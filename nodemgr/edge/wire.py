@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from operator import methodcaller
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -62,10 +63,6 @@ def _listed(name_of: Callable[[int], object], first: int) -> list[str]:
     return names
 
 
-def _decode_text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
-
-
 def _decode_numbers(raw: bytes) -> tuple[int, ...]:
     return tuple(map(int, raw.split(b",")))
 
@@ -76,7 +73,7 @@ def _decode_names(raw: bytes) -> tuple[str, ...]:
 
 _DECODERS: dict[int, Callable[[bytes], Value]] = {
     lib.NM_NUMBER: int,
-    lib.NM_TEXT: _decode_text,
+    lib.NM_TEXT: methodcaller("decode", "utf-8", "replace"),
     lib.NM_NAME: bytes.decode,
     lib.NM_HEX: bytes.decode,
     lib.NM_NUMBERS: _decode_numbers,
@@ -118,12 +115,12 @@ def decode(packet: bytes, direction: Direction = Direction.UP) -> Message:
     spans = ffi.unpack(_spans, _check(lib.nm_wire_spans(packet, len(packet), direction, _spans)))
     table = _FIELDS[direction]
     fields = {}
-    for at in range(1, len(spans), 4):
-        key, offset, length, escaped = spans[at : at + 4]
+    rest = iter(spans)
+    verb = _VERBS[next(rest)]
+    for key, offset, length, escaped in zip(rest, rest, rest, rest, strict=True):
         name, decoder = table[key]
         raw = packet[offset : offset + length]
         fields[name] = decoder(unquote_to_bytes(raw) if escaped else raw)
-    verb = _VERBS[spans[0]]
     if verb == "GRANT":
         fields.setdefault("visible", fields["gpus"])
     return Message(verb, fields)
@@ -137,24 +134,31 @@ def encode(verb: str, **fields: Value | None) -> bytes:
 
     GRANT's `visible` is left out where it says the same as `gpus` (sixteen UUIDs twice do not fit); decode puts it back.
     """
+    if verb == "GRANT" and fields.get("visible") == fields.get("gpus"):
+        fields["visible"] = None
+    lines = [f"NODEMGR/1 {verb}\n"]
+    for key, value in fields.items():
+        if value is not None:
+            lines.append(f"{key}={value if type(value) is int else _text_of(key, value)}\n")
+    packet = "".join(lines).encode("utf-8", "replace")
+    size = len(packet)
+    found = 1 + 4 * (len(lines) - 1)
+    if lib.nm_wire_spans(packet, size, _DIRECTION.get(verb, Direction.DOWN), _found) != found or packet.count(b"\n") != len(lines):
+        raise WireError(_mistake(verb, {key: value for key, value in fields.items() if value is not None}, size))
+    return packet
+
+
+def _mistake(verb: str, given: Mapping[str, Value], size: int) -> str:
+    """Why this is no packet, in one line."""
     direction = _DIRECTION.get(verb)
     if direction is None:
-        raise WireError(f"unknown verb {verb!r}")
-    given = {key: value for key, value in fields.items() if value is not None}
+        return f"unknown verb {verb!r}"
     if missing := _REQUIRED[verb] - given.keys():
-        raise WireError(f"{verb} without {', '.join(sorted(missing))}")
-    if verb == "GRANT" and given.get("visible") == given["gpus"]:
-        del given["visible"]
-    lines = [f"NODEMGR/1 {verb}\n"]
-    lines += [f"{key}={_text_of(key, value)}\n" for key, value in given.items()]
-    packet = "".join(lines).encode("utf-8", "replace")
-    if len(packet) > PACKET_BYTES:
-        raise WireError(f"{verb} of {len(packet)} bytes: more than a packet's {PACKET_BYTES}")
-    if lib.nm_wire_spans(packet, len(packet), direction, _found) != 1 + 4 * len(given) or packet.count(b"\n") != len(lines):
-        for key, value in given.items():
-            _check_value(key, value, direction)
-        raise WireError(f"{verb} with these fields is no packet")
-    return packet
+        return f"{verb} without {', '.join(sorted(missing))}"
+    if size > PACKET_BYTES:
+        return f"{verb} of {size} bytes: more than a packet's {PACKET_BYTES}"
+    wrong = (_wrong_value(key, value, direction) for key, value in given.items())
+    return next(filter(None, wrong), f"{verb} with these fields is no packet")
 
 
 def _text_of(key: str, value: Value) -> str:
@@ -164,14 +168,14 @@ def _text_of(key: str, value: Value) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _check_value(key: str, value: Value, direction: Direction) -> None:
+def _wrong_value(key: str, value: Value, direction: Direction) -> str | None:
     index = _KEY_INDEX.get(key)
     if index is None:
-        raise WireError(f"unknown key {key!r}")
+        return f"unknown key {key!r}"
     text = _text_of(key, value)
     raw = text.encode("utf-8", "replace")
-    if lib.nm_wire_check_value(index, direction, raw, len(raw)) != lib.NM_WIRE_OK:
-        raise WireError(f"{key}={text!r} is not of the key's type")
+    right = lib.nm_wire_check_value(index, direction, raw, len(raw)) == lib.NM_WIRE_OK
+    return None if right else f"{key}={text!r} is not of the key's type"
 
 
 def cut_text(value: str, most_bytes: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.core.effects import ClearSlot, CloseLedger, OpenLedger, Save, SendDeny, SendGrant, SetLimit, SetSlot, Unwatch, WakeAt, Watch
+from nodemgr.core.effects import BeginSlot, ClearSlot, CloseLedger, OpenLedger, Save, SendDeny, SendGrant, SetLimit, SetSlot, Unwatch, Watch
 from nodemgr.core.events import Acquire, Beat
 from nodemgr.core.manager import step
 from nodemgr.core.model import LEDGER_SLOTS, DenyCode, Record
@@ -26,10 +26,9 @@ def test_the_ledger_is_ready_before_the_process_hears_of_it() -> None:
     node = Node()
     node.quota("alice", 1, 40)
     order = [type(effect) for effect in node.asks("alice", 10) if not isinstance(effect, Save)]
-    ledger = [OpenLedger, SetLimit, ClearSlot, SetSlot, SendGrant, Watch]
+    ledger = [OpenLedger, SetLimit, BeginSlot, SendGrant, Watch]
     assert [kind for kind in order if kind in ledger] == ledger
-    assert node.of(ClearSlot) == [ClearSlot("alice", 0, 0)]
-    assert node.of(SetSlot) == [SetSlot("alice", 0, 1, "live")]
+    assert node.of(BeginSlot) == [BeginSlot("alice", 0, 1)]
 
 
 def test_without_a_memory_quota_a_grant_is_a_whole_gpu() -> None:
@@ -384,11 +383,11 @@ def test_a_record_says_what_was_given_and_how_it_ended() -> None:
 def test_an_idle_manager_never_wakes() -> None:
     node = Node()
     node.quota("alice", 1)
-    assert node.of(WakeAt) == []
+    assert node.state.wake_ns() is None
     node.asks("alice", 10)
-    assert node.of(WakeAt) == [WakeAt(node.now_ns + 5_000_000_000)]
+    assert node.state.wake_ns() == node.now_ns + 5_000_000_000
     node.dies(10)
-    assert node.of(WakeAt)[-1] == WakeAt(None)
+    assert node.state.wake_ns() is None
 
 
 def test_a_working_node_wakes_once_a_timeout() -> None:
@@ -396,4 +395,4 @@ def test_a_working_node_wakes_once_a_timeout() -> None:
     node.quota("alice", 1)
     node.asks("alice", 10)
     node.passes(60_000)
-    assert len(node.of(WakeAt)) == 12
+    assert node.wakes == 12

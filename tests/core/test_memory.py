@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nodemgr.core.effects import EnvChanged, SetLimit, WakeAt
+from nodemgr.core.effects import EnvChanged, SetLimit
 from nodemgr.core.model import DenyCode
-from tests.core.world import GIB, Node
+from tests.core.world import GIB, MS, Node
 
 
 def test_a_lowered_quota_limits_at_once_and_frees_what_is_not_used() -> None:
@@ -29,7 +29,7 @@ def test_a_lowered_quota_limits_at_once_and_frees_what_is_not_used() -> None:
     node.passes(1_000)
     assert node.grant_gib("alice", 0) == (30, 30)
     node.passes(4_000)
-    assert all(wake.deadline_ns is None or wake.deadline_ns > node.now_ns for wake in node.of(WakeAt))
+    assert node.state.wake_ns() == node.now_ns + 1_000 * MS
 
 
 def test_a_raised_quota_applies_as_far_as_the_gpu_has_room_and_the_rest_when_it_has() -> None:

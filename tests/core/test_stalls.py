@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.core.effects import Kill, SetLimit, SetSlot, WakeAt
+from nodemgr.core.effects import Kill, SetLimit, SetSlot
 from tests.core.world import GIB, Node, S
 
 
@@ -178,9 +178,9 @@ def test_a_process_of_a_stalled_task_dies() -> None:
     node.asks("bob", 20)
     node.dies(10)
     assert node.state.grants.keys() == {("bob", "GPU-0")}
-    assert node.wake_ns is not None
+    assert node.state.wake_ns() is not None
     node.dies(20)
-    assert node.of(WakeAt) == [WakeAt(None)]
+    assert node.state.wake_ns() is None
 
 
 def test_beats_that_the_edge_does_not_know_of_count_as_heard() -> None:

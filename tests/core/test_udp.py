@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodemgr.core.effects import SetLimit, SetSlot, Watch
+from nodemgr.core.effects import BeginSlot, SetLimit, Watch
 from nodemgr.core.model import DenyCode
 from tests.core.world import GIB, Node, key
 
@@ -20,7 +20,7 @@ def test_a_process_that_names_nothing_gets_the_whole_grant() -> None:
     assert granted is not None
     assert (granted.slot, granted.limits) == (None, (40 * GIB,))
     assert node.grant_gib("alice", 0) == (40, 0)  # nothing is left for a ledger
-    assert node.of(SetSlot) == []
+    assert node.of(BeginSlot) == []
     assert node.of(Watch) == [Watch(key(10, udp=True), None)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.core.effects import SendWait, Unwatch, WakeAt, Watch
+from nodemgr.core.effects import SendWait, Unwatch, Watch
 from nodemgr.core.model import DenyCode
 from tests.core.world import Node, S, gpu, key
 
@@ -346,7 +346,7 @@ def test_a_blocked_queue_does_not_wake_the_manager() -> None:
     for pid in range(10, 20):
         node.asks("alice", pid)
     node.passes(60_000)
-    assert len(node.of(WakeAt)) == 12  # once a timeout, for the task that runs
+    assert node.wakes == 12  # once a timeout, for the task that runs
     assert node.of(SendWait) == []
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from nodemgr.core import encoding, events, invariants
-from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, WakeAt
+from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import Config, Gpu, Grant, Quota, Task, Transport
+from nodemgr.core.restart import restore
 
 GIB = 1 << 30
 MS = 1_000_000
@@ -30,12 +31,13 @@ class Node:
 
     def __init__(self, gpus: int = 4, gib: int = 80, **config: Any) -> None:
         self.config = Config(**config)
-        self.state = State.empty(self.config)
+        self.state = State(self.config)
         self.now_ns = 1_000 * S
         self.store: dict[tuple[str, str], Any] = {}
         self.effects: list[Save | Publish | Effect] = []
         """Of the last event, with what followed from it."""
-        self.wake_ns: int | None = None
+        self.wakes = 0
+        """Ticks in the time that passed last."""
         self.beats: dict[str, int] = {}
         """When each process was last heard."""
         self.used: dict[tuple[str, str], int] = {}
@@ -51,13 +53,10 @@ class Node:
         while following is not None:
             transition = step(self.state, following, self.now_ns)
             assert invariants.check_change(transition) == []
-            self.state.apply(transition)
-            self.effects += (*transition.stored, *transition.effects)
-            for effect in (*transition.stored, *transition.effects):
-                if isinstance(effect, Save):
-                    self._save(effect)
-                elif isinstance(effect, WakeAt):
-                    self.wake_ns = effect.deadline_ns
+            transition.apply()
+            self.effects += (*transition.saved, *transition.published, *transition.effects)
+            for save in transition.saved:
+                self._save(save)
             assert invariants.check(self.state) == []
             following = transition.then
         assert self.restored().keys() == self.rows().keys()
@@ -84,7 +83,7 @@ class Node:
     def restart(self, *, gone: Iterable[int] = ()) -> None:
         """kill -9 of the manager, and a new one that finds the store; `gone` died meanwhile."""
         rows = [(kind, key, encoding.decode(kind, data)) for (kind, key), data in self.store.items()]
-        self.state = State.restore(self.config, rows, self.now_ns)
+        self.state = restore(self.config, rows, self.now_ns)
         assert invariants.check(self.state) == []
         self.beats = {key: self.now_ns for key, _ in self.state.watched()}
         self.gpus_are(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index))
@@ -176,13 +175,14 @@ class Node:
         end_ns = self.now_ns + ms * MS
         mute = {key(pid) for pid in silent} | {key(pid, udp=True) for pid in silent}
         every: list[Effect] = []
-        at_once = 0
-        while self.wake_ns is not None and self.wake_ns <= end_ns:
-            at_once = at_once + 1 if self.wake_ns <= self.now_ns else 0
+        at_once = self.wakes = 0
+        while (wake_ns := self.state.wake_ns()) is not None and wake_ns <= end_ns:
+            at_once = at_once + 1 if wake_ns <= self.now_ns else 0
             assert at_once < 20, "the manager does not sleep"
-            self.now_ns = max(self.now_ns, self.wake_ns)
+            self.now_ns = max(self.now_ns, wake_ns)
             self._beat_all_but(mute)
             every += self.ticks()
+            self.wakes += 1
         self.now_ns = end_ns
         self._beat_all_but(mute)
         self.effects = every

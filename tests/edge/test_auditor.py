@@ -43,7 +43,7 @@ class Words:
 
 class World:
     def __init__(self, strangers: Callable[[int], str | None] = lambda pid: None) -> None:
-        state = State.empty(Config())
+        state = State(Config())
         state.gpus[UUID] = Gpu(UUID, 0, "Test", 80 * GIB)
         state.processes[MEMBER.key] = MEMBER
         self.words = Words()

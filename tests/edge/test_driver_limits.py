@@ -13,7 +13,7 @@ from nodemgr.edge.driver_limits import META, DriverLimits, Setter
 
 def limits(setter: Setter | None, *remembered: str) -> tuple[DriverLimits, dict[str, str | None]]:
     store: dict[str, str | None] = dict.fromkeys(remembered, "1")
-    return DriverLimits(State.empty(Config()), list, setter, store.__setitem__, remembered), store
+    return DriverLimits(State(Config()), list, setter, store.__setitem__, remembered), store
 
 
 def test_an_older_driver_has_none() -> None:

@@ -45,7 +45,7 @@ def env(name: str, gpus: int = 1) -> Save:
 
 
 def test_rows_and_events_are_stored_together_then_told(world: World) -> None:
-    assert world.journal.write([env("alice"), Publish("quota.set", {"env": "alice"})], must_hold=False)
+    assert world.journal.write([env("alice")], [Publish("quota.set", {"env": "alice"})], must_hold=False)
     assert world.journal.rows() == [("env", "alice", Env("alice", Quota(1)))]
     assert world.told == [], "not before the clients have their answers"
     world.journal.publish()
@@ -58,15 +58,15 @@ def test_rows_and_events_are_stored_together_then_told(world: World) -> None:
 
 
 def test_nothing_to_store_is_no_commit(world: World) -> None:
-    assert world.journal.write([], must_hold=False)
+    assert world.journal.write([], [], must_hold=False)
     assert world.hook.commits == 0
 
 
 def test_while_the_store_fails_a_gift_is_refused_and_a_fact_holds(world: World) -> None:
     world.hook.fault = "database or disk is full"
-    assert not world.journal.write([env("alice"), Publish("quota.set", {})], must_hold=False)
+    assert not world.journal.write([env("alice")], [Publish("quota.set", {})], must_hold=False)
     assert world.names() == ["store.failed"]
-    assert world.journal.write([env("bob"), Publish("task.ended", {})], must_hold=True)
+    assert world.journal.write([env("bob")], [Publish("task.ended", {})], must_hold=True)
     assert world.names() == ["store.failed", "task.ended"]
     assert "disk is full" in str(world.journal.fault)
     assert world.journal.rows() == []
@@ -81,10 +81,10 @@ def test_while_the_store_fails_a_gift_is_refused_and_a_fact_holds(world: World) 
 
 def test_what_waited_is_written_before_what_comes_next(world: World) -> None:
     world.hook.fault = "disk I/O error"
-    world.journal.write([env("alice", 1)], must_hold=True)
-    world.journal.write([env("alice", 2)], must_hold=True)
+    world.journal.write([env("alice", 1)], [], must_hold=True)
+    world.journal.write([env("alice", 2)], [], must_hold=True)
     world.hook.fault = None
-    assert world.journal.write([env("alice", 3), Publish("quota.set", {})], must_hold=False)
+    assert world.journal.write([env("alice", 3)], [Publish("quota.set", {})], must_hold=False)
     assert world.journal.rows() == [("env", "alice", Env("alice", Quota(3)))]
     assert world.names() == ["store.failed", "store.recovered", "quota.set"]
 
@@ -92,7 +92,7 @@ def test_what_waited_is_written_before_what_comes_next(world: World) -> None:
 def test_numbers_have_no_gap_and_no_repeat_through_a_failure(world: World) -> None:
     world.journal.note("a")
     world.hook.fault = "full"
-    assert not world.journal.write([Publish("refused", {})], must_hold=False)
+    assert not world.journal.write([], [Publish("refused", {})], must_hold=False)
     world.journal.note("b")
     world.hook.fault = None
     world.journal.note("c")
@@ -104,7 +104,7 @@ def test_numbers_have_no_gap_and_no_repeat_through_a_failure(world: World) -> No
 def test_a_failing_store_that_fails_again_says_so_once(world: World) -> None:
     world.hook.fault = "full"
     for _ in range(3):
-        world.journal.write([env("alice")], must_hold=True)
+        world.journal.write([env("alice")], [], must_hold=True)
         assert not world.journal.retry()
     assert world.names() == ["store.failed"]
 
@@ -112,15 +112,15 @@ def test_a_failing_store_that_fails_again_says_so_once(world: World) -> None:
 def test_what_needs_no_row_is_answered_while_the_store_fails(world: World) -> None:
     world.hook.fault = "full"
     world.journal.note("something")
-    assert world.journal.write([], must_hold=False)
+    assert world.journal.write([], [], must_hold=False)
 
 
 def test_a_running_leases_record_is_state_and_history_and_an_ended_one_history_alone(world: World) -> None:
     record = Record(1, "alice", "t1", "train", ("GPU-1",), (), (5,), 0, None, 10, 20)
-    world.journal.write([Save("record", "t1", record)], must_hold=False)
+    world.journal.write([Save("record", "t1", record)], [], must_hold=False)
     assert world.journal.rows() == [("record", "t1", record)]
     ended = Record(1, "alice", "t1", "train", ("GPU-1",), (), (5,), 0, None, 10, 20, 30, "released")
-    world.journal.write([Save("record", "t1", ended)], must_hold=True)
+    world.journal.write([Save("record", "t1", ended)], [], must_hold=True)
     assert world.journal.rows() == []
     (row,) = world.journal.records("alice", 0)
     assert (row["why"], row["ended_wall_ns"]) == ("released", 30)
