@@ -19,7 +19,6 @@ PAYLOAD = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file
 SHIM = os.path.join(PAYLOAD, "client_plugin", "_lib", "libnodemgr.so")
 PRELOAD_FILE = "/etc/ld.so.preload"
 CHILD_TIMEOUT_S = 20
-NVIDIA_NODES = "/dev/nvidia[0-9]*"
 MUSL = "/lib/ld-musl-*.so.1"
 ASK_PYTHON = "import sys; print(any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
 Row = Dict[str, Any]
@@ -104,25 +103,6 @@ def driver() -> Outcome:
     return True, f"{' and '.join(found)} load"
 
 
-def gate() -> Outcome:
-    """Which of the GPUs' nodes this very process may open; without a lease none of them, where the node has a gate."""
-    nodes = sorted(glob.glob(NVIDIA_NODES))
-    if not nodes:
-        return None, "no GPU's device node here"
-    opened = [node for node in nodes if _opens(node)]
-    if not opened:
-        return True, f"shut: none of {len(nodes)} GPUs can be opened without a lease"
-    return None, f"open for {', '.join(opened)}: this environment holds them, or the node has no device gate"
-
-
-def _opens(path: str) -> bool:
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True
-
-
 def _maps_of(pid: str, name: str) -> bool:
     try:
         with open(f"/proc/{pid}/maps", errors="replace") as file:
@@ -139,7 +119,6 @@ CHECKS = (
     Check("socket", manager, "the node's manager must run (systemctl status nodemgr), and the env's directory be mounted"),
     Check("ledger", ledger, "such a program escapes its quota: static linking, NODEMGR_OFF, or an old lease"),
     Check("driver", driver, "bring the driver in, too: --device nvidia.com/gpu=all (the NVIDIA container toolkit makes it)"),
-    Check("device gate", gate, "nothing to do"),
 )
 
 

@@ -102,12 +102,11 @@ class Containers:
         self._names: list[str] = []
         self._programs: list[Program] = []
 
-    def _run(self, env: str, command: Sequence[str], options: Sequence[str], *flags: str, rootfs: str) -> list[str]:
+    def _run(self, env: str | None, command: Sequence[str], options: Sequence[str], *flags: str, rootfs: str) -> list[str]:
         name = f"{self._prefix}-{len(self._names)}"
         self._names.append(name)
-        return [
-            "run", *flags, f"--name={name}", "--network=none", f"--device={self._kind}={env}", *options, "--rootfs", rootfs, *command,
-        ]  # fmt: skip
+        device = [] if env is None else [f"--device={self._kind}={env}"]
+        return ["run", *flags, f"--name={name}", "--network=none", *device, *options, "--rootfs", rootfs, *command]
 
     def run(self, env: str, *command: str, options: Sequence[str] = (), rootfs: str = "/:O") -> tuple[int, str, str]:
         """From start to end: its code, its output, what it said on stderr."""
@@ -118,8 +117,8 @@ class Containers:
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
-    def start(self, env: str, *options: str, rootfs: str = "/:O") -> str:
-        """A container that lives until the end of the test, idle; its name."""
+    def start(self, env: str | None, *options: str, rootfs: str = "/:O") -> str:
+        """A container that lives until the end of the test, idle; its name. None: without an env's device."""
         _podman(*self._run(env, ["/bin/sleep", "infinity"], options, "--detach", "--init=false", rootfs=rootfs))
         return self._names[-1]
 
