@@ -146,15 +146,6 @@ def _hook_in(python: str, subject: Subject, **variables: str) -> Outcome:
     return Outcome(True, f"{python} starts with the import hook")
 
 
-def kernel(_subject: Subject) -> Outcome:
-    try:
-        os.close(os.memfd_create("nodemgr-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError as error:
-        return Outcome(False, f"memfd_create or pidfd_open: {error.strerror}")
-    return Outcome(True, "memfd_create and pidfd_open work")
-
-
 # -- the node
 
 
@@ -377,7 +368,6 @@ CHECKS = (
     Check("versions", ANYWHERE, versions, "install the same nodemgr here and there, then restart the manager (tasks go on)"),
     Check("import hook", ANYWHERE, hook, REINSTALL),
     Check("extension", ON_NODE, extension, REINSTALL),
-    Check("kernel", ON_NODE, kernel, "Linux 5.4 or newer is needed, and a seccomp profile that allows both calls"),
     Check("manager", ON_NODE, manager, RESTART),
     Check("leftovers", ON_NODE, leftovers, f"harmless, running tasks wait for a new manager; {RESTART}"),
     Check("modes", ON_NODE, modes, "stop the manager, remove the run directory, start it again"),

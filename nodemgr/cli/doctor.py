@@ -16,6 +16,7 @@ from nodemgr import paths
 from nodemgr.cli import asking, options, tables
 from nodemgr.cli.checks import CHECKS, Check, Outcome, Subject
 from nodemgr.cli.faults import Exit, Fault
+from nodemgr.cli.node_checks import NODE_CHECKS
 
 WORDS = {True: "ok", False: "FAIL", None: "skip"}
 
@@ -28,7 +29,7 @@ WORDS = {True: "ok", False: "FAIL", None: "skip"}
 def command(env: str | None, state_dir: Path | None, run_dir: Path | None, as_json: bool) -> None:
     """Check this installation, the manager, and inside an environment what is active in it."""
     subject = _subject(env, run_dir, state_dir)
-    results = [result for check in CHECKS if check.place in subject.places for result in _run(check, subject)]
+    results = [result for check in (*CHECKS, *NODE_CHECKS) if check.place in subject.places for result in _run(check, subject)]
     failed = any(result["ok"] is False for result in results)
     if as_json:
         options.print_json({"schema_version": 1, "checks": results})

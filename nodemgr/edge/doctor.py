@@ -5,11 +5,14 @@ Knows: the store's disk, descriptors, NVML's last reading. Must not know: who as
 
 from __future__ import annotations
 
+import grp
+import os
 import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nodemgr.edge import privileges
 from nodemgr.edge.clients import RESERVE_DESCRIPTORS
 from nodemgr.edge.gpus import Reading
 from nodemgr.edge.store import Store
@@ -17,6 +20,10 @@ from nodemgr.units import format_size
 
 MIN_FREE_BYTES = 256 * 2**20
 MIN_DESCRIPTORS = 4_096
+DESCRIPTORS_PER_QUOTA_GPU = 64
+"""A rank and the processes around it that use CUDA, some thirty, each with a connection and a pidfd."""
+DESCRIPTORS_PER_ENV = 4
+"""Two listeners, two ledger files."""
 MAX_AGE_NS = 10_000_000_000
 
 
@@ -39,6 +46,11 @@ class Surroundings:
     cdi_fault: str | None = None
     gate: tuple[bool, str] = (True, "")
     """Is the device gate well, and what it does."""
+    envs: int = 0
+    quota_gpus: int = 0
+    """Of all envs together."""
+    group: str = ""
+    """Whose members may order the manager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,27 @@ def _gpus(around: Surroundings) -> tuple[bool, str]:
 def _descriptors(around: Surroundings) -> tuple[bool, str]:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     used = around.descriptors_used
-    return limit >= MIN_DESCRIPTORS and used < limit - RESERVE_DESCRIPTORS, f"{used} of {limit} in use"
+    wanted = around.quota_gpus * DESCRIPTORS_PER_QUOTA_GPU + around.envs * DESCRIPTORS_PER_ENV + RESERVE_DESCRIPTORS
+    detail = f"{used} of {limit} in use; the quotas of {around.envs} environments may come to need {wanted}"
+    return limit >= max(MIN_DESCRIPTORS, wanted) and used < limit - RESERVE_DESCRIPTORS, detail
+
+
+def _group(around: Surroundings) -> tuple[bool, str]:
+    try:
+        members = grp.getgrnam(around.group).gr_mem
+    except KeyError:
+        return True, f"there is no group {around.group}: the manager's own user and root alone may order it"
+    return True, f"{around.group}: {', '.join(members) or 'no members'}"
+
+
+def _privileges(_around: Surroundings) -> tuple[bool, str]:
+    if os.geteuid() != 0:
+        return True, f"the manager is uid {os.geteuid()}: it sees, and ends, this user's processes alone"
+    held = privileges.held()
+    beyond = held & ~sum(1 << row.number for row in privileges.KEPT)
+    if beyond:
+        return False, f"the manager holds {len(privileges.names(beyond))} capabilities that it does not use"
+    return True, ", ".join(privileges.names(held)) or "none"
 
 
 def _audit(around: Surroundings) -> tuple[bool, str]:
@@ -105,6 +137,8 @@ CHECKS = (
     Check("nvml", _nvml, "see nvidia-smi and dmesg; reload the NVIDIA driver or restart the node"),
     Check("gpus", _gpus, "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out"),
     Check("descriptors", _descriptors, "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve"),
+    Check("group", _group, "nothing to do"),
+    Check("privileges", _privileges, "see the manager's log for what the kernel refused; start it by its service (nodemgr setup)"),
     Check("driver limits", _driver_limits, "nothing to do: the ledger holds in any case"),
     Check("containers", _containers, "make the directory writable, or name another (cdi_dir) that the container engine reads"),
     Check("udp", _udp, "nothing to do"),

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nodemgr.core import cdi
+from nodemgr.edge.gate import Gate
 from nodemgr.edge.rundir import make_open, replace
 from nodemgr.edge.settings import OPTIONS, SYSTEM_CONFIG_FILE, Settings
 from nodemgr.paths import SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
@@ -278,7 +279,8 @@ class Service:
 
 
 class Traces:
-    """What a manager has left where nobody needs it without one: a device of containers that leads nowhere, sockets."""
+    """What a manager has left where nobody needs it without one: a device of containers that leads nowhere, sockets, and gates,
+    which nobody would open any more to the containers behind them."""
 
     def plan(self, machine: Machine) -> tuple[str, str]:
         return "skip", f"{machine.at(SYSTEM_RUN_DIR)}: the manager makes it at its start"
@@ -290,6 +292,8 @@ class Traces:
         return ("remove", f"{', '.join(there)}: what the manager made") if there else ("ok", "nothing is left of a manager")
 
     def undo(self, machine: Machine) -> None:
+        if machine.root == Path("/"):
+            Gate.lift(SYSTEM_RUN_DIR)
         for path in self._paths(machine):
             if path.is_dir():
                 shutil.rmtree(path)

@@ -128,16 +128,6 @@ def test_import_hook(subject: Subject, payload: Path) -> None:
     broken(checks.hook(Subject(subject.run_dir, subject.state_dir, None, inside=False, payload=payload)), "half installed")
 
 
-def test_kernel(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole(checks.kernel(subject))
-
-    def refused(*_: object) -> int:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(os, "pidfd_open", refused)
-    broken(checks.kernel(subject), "not implemented")
-
-
 # -- the node
 
 
