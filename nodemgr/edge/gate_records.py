@@ -41,7 +41,8 @@ class Records:
         self._open_file = self._directory / "open"
 
     def make(self) -> None:
-        self._containers.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in (self._directory.parent, self._directory, self._containers):
+            directory.mkdir(mode=0o700, exist_ok=True)
 
     def exists(self) -> bool:
         return self._containers.is_dir()

@@ -241,6 +241,9 @@ def test_a_stalled_task_keeps_its_gate_open_as_long_as_its_grant(
     node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
 ) -> None:
     node.quota("alice", 1)
+    node.stop()
+    node.environment |= {"NODEMGR_BEAT_MS": "200", "NODEMGR_TIMEOUT_MS": "1000"}
+    node.start()
     inside, client = container("alice"), make_client(node.env_dir("alice"))
     client.acquire(1)
     client.signal(signal.SIGSTOP)
