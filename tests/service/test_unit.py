@@ -1,0 +1,98 @@
+"""`nodemgr setup` on a machine with systemd, as its first administrator does it; then the manager is killed, restarted, removed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.programs import finish, said
+from tests.service.booted import Booted, shown, unusable
+from tests.support.manager import HOLD
+
+GIB = 2**30
+NODEMGR = str(Path(sysconfig.get_path("scripts")) / "nodemgr")
+PATHS = " ".join({*map(str, shown()), *(path for path in sys.path if "site-packages" in path)})
+PREPARE = f"""
+{NODEMGR} setup --yes >/run/setup.log 2>&1
+echo 'simulate = "2x8GiB"' >> /etc/nodemgr/config.toml
+mkdir -p /etc/systemd/system/nodemgr.service.d
+printf '[Unit]\\nDefaultDependencies=no\\n[Service]\\nBindReadOnlyPaths={PATHS}\\n' > /etc/systemd/system/nodemgr.service.d/test.conf
+"""
+"""The program lies under /tmp, perhaps, which the service does not see without a word."""
+
+pytestmark = pytest.mark.skipif(unusable() is not None, reason=str(unusable()))
+
+
+@pytest.fixture
+def machine() -> Iterator[Booted]:
+    try:
+        machine = Booted(PREPARE)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    yield machine
+    machine.close()
+
+
+def manager_pid(machine: Booted) -> int:
+    """As this machine sees it."""
+    inner = machine.show("MainPID")
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            pids = re.search(r"^NSpid:\t(.*)$", status.read_text(), re.MULTILINE)
+        except OSError:
+            continue
+        if pids is not None and pids[1].split()[1:] == [inner] and os.readlink(status.parent / "ns/pid") == os.readlink(
+            f"/proc/{machine.init}/ns/pid"
+        ):
+            return int(status.parent.name)
+    raise AssertionError(f"no process {inner} in the machine")
+
+
+def test_the_life_of_a_node(machine: Booted) -> None:
+    assert machine.show("ActiveState") == "active", machine.run("cat", "/run/setup.log")
+    machine.run(NODEMGR, "env", "create", "alice", "--gpus", "1", "--memory", "4GiB")
+    program = subprocess.Popen(
+        machine.command(NODEMGR, "run", "--env", "alice", "--", str(HOLD), "-b", str(GIB)), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert said(program)["error"] is None
+    assert machine.show("NFileDescriptorStore") == "2"
+
+    os.kill(manager_pid(machine), signal.SIGKILL)
+    machine.run("systemctl", "start", "nodemgr")  # waits for the restart that is due
+    assert machine.show("NFileDescriptorStore") == "2"
+    assert re.search(r"^t1 +alice +running", machine.run(NODEMGR, "status"), re.MULTILINE)
+    machine.run("systemctl", "restart", "nodemgr")
+    assert re.search(r"^t1 +alice +running", machine.run(NODEMGR, "status"), re.MULTILINE)
+    assert "FAIL" not in machine.run(NODEMGR, "doctor")
+
+    is_confined(manager_pid(machine))
+    assert finish(program)[0] == 0
+    removed = machine.run(NODEMGR, "setup", "--uninstall", "--yes")
+    assert re.search(r"^keep +/var/lib/nodemgr", removed, re.MULTILINE)
+    assert machine.show("ActiveState") == "inactive"
+    assert machine.run("ls", "/etc/nodemgr", "/var/lib/nodemgr").split() == [
+        "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "manager.lock", "state.db",
+    ]  # fmt: skip
+    assert "No such file" in machine.run("ls", "/run/nodemgr", check=False)
+
+
+def is_confined(pid: int) -> None:
+    """What the unit promises of a running manager."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    assert "NoNewPrivs:\t1" in status
+    assert "Seccomp:\t2" in status
+    for path in ("/etc", "/usr", "/root", "/var", "/run", "/sys"):
+        touched = subprocess.run(
+            ["nsenter", f"--target={pid}", "--mount", "--root", "touch", f"{path}/nodemgr-test"],
+            capture_output=True, text=True, check=False,
+        )
+        assert "Read-only file system" in touched.stderr, f"{path}: {touched.stderr}"
