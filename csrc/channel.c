@@ -233,6 +233,8 @@ int nm_channel_send(struct nm_channel *channel, struct nm_build *build, const in
         attach(&message, &control, sizeof control, fds, fd_count);
     if (sendmsg(channel->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
         return NM_CHANNEL_OK;
+    if (errno == EPERM && message.msg_controllen > 0) /* the manager has what it asked for, and takes no descriptors any more */
+        return nm_channel_send(channel, build, NULL, 0);
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS)
         return NM_CHANNEL_LATER;
     return channel->udp ? NM_CHANNEL_LATER : NM_CHANNEL_LOST; /* over UDP an error tells of an earlier packet: it is sent again */

@@ -151,9 +151,12 @@ static void build_row(struct nm_build *build, enum nm_pending row)
     }
 }
 
-/* The ledger's files, if the program has not closed them: with them a restarted manager finds the books again. */
+/* The ledger's files, if the program has not closed them: with them a restarted manager that asks for them finds the books again. */
 static int ledger_fds(int fds[2])
 {
+    nm_conf_read(&nm_session.conf); /* as the manager to whom this connection leads has written it */
+    if (!nm_conf_is(&nm_session.conf, "ledger", "wanted"))
+        return 0;
     if (nm_session.ledger.limits == NULL || !nm_fd_is(nm_session.ledger.limits_fd, &nm_session.limits_id) ||
         !nm_fd_is(nm_session.ledger.usage_fd, &nm_session.usage_id))
         return 0;

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import contextlib
 import errno
 import os
 import resource
@@ -26,6 +25,7 @@ from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
 from nodemgr.edge.loop import SwallowingSelector
 from nodemgr.edge.processes import Identity, PeerGone, ProcessTable, ancestors, identify_peer, user_name
+from nodemgr.edge.quarantine import ANCILLARY_BYTES, Quarantine, Received, brings_rights, close_all, descriptors_of, refuse_rights
 from nodemgr.edge.rates import Allowance
 from nodemgr.edge.sessions import BEAT_NS, DECODED_NS, Hub, Session, cost_ns
 from nodemgr.edge.wire import PACKET_BYTES, Value, WireError, decode, encode
@@ -44,7 +44,6 @@ ALLOWANCE_NS = 1_000_000_000
 """What the clients of one env may cost together in a second (sessions.cost_ns): 20 000 beats."""
 TURN_NS = 20_000_000
 """After so much time spent on one env all others that wait get their turn."""
-_ANCILLARY_BYTES = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
 _UCRED = struct.Struct("3i")
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -58,7 +57,7 @@ class Listener:
     whom root shows it (a container of the env), so that whoever connects is let in."""
 
     __slots__ = (
-        "allowance", "connections", "env", "for_all", "forbidden", "listening", "path", "sock", "turn_ns", "turn_over", "waiting",
+        "allowance", "connections", "env", "for_all", "forbidden", "listening", "path", "peeks", "sock", "turn_ns", "turn_over", "waiting",
     )  # fmt: skip
 
     def __init__(self, env: str, path: Path, sock: socket.socket, for_all: bool) -> None:
@@ -69,6 +68,8 @@ class Listener:
         self.connections: set[Connection] = set()
         self.forbidden = 0
         self.listening = False
+        self.peeks = True
+        """Its new connections may be sent descriptors: by this kernel, or since a ledger is to come back."""
         self.allowance = Allowance(ALLOWANCE_NS)
         self.turn_ns = 0
         self.turn_over = False
@@ -80,8 +81,8 @@ class Connection(Session):
     """One connected process."""
 
     __slots__ = (
-        "_ancestors", "beat", "credentials", "forbidden", "identity", "listener", "malformed", "outbox", "outbox_bytes", "reading",
-        "server", "sock", "token_beat",
+        "_ancestors", "beat", "credentials", "forbidden", "identity", "listener", "malformed", "outbox", "outbox_bytes", "peeks",
+        "reading", "server", "sock", "token_beat",
     )  # fmt: skip
 
     def __init__(self, server: ClientServer, listener: Listener, sock: socket.socket, identity: Identity, forbidden: bool) -> None:
@@ -98,6 +99,7 @@ class Connection(Session):
         """The packet that is a beat and nothing more; None while a beat must be looked at."""
         self.token_beat = b""
         self.malformed = 0
+        self.peeks = listener.peeks
         self.outbox: deque[tuple[bytes, list[int]]] = deque()
         """Packets that wait, with descriptors of their own: a ledger may be closed meanwhile, its number be another file's."""
         self.outbox_bytes = 0
@@ -117,7 +119,10 @@ class Connection(Session):
             server.await_turn(self)
             return False
         try:
-            packet, ancillary, flags, _ = self.sock.recvmsg(PACKET_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+            if self.peeks and brings_rights(self.sock):
+                server.quarantine(self)
+                return False
+            packet, ancillary, flags, _ = self.sock.recvmsg(PACKET_BYTES + 1, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         except (BlockingIOError, InterruptedError):
             return True
         except OSError:
@@ -166,6 +171,7 @@ class ClientServer:
         self._selector = selector
         self._processes = processes
         self.now_ns = clock.monotonic_ns
+        self._quarantine = Quarantine(loop)
         self._max_per_env = max_per_env
         self._listeners: dict[Path, Listener] = {}
         self._retry: asyncio.TimerHandle | None = None
@@ -177,18 +183,21 @@ class ClientServer:
     def open(self, env: str, path: Path, *, for_all: bool = False) -> None:
         """Listens for the env's clients; an old socket of that name is replaced. Raises OSError."""
         if path in self._listeners:
+            if not self.hub.expects_files(env):
+                self._listeners[path].peeks = not refuse_rights(self._listeners[path].sock, True)
             return
         path.unlink(missing_ok=True)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            sock.bind(str(path))
-            path.chmod(0o666)
+            refuses = refuse_rights(sock, not self.hub.expects_files(env))
+            _bind_for_all(sock, path)
             sock.listen(BACKLOG)
         except OSError:
             sock.close()
             raise
         listener = self._listeners[path] = Listener(env, path, sock, for_all)
+        listener.peeks = not refuses
         self._listen(listener)
 
     def close(self, env: str) -> None:
@@ -196,7 +205,7 @@ class ClientServer:
         for listener in [listener for listener in self._listeners.values() if listener.env == env]:
             del self._listeners[listener.path]
             self._deafen(listener)
-            listener.sock.close()
+            self._close_socket(listener.sock, listener.peeks)
             listener.path.unlink(missing_ok=True)
 
     def close_all(self) -> None:
@@ -314,14 +323,36 @@ class ClientServer:
         if connection.outbox:
             self._loop.remove_writer(connection.sock.fileno())
         for _, fds in connection.outbox:
-            _close_all(fds)
-        connection.sock.close()
+            close_all(fds)
+        self._close_socket(connection.sock, connection.peeks)
         self._processes.drop(connection.key)
         if self._retry is None and self._listeners.get(listener.path) is listener:
             self._listen(listener)
         self.hub.closed(connection)
 
     # -- packets in --
+
+    def quarantine(self, connection: Connection) -> None:
+        """Its next packet brings descriptors: that is received elsewhere, and nothing more of it until then."""
+        self._pause(connection)
+        if not self._quarantine.receive(connection.sock, PACKET_BYTES + 1, lambda received: self._released(connection, received)):
+            self.drop(connection)
+
+    def _released(self, connection: Connection, received: Received) -> None:
+        packet, ancillary, flags = received
+        if connection not in connection.listener.connections:
+            close_all(_parse_ancillary(ancillary)[1])
+        elif packet or ancillary:
+            self.take(connection, packet, ancillary, flags)
+            self._resume(connection)
+        else:
+            self.drop(connection)
+
+    def _close_socket(self, sock: socket.socket, peeks: bool) -> None:
+        if peeks:
+            self._quarantine.close(sock)
+        else:
+            sock.close()
 
     def _pause(self, connection: Connection) -> None:
         if connection.reading:
@@ -345,12 +376,12 @@ class ClientServer:
                 raise WireError("more than a packet may hold")
             message = decode(packet)
         except WireError:
-            _close_all(fds)
+            close_all(fds)
             self._malformed(connection)
             return
         self._spend(connection, cost_ns(message.verb))
         if sender != connection.pid:
-            _close_all(fds)
+            close_all(fds)
             self._foreign(connection, message.fields.get("rid"))
             return
         if message.verb == "BEAT":
@@ -451,7 +482,7 @@ class ClientServer:
                     return
                 connection.outbox.popleft()
                 connection.outbox_bytes -= len(packet)
-                _close_all(fds)
+                close_all(fds)
         except OSError:
             self.drop(connection)
             return
@@ -465,11 +496,14 @@ def _parse_ancillary(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | Non
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _UCRED.size:
             sender = _UCRED.unpack_from(data)[0]
         elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds += array.array("i", data[: len(data) // 4 * 4]).tolist()
+            fds += descriptors_of(data)
     return sender, fds
 
 
-def _close_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)
+def _bind_for_all(sock: socket.socket, path: Path) -> None:
+    """A socket that all may connect to, from its first moment: a mode that is set afterwards could meet another file."""
+    before = os.umask(0o111)
+    try:
+        sock.bind(str(path))
+    finally:
+        os.umask(before)

@@ -194,6 +194,9 @@ class Daemon:
     def may_enter(self, env: str, identity: Identity) -> bool:
         return self.envs.may_enter(env, identity)
 
+    def expects_files(self, env: str) -> bool:
+        return self.recovery.is_pending(env)
+
     def received(self, session: Session, message: Message, fds: list[int]) -> None:
         """One authentic message. A request that may grant waits for a fresh look at the GPUs, and what follows it with it."""
         waiting = self._held_back.get(session.connection)
@@ -391,6 +394,7 @@ class Daemon:
         ]
         slots = [Slot(p.slot, p.generation, self._slot_state(p)) for p in state.processes.values() if p.env == env and p.slot is not None]
         self.ledgers.rebuild(env, rows, slots)
+        self.loop.call_soon(self.envs.refresh, env)  # its clients need not bring it any more
         for grant in grants:
             self.send_grant(grant)
 

@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from nodemgr.edge.ledger import SlotState
+from nodemgr.edge.quarantine import SO_PASSRIGHTS
 from tests.client_c.conftest import Spawn
 from tests.client_c.manager import AFTER_LOSS, Books, Connection, Env, Manager
 from tests.client_c.test_unix import asked, held
@@ -178,6 +179,7 @@ def test_a_holder_brings_its_ledger_to_the_next_manager(manager: Manager, spawn:
     task = child.ask("lease")["task"]
     client.close()
     manager.close()
+    manager.env.write(ledger="wanted")
     second, adopted = Manager(manager.env), books.adopted()
     client = second.accept()
     rejoin = client.expect("REJOIN")
@@ -192,7 +194,29 @@ def test_a_holder_brings_its_ledger_to_the_next_manager(manager: Manager, spawn:
     client = second.accept()
     client.expect("REJOIN")
     assert [inode(fd) for fd in client.fds] == [inode(fd) for fd in adopted.ledger.fds]
+    del manager.env.settings["ledger"]
+    manager.env.write()
+    client.close()
+    client = second.accept()
+    client.expect("REJOIN")
+    assert client.fds == [], "it is not asked to bring them any more"
     second.close()
+
+
+def test_a_manager_that_takes_no_descriptors_gets_the_words_alone(manager: Manager, spawn: Spawn) -> None:
+    """Its kernel refuses the packet as it is (SO_PASSRIGHTS)."""
+    child = spawn()
+    client = held(child, manager, Books())
+    manager.env.write(ledger="wanted")
+    try:
+        manager.listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+    except OSError:
+        pytest.skip("a kernel before 6.16")
+    client.close()
+    client = manager.accept()
+    client.expect("REJOIN")
+    assert client.fds == []
+    assert child.ask("state") == ["HELD", ""]
 
 
 @pytest.mark.parametrize("answer", ["FENCE", "DENY"])
@@ -345,6 +369,7 @@ def test_a_program_that_closes_the_ledgers_files(manager: Manager, spawn: Spawn)
     """The mapping lives on; at a restart the client comes without them, and takes new ones."""
     child = spawn()
     client = held(child, manager, Books())
+    manager.env.write(ledger="wanted")
     assert len(child.ask("close_ours", "memfd:")) == 2
     client.expect("BEAT")
     client.close()

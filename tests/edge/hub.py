@@ -18,6 +18,7 @@ class StubHub:
         self.counters: Counter[str] = Counter()
         self.messages: list[tuple[Session, Message, list[int]]] = []
         self.sessions: list[Session] = []
+        self.files_expected = False
         self.ended: list[Session] = []
         self.allowed: Callable[[str, Identity], bool] = lambda env, identity: True
         self.on_message: Callable[[Session, Message], None] = lambda session, message: None
@@ -37,6 +38,9 @@ class StubHub:
 
     def may_enter(self, env: str, identity: Identity) -> bool:
         return self.allowed(env, identity)
+
+    def expects_files(self, env: str) -> bool:
+        return self.files_expected
 
     def verbs(self) -> list[str]:
         return [message.verb for _, message, _ in self.messages]

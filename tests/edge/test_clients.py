@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import random
 import resource
 import select
 import socket
+import struct
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from nodemgr.edge import clients as module
+from nodemgr.edge import quarantine
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import RealClock
 from nodemgr.edge.loop import new_loop
@@ -28,9 +32,10 @@ BEAT = encode("BEAT", task="ab12")
 
 
 class World:
-    def __init__(self, directory: Path, max_per_env: int = 100) -> None:
+    def __init__(self, directory: Path, max_per_env: int = 100, *, files_expected: bool = False) -> None:
         self.loop, selector = new_loop()
         self.hub = StubHub()
+        self.hub.files_expected = files_expected
         self.path = directory / "socket"
         self.processes = ProcessTable(self.loop, lambda key: None)
         self.server = ClientServer(self.loop, selector, self.hub, self.processes, RealClock(), max_per_env)
@@ -170,31 +175,130 @@ def test_a_child_on_its_parents_connection_is_told_to_open_its_own(world: World)
     assert "opens its own" in str(answer.fields["reason"])
 
 
-def test_descriptors_that_come_along_are_handed_over_or_closed(world: World) -> None:
-    sock = world.connected()
-    pipe = os.pipe()
-    before = open_fds()
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", pipe))]
-    sock.sendmsg([b"garbage"], rights)
-    world.until(lambda: world.hub.counters["packets_malformed"] == 1)
-    assert open_fds() == before
-    sock.sendmsg([encode("REJOIN", rid=1, task="ab12", lease="t1")], rights)
-    world.until(lambda: world.hub.messages)
-    fds = world.hub.messages[0][2]
-    assert len(fds) == 2
-    assert all(not os.get_inheritable(fd) for fd in fds)
-    for fd in (*fds, *pipe):
-        os.close(fd)
+# -- descriptors that come along --
 
 
-def test_more_descriptors_than_a_packet_may_bring_are_refused(world: World) -> None:
-    sock = world.connected()
-    before = open_fds()
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 50))]
-    sock.sendmsg([encode("REJOIN", rid=1, task="ab12", lease="t1")], rights)
-    world.until(lambda: world.hub.counters["packets_malformed"] == 1)
-    assert world.hub.messages == []
-    assert open_fds() == before
+@pytest.fixture(params=["old", "new"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Without SO_PASSRIGHTS, and with it where the kernel here has it."""
+    if request.param == "old":
+        monkeypatch.setattr(quarantine, "SO_PASSRIGHTS", 9_999)
+    else:
+        with socket.socket(socket.AF_UNIX) as sock:
+            if not quarantine.refuse_rights(sock, True):
+                pytest.skip("a kernel before 6.16")
+    return str(request.param)
+
+
+def with_rights(*fds: int) -> list[tuple[int, int, array.array[int]]]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+
+
+REJOIN = encode("REJOIN", rid=1, task="ab12", lease="t1")
+
+
+def test_nobody_brings_descriptors_unasked(kernel: str, directory: Path) -> None:
+    with closing(World(directory)) as world:
+        sock = world.connected()
+        before = open_fds()
+        if kernel == "new":
+            with pytest.raises(PermissionError):
+                sock.sendmsg([REJOIN], with_rights(0))
+            sock.send(REJOIN)
+        else:
+            sock.sendmsg([REJOIN], with_rights(0))
+        world.until(lambda: world.hub.messages)
+        assert world.hub.messages[0][2] == []
+        assert open_fds() == before
+
+
+def test_a_ledger_that_is_expected_is_handed_over_and_all_else_closed(kernel: str, directory: Path) -> None:
+    with closing(World(directory, files_expected=True)) as world:
+        sock = world.connected()
+        ledger = [os.memfd_create("nodemgr-limits"), os.memfd_create("nodemgr-usage")]
+        pipe = os.pipe()
+        before = open_fds()
+        sock.sendmsg([b"garbage"], with_rights(*ledger))
+        world.until(lambda: world.hub.counters["packets_malformed"] == 1)
+        assert open_fds() == before
+        sock.sendmsg([REJOIN], with_rights(ledger[0], pipe[0]))
+        sock.sendmsg([REJOIN], with_rights(*ledger))
+        sock.send(BEAT)
+        world.until(lambda: len(world.hub.messages) == 3)
+        assert world.hub.verbs() == ["REJOIN", "REJOIN", "BEAT"], "in their order"
+        one, both, none = (fds for _, _, fds in world.hub.messages)
+        assert [os.fstat(fd).st_ino for fd in (*one, *both)] == [os.fstat(fd).st_ino for fd in (ledger[0], *ledger)]
+        assert all(not os.get_inheritable(fd) for fd in (*one, *both))
+        assert none == []
+        for fd in (*one, *both, *ledger, *pipe):
+            os.close(fd)
+
+
+def test_more_descriptors_than_a_packet_may_bring_are_refused(kernel: str, directory: Path) -> None:
+    with closing(World(directory, files_expected=True)) as world:
+        sock = world.connected()
+        before = open_fds()
+        sock.sendmsg([REJOIN], with_rights(*[0] * 50))
+        world.until(lambda: world.hub.counters["packets_malformed"] == 1)
+        assert world.hub.messages == []
+        assert open_fds() == before
+
+
+class Lingering:
+    """A TCP connection with something to say that nobody reads: whoever lets go of its last reference waits for an hour."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.end = socket.create_connection(server.getsockname())
+            self.peer, _ = server.accept()
+        self.end.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.end.send(bytes(2**16))
+        self.end.setblocking(True)
+        self.end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3_600))
+
+    def give_away(self, sock: socket.socket, packet: bytes) -> None:
+        sock.sendmsg([packet], with_rights(self.end.fileno()))
+        self.end.close()
+
+    def close(self) -> None:
+        """A reset: nobody waits any more."""
+        self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.peer.close()
+
+
+@pytest.mark.parametrize("packet", [REJOIN, b"garbage"])
+def test_files_whose_end_takes_for_ever_hold_up_nobody(packet: bytes, directory: Path) -> None:
+    with closing(World(directory, files_expected=True)) as world, closing(Lingering()) as lingering:
+        thief, other = world.connected(), world.connected()
+        lingering.give_away(thief, packet)
+        settle(world.loop)
+        other.send(BEAT)
+        world.until(lambda: "BEAT" in world.hub.verbs())
+        thief.close()
+        settle(world.loop)
+
+
+def test_unread_files_hold_up_nobody_when_their_connection_ends(directory: Path) -> None:
+    with closing(World(directory, files_expected=True)) as world, closing(Lingering()) as lingering:
+        thief, other = world.connected(), world.connected()
+        lingering.give_away(thief, REJOIN)
+        (connection,) = (session for session in world.hub.sessions if session is world.hub.sessions[0])
+        assert isinstance(connection, module.Connection)
+        world.server.drop(connection)
+        other.send(BEAT)
+        world.until(lambda: "BEAT" in world.hub.verbs())
+
+
+def test_many_such_files_are_the_senders_loss(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine, "MAX_THREADS", 2)
+    with closing(World(directory, files_expected=True)) as world, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(closing(Lingering())).give_away(world.connected(), REJOIN)
+            settle(world.loop)
+        world.connected().send(BEAT)
+        world.until(lambda: "BEAT" in world.hub.verbs())
 
 
 def test_answers_carry_descriptors(world: World) -> None:

@@ -27,7 +27,8 @@ Client = Callable[..., FakeClient]
 
 
 @pytest.fixture
-def make() -> Iterator[Make]:
+def make(directory: Path) -> Iterator[Make]:
+    """`directory` is removed after them."""
     managers: list[LocalManager] = []
 
     def start(**arguments: Any) -> LocalManager:

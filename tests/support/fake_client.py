@@ -47,7 +47,10 @@ class Client:
 
     def do_send(self, text: str, with_fds: bool = False) -> dict:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", self.fds))] if with_fds else []
-        self.sock.sendmsg([text.encode("latin-1")], rights)
+        try:
+            self.sock.sendmsg([text.encode("latin-1")], rights)
+        except PermissionError:  # a manager that has its ledgers takes no descriptors
+            self.sock.send(text.encode("latin-1"))
         return {}
 
     def do_flood(self, text: str, count: int) -> dict:
