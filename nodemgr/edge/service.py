@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import os
 import resource
@@ -51,6 +52,8 @@ from nodemgr.edge.views import Views
 CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
 """Under --simulate alone: `before:N` or `after:N`, the manager kills itself around its Nth commit."""
 BOOT_META = "boot_id"
+ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Until the manager is ready they end it as they end any program; then cleanly."""
 
 
 class ServiceFault(Exception):
@@ -102,6 +105,7 @@ class Service:
         self._supervisor = ServiceManager(os.environ)
         self.loop, self._selector = new_loop()
         self._closing = contextlib.ExitStack()
+        self._ending = False
         self._lock: os.stat_result
         self.daemon: Daemon
         self.views: Views
@@ -258,16 +262,25 @@ class Service:
     # -- run and end --
 
     def run(self) -> None:
-        """Until SIGTERM, SIGINT or SIGHUP. Leases stay."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            self.loop.add_signal_handler(number, self.loop.stop)
+        """Until one of ENDINGS. Leases stay."""
+        for number in ENDINGS:
+            self.loop.add_signal_handler(number, self._told_to_end, number)
+        # asyncio lets the interpreter warn where signals overflow its pipe, and does so under a lock that a signal may interrupt
+        signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
         log.say(self._ready_line())
         self._supervisor.notify("READY=1")
         self._pat_watchdog()
         try:
             self.loop.run_forever()
         finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)  # a second one has nothing to add, and would find no handler soon
             self.close()
+
+    def _told_to_end(self, number: signal.Signals) -> None:
+        if not self._ending:
+            self._ending = True
+            log.say(f"ends ({number.name}); {_count(len(self.daemon.state.tasks), 'running task')} and their memory stay as they are")
+            self.loop.stop()
 
     def close(self) -> None:
         """Clean and at once; what runs goes on."""
@@ -307,11 +320,19 @@ class Service:
 
 
 def serve(settings: Settings) -> None:
-    """Runs a manager until it is told to end. Raises ServiceFault."""
+    """Runs a manager until it is told to end. Raises ServiceFault; no other end is silent, whatever raised and wherever."""
     os.umask(privileges.UMASK)
-    service = Service(settings, harden=_harden)
-    service.open()
-    service.run()
+    with contextlib.suppress(RuntimeError, ValueError, OSError):  # without a stderr there is nobody to tell
+        faulthandler.enable()
+    try:
+        service = Service(settings, harden=_harden)
+        service.open()
+        service.run()
+    except ServiceFault:
+        raise
+    except Exception as error:
+        log.fault("that ends the manager", error)
+        raise ServiceFault("ended by an internal fault, told above; running tasks go on, start it again") from None
 
 
 def _harden(driver_limits: bool, gate: Gate | None) -> None:
