@@ -6,7 +6,9 @@
  * NVML sees the whole node whatever CUDA_VISIBLE_DEVICES says. Here GPUs are numbered from 0 in the lease's order, which is
  * that of the UUIDs in CUDA_VISIBLE_DEVICES: so an index is the same GPU to CUDA and to NVML, and a UUID is on both sides,
  * whoever numbers. A GPU beyond those held stands for one that a request would get: the whole quota is free on it. A handle
- * of such a one, kept over the grant, means the GPU that has its number then.
+ * of such a one, kept over the grant, means the GPU that has its number then. Where a device gate keeps the process from all
+ * of them until it has a lease, they count as well, so that programs which count first go on to ask for one; there is no
+ * handle of them yet.
  * What has a row in hooks.def and what needs none: tests/shim/test_sight.py says it of each function of nvml.h.
  */
 #include <stdlib.h>
@@ -51,17 +53,22 @@ static int place_of_uuid(const struct view *view, const char *uuid)
     return -1;
 }
 
-/* GPUs of the node stand for those that a request would get. */
+/* GPUs of the node stand for those that a request would get; where it has too few, those that are shut count too. */
 static void fill(struct view *view, const struct nm_sight *sight, unsigned node_count)
 {
+    unsigned shut = node_count == 0 ? sight->node_count : 0;
     for (unsigned i = 0; i < node_count && view->count < sight->expected; i++) {
         struct shown *gpu = &view->gpu[view->count];
         *gpu = (struct shown){.limit_bytes = sight->memory_per_gpu > 0 ? sight->memory_per_gpu : UINT64_MAX};
-        if (nm_real_nvmlDeviceGetHandleByIndex_v2(i, &gpu->handle) != NM_NVML_SUCCESS)
+        gpu->result = nm_real_nvmlDeviceGetHandleByIndex_v2(i, &gpu->handle);
+        shut += gpu->result == NM_NVML_ERROR_NO_PERMISSION;
+        if (gpu->result != NM_NVML_SUCCESS)
             continue;
         if (uuid_of(gpu->handle, gpu->uuid) == NM_NVML_SUCCESS && place_of_uuid(view, gpu->uuid) < 0)
             view->count++;
     }
+    for (; shut > 0 && view->count < sight->expected; shut--)
+        view->gpu[view->count++] = (struct shown){.result = NM_NVML_ERROR_NO_PERMISSION};
 }
 
 static int look(struct view *view)

@@ -127,6 +127,7 @@ void nm_sight_look(struct nm_sight *out)
         return;
     }
     out->expected = wished();
+    out->node_count = (uint32_t)setting("node_gpus", 0);
     out->memory_per_gpu = setting("memory_per_gpu", 0);
     if (nm_lock_within(&holdings.lock, LOCK_MS * MS_NS)) {
         refresh();

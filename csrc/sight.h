@@ -24,6 +24,7 @@ struct nm_sight_gpu {
 struct nm_sight {
     uint32_t count, expected; /* held; to be shown, where the node has so many */
     struct nm_sight_gpu gpu[NM_LEDGER_ROWS];
+    uint32_t node_count; /* GPUs of the node, as the manager knows them */
     bool leased;
     uint64_t memory_per_gpu; /* of a GPU that it would get; 0: all of it */
 };

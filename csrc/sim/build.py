@@ -26,7 +26,7 @@ CFLAGS = [
 LDFLAGS = ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,--build-id=none"]
 LIBRARIES = ["-lpthread", "-ldl"]
 
-COMMON = ["node.c", "partitions.c", "visible.c"]
+COMMON = ["node.c", "partitions.c", "visible.c", "gate.c"]
 DRIVER = [
     *("driver.c", "devices.c", "contexts.c", "objects.c", "blocks.c", "memory.c", "pools.c", "vmm.c", "arrays.c"),
     *("tickets.c", "graphs.c", "graph_memory.c", "launches.c", "captures.c", "user_objects.c", "streams.c"),

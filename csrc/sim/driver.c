@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "gate.h"
 #include "visible.h"
 
 nm_driver nm_the_driver;
@@ -59,7 +60,9 @@ static nm_cu_result join_node(void) {
     char path[PATH_MAX];
     nm_sim_node *node = &nm_the_driver.node;
     if (!nm_sim_node_find(path, sizeof path) || nm_sim_node_open(node, path, true) != 0) return NM_CUDA_ERROR_NO_DEVICE;
-    nm_the_driver.device_count = nm_visible_devices(node->state, getenv("CUDA_VISIBLE_DEVICES"), nm_the_driver.visible);
+    bool shut[NM_SIM_DEVICES] = {false};
+    for (int index = 0; index < (int)node->state->device_count; index++) shut[index] = nm_gate_is_shut(index);
+    nm_the_driver.device_count = nm_visible_devices(node->state, shut, getenv("CUDA_VISIBLE_DEVICES"), nm_the_driver.visible);
     if (nm_the_driver.device_count == 0) return NM_CUDA_ERROR_NO_DEVICE;
     if (nm_sim_node_join(node, secure_getenv("NODEMGR_SIM_GROUP")) != 0) return NM_CUDA_ERROR_OPERATING_SYSTEM;
     return NM_CUDA_SUCCESS;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "../abi.h"
+#include "gate.h"
 #include "node.h"
 #include "partitions.h"
 #include "visible.h"
@@ -195,6 +196,7 @@ NM_NVML nvmlDeviceGetCount(unsigned *out) { return nvmlDeviceGetCount_v2(out); }
 static nm_nvml_result found(int index, nm_nvml_device *out, nm_nvml_result missing) {
     if (index < 0 || index >= (int)node.state->device_count) return missing;
     if (is_lost(index)) return NM_NVML_ERROR_GPU_IS_LOST;
+    if (nm_gate_is_shut(index)) return NM_NVML_ERROR_NO_PERMISSION;
     *out = handle_of(index);
     return NM_NVML_SUCCESS;
 }

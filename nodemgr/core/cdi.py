@@ -35,12 +35,23 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class NumberedNode:
+    """A character device that this host need not have a node of."""
+
+    path: str
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hook:
     """A program of the node that the runtime runs; `name` is the moment, e.g. createRuntime. `args` begins with its own name."""
 
     name: str
     path: str
     args: tuple[str, ...] = ()
+    timeout_s: int | None = None
+    """After which the runtime gives up, and the container does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,7 @@ class Edits:
     mounts: tuple[Mount, ...] = ()
     device_nodes: tuple[str, ...] = ()
     hooks: tuple[Hook, ...] = ()
+    numbered_nodes: tuple[NumberedNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +108,15 @@ def document(kind: str, common: Edits, devices: Sequence[Device]) -> str:
 
 def _edits(edits: Edits) -> Row:
     rows = {
-        "deviceNodes": [{"path": path} for path in edits.device_nodes],
+        "deviceNodes": [*({"path": path} for path in edits.device_nodes), *map(_numbered_node, edits.numbered_nodes)],
         "mounts": [_mount(mount) for mount in edits.mounts],
         "hooks": [_hook(hook) for hook in edits.hooks],
     }
     return {key: value for key, value in rows.items() if value}
+
+
+def _numbered_node(node: NumberedNode) -> Row:
+    return {"path": node.path, "type": "c", "major": node.major, "minor": node.minor, "fileMode": 0o666}
 
 
 def _mount(mount: Mount) -> Row:
@@ -109,4 +125,5 @@ def _mount(mount: Mount) -> Row:
 
 
 def _hook(hook: Hook) -> Row:
-    return {"hookName": hook.name, "path": hook.path, **({"args": list(hook.args)} if hook.args else {})}
+    row = {"hookName": hook.name, "path": hook.path, "args": list(hook.args), "timeout": hook.timeout_s}
+    return {key: value for key, value in row.items() if value}

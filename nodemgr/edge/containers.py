@@ -17,6 +17,7 @@ from pathlib import Path
 from nodemgr import arrival
 from nodemgr.core import cdi
 from nodemgr.edge import log
+from nodemgr.edge.device_nodes import GPU_MAJOR
 from nodemgr.edge.rundir import SIMULATOR_DIR, make_open, refresh
 from nodemgr.paths import CONTAINER_ENV_DIR, CONTAINER_PAYLOAD_DIR, container_dir, payload_dir
 
@@ -33,14 +34,15 @@ CDI_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 NVIDIA_KIND = b"nvidia.com/gpu"
 NVIDIA_DEVICES = "nvidia.com/gpu=all"
 
-HookOf = Callable[[str], dict[str, object] | None]
+HookOf = Callable[[str], cdi.Hook | None]
 
 
 class Containers:
     """This manager's CDI file, kept as the envs are."""
 
-    def __init__(self, directory: Path, kind: str, run_dir: Path, simulated: bool, hook_of: HookOf) -> None:
-        """`hook_of` names what must happen before a container of an env starts: a CDI hook, or None."""
+    def __init__(self, directory: Path, kind: str, run_dir: Path, simulated: int, hook_of: HookOf) -> None:
+        """`simulated`: GPUs of a simulated node, 0 on a real one. `hook_of` names what must happen before a container of an env
+        starts: a CDI hook, or None."""
         self.kind = kind
         self.path = directory / cdi.file_name(kind)
         self.fault: str | None = None
@@ -83,9 +85,11 @@ class Containers:
 
     def _device(self, env: str) -> cdi.Device:
         hook = self._hook_of(env)
-        hooks = () if hook is None else (_as_hook(hook),)
+        hooks = () if hook is None else (hook,)
         directory = cdi.Mount(str(container_dir(self._run_dir, env)), str(CONTAINER_ENV_DIR))
-        return cdi.Device(env, cdi.Edits((directory,), hooks=hooks))
+        gated = range(self._simulated if hooks else 0)  # a gate needs something to stand before
+        nodes = tuple(cdi.NumberedNode(f"/dev/nvidia{index}", GPU_MAJOR, index) for index in gated)
+        return cdi.Device(env, cdi.Edits((directory,), hooks=hooks, numbered_nodes=nodes))
 
     def _common(self) -> cdi.Edits:
         payload = payload_dir()
@@ -124,9 +128,3 @@ def _speaks_of_nvidia(file: Path) -> bool:
 def _arrival() -> tuple[cdi.Hook, ...]:
     """What says, in the container, that the client cannot be active in it."""
     return (cdi.Hook("createRuntime", sys.executable, ("python3", "-I", "-S", str(Path(arrival.__file__).resolve()))),)
-
-
-def _as_hook(row: dict[str, object]) -> cdi.Hook:
-    args = row.get("args", ())
-    assert isinstance(args, list | tuple)
-    return cdi.Hook(str(row["hookName"]), str(row["path"]), tuple(map(str, args)))

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from nodemgr.core import cdi
 from nodemgr.edge import cgroups, gate_lines, log
 from nodemgr.edge.belonging import mount_namespace, outside_namespaces
 from nodemgr.edge.cgroups import Hierarchy
@@ -164,10 +164,10 @@ class Gate:
                     log.say(f"the device gate of env {env} was taken off {place.cgroup}, and is there again")
                     self._note("gate.restored", env=env, cgroup=str(place.cgroup))
 
-    def cdi_hook(self, env: str) -> dict[str, Any]:
-        """For the env's CDI device: an entry of `containerEdits.hooks`."""
+    def cdi_hook(self, env: str) -> cdi.Hook:
+        """For the env's CDI device."""
         program = [sys.executable, "-I", "-B", str(HOOK), str(self.run_dir), env]
-        return {"hookName": "createRuntime", "path": program[0], "args": program, "timeout": HOOK_TIMEOUT_S}
+        return cdi.Hook("createRuntime", program[0], tuple(program), HOOK_TIMEOUT_S)
 
     # -- for the doctor --
 

@@ -203,7 +203,8 @@ class Service:
         daemon.driver_limits = DriverLimits(state, daemon.known, setter, journal.remember, journal.meta())
         daemon.auditor = Auditor(state, ledgers, daemon.key_of_pid, belonging.env_of)
         hook = (lambda env: None) if daemon.gate is None else daemon.gate.cdi_hook
-        containers = Containers(settings.cdi_dir, settings.cdi_kind, settings.run_dir, settings.simulate is not None, hook)
+        simulated = settings.simulate[0] if settings.simulate is not None else 0
+        containers = Containers(settings.cdi_dir, settings.cdi_kind, settings.run_dir, simulated, hook)
         daemon.envs = Envs(
             state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, lambda: sizes.told_bytes, containers,
             daemon.gate,

@@ -1,7 +1,8 @@
 """The device gate before real containers: nothing of theirs opens a GPU's node but what the environment holds.
 
-There is no NVIDIA driver behind the nodes: where the gate is open the kernel says ENXIO, where it is shut EPERM. The containers make
-the nodes themselves, and their runtime allows them all of NVIDIA's numbers: the gate alone stands between.
+There is no NVIDIA driver behind the nodes: where the gate is open the kernel says ENXIO, where it is shut EPERM, and the simulated
+driver passes over what is shut. The containers also make nodes themselves, and their runtime allows them all of NVIDIA's numbers:
+the gate alone stands between.
 """
 
 from __future__ import annotations
@@ -83,6 +84,37 @@ def test_a_container_opens_what_its_env_holds_and_no_other_container_does(node: 
     assert holder.end()[0] == 0
     events.expect("task.ended", task=task)
     assert tried(containers, alice) == []
+
+
+NVML = """
+import ctypes
+nvml, cuda, handle, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_int(-1)
+def look():
+    return nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)), count.value, nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))
+print("nvml", nvml.nvmlInit_v2(), *look())
+print("cuda", cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), count.value)
+print("nvml", *look())
+"""
+SUCCESS, NO_PERMISSION = 0, 4
+
+
+def test_a_program_counts_before_its_lease_what_it_finds_after(node: Manager, containers: Containers) -> None:
+    """Else it would never ask: NVML may touch no GPU yet, and the driver finds the lease's open."""
+    code, out, said = containers.run("alice", "/usr/bin/python3", "-c", NVML)
+    assert code == 0, said
+    before, driver, after = out.splitlines()
+    assert before == f"nvml {SUCCESS} {SUCCESS} 1 {NO_PERMISSION}"
+    assert driver == "cuda 0 0 1"
+    assert after == f"nvml {SUCCESS} 1 {SUCCESS}"
+
+
+def test_a_second_task_finds_the_gate_open_as_far_as_its_own_lease(node: Manager, containers: Containers) -> None:
+    """Whichever GPU it gets: the driver numbers those that it may open, and the lease names its own by UUID."""
+    node.quota("alice", 2)
+    box = containers.start("alice")
+    first, second = (containers.spawn(box, "env", "NODEMGR_GPUS=1", str(HOLD)) for _ in range(2))
+    assert first.json()["devices"] == second.json()["devices"] == 1
+    assert len({gpu for task in node.status()["tasks"] for gpu in task["gpus"]}) == 2
 
 
 def test_who_drops_our_preload_and_never_connects_opens_nothing(node: Manager, containers: Containers) -> None:

@@ -47,6 +47,21 @@ def test_a_device_is_its_envs_directory_and_hook_and_what_all_get() -> None:
     assert spec["containerEdits"]["deviceNodes"] == [{"path": "/dev/nvidia0"}, {"path": "/dev/nvidiactl"}]
 
 
+def test_a_node_that_the_host_has_not_says_its_number() -> None:
+    edits = cdi.Edits(numbered_nodes=(cdi.NumberedNode("/dev/nvidia1", 195, 1),))
+    spec = json.loads(cdi.document(KIND, COMMON, [cdi.Device("alice", edits)]))
+    assert spec["cdiVersion"] == cdi_rules.check(spec)
+    (node,) = spec["devices"][0]["containerEdits"]["deviceNodes"]
+    assert node == {"path": "/dev/nvidia1", "type": "c", "major": 195, "minor": 1, "fileMode": 0o666}
+
+
+def test_a_hook_that_does_not_end_is_given_up() -> None:
+    edits = cdi.Edits(hooks=(cdi.Hook("createRuntime", "/usr/bin/gate", timeout_s=20),))
+    spec = json.loads(cdi.document(KIND, COMMON, [cdi.Device("alice", edits)]))
+    assert cdi_rules.check(spec)
+    assert spec["devices"][0]["containerEdits"]["hooks"] == [{"hookName": "createRuntime", "path": "/usr/bin/gate", "timeout": 20}]
+
+
 def test_only_what_is_written_to_is_mounted_writable() -> None:
     common = cdi.Edits((cdi.Mount("/n/node.state", "/opt/nodemgr/sim/node.state", writable=True),))
     (mount,) = json.loads(cdi.document(KIND, common, [device("alice")]))["containerEdits"]["mounts"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nodemgr.core import cdi
 from nodemgr.edge.containers import Containers, gpu_nodes
 from nodemgr.paths import payload_dir
 from tests.core import cdi_rules
@@ -18,7 +19,7 @@ from tests.support.manager import Manager
 
 def containers(tmp_path: Path, simulated: bool = True) -> Containers:
     (tmp_path / "run").mkdir(exist_ok=True)
-    hook = {"hookName": "createRuntime", "path": "/bin/true", "args": ["true"]}
+    hook = cdi.Hook("createRuntime", "/bin/true", ("true",))
     return Containers(tmp_path / "cdi", "x.test/env", tmp_path / "run", simulated, lambda env: hook if env == "alice" else None)
 
 

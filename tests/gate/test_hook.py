@@ -47,8 +47,8 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 def hook_of(gate: Gate) -> list[str]:
     entry = gate.cdi_hook(ENV)
-    assert (entry["hookName"], entry["path"]) == ("createRuntime", entry["args"][0])
-    return list(entry["args"])
+    assert (entry.name, entry.path) == ("createRuntime", entry.args[0])
+    return list(entry.args)
 
 
 @pytest.mark.usefixtures("bpf")
