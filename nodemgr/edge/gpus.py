@@ -92,6 +92,7 @@ class Nvml:
         self._known = {gpu.uuid: gpu for gpu in known}
         self._measured: dict[Uuid, _Device] = {}
         """What this life has read of each GPU that never changes."""
+        self._minors: dict[Uuid, int] = {}
         try:
             pynvml.nvmlInit()
             self.driver_version = str(pynvml.nvmlSystemGetDriverVersion())
@@ -114,7 +115,6 @@ class Nvml:
         used: dict[Uuid, int] = {}
         processes: dict[Uuid, dict[int, int]] = {}
         seen: list[Gpu] = []
-        minors: dict[Uuid, int] = {}
         fault = None
         try:
             for index in range(self._nvml.nvmlDeviceGetCount()):
@@ -122,15 +122,14 @@ class Nvml:
                 if device is None:
                     continue
                 healthy = self._figures(device, used, processes)
-                with contextlib.suppress(self._nvml.NVMLError):
-                    minors[device.uuid] = int(self._nvml.nvmlDeviceGetMinorNumber(device.handle))
+                self._note_minor(device)
                 seen.append(self._remember(device, index, healthy))
         except self._nvml.NVMLError as error:
             fault = f"NVML: {error}"
             self._begin_anew()
         ill = {uuid: replace(gpu, healthy=False) for uuid, gpu in self._known.items()}
         gpus = tuple(sorted({**ill, **{gpu.uuid: gpu for gpu in seen}}.values(), key=lambda gpu: gpu.index))
-        return Reading(gpus, used, processes, now_ns, fault, minors)
+        return Reading(gpus, used, processes, now_ns, fault, dict(self._minors))
 
     def _device(self, index: int) -> _Device | None:
         """None: a GPU that does not even say who it is (then it is among the known ones, or was never there)."""
@@ -144,6 +143,14 @@ class Nvml:
             return replace(self._measured[uuid], handle=handle)
         except nvml.NVMLError:
             return None
+
+    def _note_minor(self, device: _Device) -> None:
+        """What was true stays so while the driver does not answer, unless another GPU has that number now."""
+        try:
+            minor = int(self._nvml.nvmlDeviceGetMinorNumber(device.handle))
+        except self._nvml.NVMLError:
+            return
+        self._minors = {uuid: other for uuid, other in self._minors.items() if other != minor} | {device.uuid: minor}
 
     def _figures(self, device: _Device, used: dict[Uuid, int], processes: dict[Uuid, dict[int, int]]) -> bool:
         """Fills in one GPU's memory; False: it is ill."""

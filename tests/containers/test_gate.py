@@ -168,14 +168,9 @@ def test_a_container_whose_gate_cannot_be_shut_does_not_start(node: Manager, con
     assert "the container is not started: environment alice has no device gate" in said
 
 
-def test_the_doctor_inside_says_that_the_gate_is_there(node: Manager, containers: Containers) -> None:
-    alice = containers.start("alice", *FREE)
-    _, said = containers.execute(alice, "nodemgr", "doctor")
-    assert "shut, but for the GPUs that the environment holds" in said
-
-
-def test_the_doctor_says_so_where_a_container_came_in_without_a_gate(node: Manager, containers: Containers) -> None:
-    """By its mounts alone, not by its device."""
-    box = containers.start(None, f"--volume={container_dir(node.run_dir, 'alice')}:/run/nodemgr-env:ro")
-    _, said = containers.execute(box, str(ROOT / "client_plugin" / "bin" / "nodemgr"), "doctor")
-    assert "not before this container" in said
+def test_the_doctor_inside_says_whether_the_gate_is_there(node: Manager, containers: Containers) -> None:
+    """It is not before a container that came in by a mount alone, without the env's device."""
+    box = containers.start("alice", *FREE)
+    assert "shut, but for the GPUs that the environment holds" in containers.execute(box, "nodemgr", "doctor")[1]
+    other = containers.start(None, f"--volume={container_dir(node.run_dir, 'alice')}:/run/nodemgr-env:ro")
+    assert "not before this container" in containers.execute(other, str(ROOT / "client_plugin" / "bin" / "nodemgr"), "doctor")[1]

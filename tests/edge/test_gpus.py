@@ -44,6 +44,7 @@ class Driver(types.ModuleType):
         self.compute: dict[str, list[Any]] = {}
         self.graphics: dict[str, list[Any]] = {}
         self.inits = 0
+        self.minors = {"GPU-a": 1, "GPU-b": 0}
 
     def _check(self) -> None:
         if self.fault:
@@ -75,10 +76,9 @@ class Driver(types.ModuleType):
         return f"name of {handle}"
 
     def nvmlDeviceGetMinorNumber(self, handle: str) -> int:
-        minors = {"GPU-a": 1, "GPU-b": 0}
-        if handle not in minors:
+        if handle in self.lost or handle not in self.minors:
             raise NotSupported
-        return minors[handle]
+        return self.minors[handle]
 
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
         if handle in self.lost:
@@ -122,6 +122,15 @@ def test_a_simulated_library_that_is_missing_is_said(tmp_path: Any) -> None:
 
 def test_a_gpus_device_node_has_a_number_of_its_own_or_none(driver: Driver) -> None:
     assert Nvml().read(1).minors == {"GPU-a": 1, "GPU-b": 0}
+
+
+def test_the_number_of_a_node_is_kept_while_nobody_answers_and_never_shared(driver: Driver) -> None:
+    nvml = Nvml()
+    nvml.read(1)
+    driver.fault = "GPU is lost"
+    assert nvml.read(2).minors == {"GPU-a": 1, "GPU-b": 0}
+    driver.fault, driver.lost, driver.minors = None, {"GPU-a"}, {"GPU-b": 1, "GPU-c": 2}
+    assert nvml.read(3).minors == {"GPU-b": 1, "GPU-c": 2}
 
 
 def test_memory_by_process_from_both_lists(driver: Driver) -> None:
