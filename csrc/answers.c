@@ -4,6 +4,7 @@
  * Must not know: how they came.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,6 +35,25 @@ static void send_back(uint64_t now_ns)
         nm_lost(strerror(errno), now_ns);
 }
 
+/* It comes again on the next connection, when there may be room for it. Who waits for it is told, or he would wait without a word. */
+static void not_installed(bool fresh, uint64_t now_ns)
+{
+    char fault[sizeof nm_session.fault], line[NM_LINE_BYTES];
+    nm_copy(fault, sizeof fault, nm_session.fault);
+    bool too_late = fresh && nm_session.request.has_wait && now_ns >= nm_session.request.deadline_ns;
+    snprintf(line, sizeof line, "GPUs are granted, but this process cannot take them: %s%s", fault, too_late ? "" : "; trying again");
+    if (too_late) {
+        send_back(now_ns);
+        nm_become_final(NODEMGR_DENIED, line);
+        return;
+    }
+    nm_lost(fault, now_ns);
+    if (fresh) {
+        nm_session.trying = true;
+        nm_set_state(NODEMGR_NO_MANAGER, line);
+    }
+}
+
 static void on_grant(struct nm_packet *packet, uint64_t now_ns)
 {
     const struct nm_message *message = &packet->message;
@@ -45,9 +65,7 @@ static void on_grant(struct nm_packet *packet, uint64_t now_ns)
     if (!fresh && !again)
         return;
     if (!nm_install_grant(packet, again)) {
-        char fault[sizeof nm_session.fault];
-        nm_copy(fault, sizeof fault, nm_session.fault);
-        nm_lost(fault, now_ns);
+        not_installed(fresh, now_ns);
         return;
     }
     nm_stop_asking();

@@ -211,7 +211,7 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
     bool has_ledger = grant.has_slot ? take_ledger(packet) : nm_session.channel.udp && make_private_ledger(&grant);
     if (!has_ledger) {
         nm_copy(nm_session.fault, sizeof nm_session.fault,
-                "the memory ledger did not come with the grant: no free descriptors, or no memory?");
+                packet->fds_lost ? "no free file descriptors for the memory ledger (ulimit -n)" : "the memory ledger cannot be mapped");
         return false;
     }
     const struct nm_ledger *ledger = grant.has_slot ? &nm_session.ledger : &nm_session.private_ledger;

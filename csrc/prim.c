@@ -404,16 +404,18 @@ bool nm_say_terminal(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &ignored) == 0;
 }
 
-void nm_say_over(const char *text)
+void nm_say_over(const char *text, const char *tail)
 {
     static const char erase[] = "\r\033[K";
     struct winsize window = {0};
     char line[512];
     size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : COLUMNS_DEFAULT;
-    size_t start = nm_copy(line, sizeof line, erase), room = columns + start < sizeof line ? columns + start : sizeof line;
+    size_t length = nm_copy(line, sizeof line, erase), end = columns + length < sizeof line ? columns + length : sizeof line;
     if (*text != '\0') { /* a line that wraps could not be written over */
-        start += nm_copy(line + start, sizeof line - start, prefix);
-        nm_copy(line + start, room - start, text);
+        length += nm_copy(line + length, sizeof line - length, prefix);
+        size_t start = length, needed = length + strlen(tail);
+        length += nm_copy(line + length, end > needed ? end - needed : 1, text);
+        nm_copy(line + length, sizeof line - length, tail);
         nm_printable(line + start);
     }
     write_stderr(line, strlen(line));

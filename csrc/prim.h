@@ -93,7 +93,8 @@ void nm_printable(char *text);                  /* control bytes (C0, DEL, C1 in
 /* -- the one way to tell the user something -- */
 void nm_say_prepare(void); /* once, early: remembers whether there is a stderr at all (later its number may be a file's of the program) */
 void nm_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* "nodemgr: ...\n" on stderr, one write, made printable */
-void nm_say_over(const char *text);  /* on a terminal: one line that the next call writes over; "" ends it */
+void nm_say_over(const char *text, const char *tail); /* on a terminal: one line that the next call writes over; "" ends it. Of a text
+                                                         too long for it the end is cut, never the tail (ASCII) */
 bool nm_say_terminal(void);          /* is stderr a terminal? */
 
 #endif

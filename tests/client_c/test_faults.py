@@ -307,21 +307,35 @@ def test_no_free_descriptor_is_waited_for(manager: Manager, spawn: Spawn) -> Non
     assert child.answer() == ["HELD", ""]
 
 
-def test_no_room_for_the_ledgers_descriptors_asks_again(manager: Manager, spawn: Spawn) -> None:
+NO_ROOM = "GPUs are granted, but this process cannot take them: no free file descriptors for the memory ledger (ulimit -n)"
+
+
+def test_no_room_for_the_ledgers_descriptors_is_said_and_asks_again(manager: Manager, spawn: Spawn) -> None:
     child = spawn()
     child.ask("fill", 2)
     child.ask("begin")
     client = manager.accept()
-    child.start("poll", 300)
+    child.start("until", "NO_MANAGER")
     request = client.expect("ACQUIRE")
     client.grant(request, Books())
+    assert child.answer() == ["NO_MANAGER", NO_ROOM + "; trying again"]
     assert client.closes() == []
-    assert child.answer()[0] in ("WAITING", "NO_MANAGER")
     child.ask("free")
     child.start("until", "HELD")
     client = manager.accept()
     client.grant(client.expect("ACQUIRE"), Books())
     assert child.answer() == ["HELD", ""]
+
+
+def test_no_room_for_the_ledgers_descriptors_to_the_end_of_the_wait_gives_the_grant_back(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    child.ask("fill", 2)
+    child.ask("begin", -1, -1, 0)
+    child.start("until", "DENIED")
+    client = manager.accept()
+    client.grant(client.expect("ACQUIRE"), Books())
+    assert child.answer() == ["DENIED", NO_ROOM]
+    client.expect("RELEASE")
 
 
 def test_without_room_for_a_new_managers_ledger_the_old_one_is_not_kept(manager: Manager, spawn: Spawn) -> None:

@@ -286,7 +286,9 @@ def test_waiting(make_world: MakeWorld) -> None:
         env.manager.grant_waiting()
         assert probe.process.stdout is not None
         assert probe.process.stdout.readline() == "0\n"
-        assert "place 1: bob holds GPU 0" in probe.end().stderr
+        told = probe.end().stderr.splitlines()
+    assert "place 1: bob holds GPU 0" in told[0]
+    assert re.fullmatch(r"nodemgr: 1 GPU granted after \d+:\d\d", told[1])
 
 
 def test_no_device_wished(env: World) -> None:
