@@ -4,8 +4,9 @@ Knows: /proc, who the envs' known processes are. Must not know: what follows fro
 
 The proofs, the strongest first; without one of them a process belongs to nobody, and nothing is ever done to it:
 1. an ancestor of it is a known process of the env;
-2. the environment that it was started with names the env's directory (NODEMGR_ENV_DIR), and its user may enter the env: what
-   the socket asks of whoever connects;
+2. the environment that it was started with names the env's directory (NODEMGR_ENV_DIR), its user may enter the env (what the
+   socket asks of whoever connects), and it lives in the host's mount namespace: a container's root is our root by number, and
+   may write into its environment what it likes, but the directories of others are not there;
 3. it lives in the mount namespace of known processes of this env and of no other, and that is neither the manager's own nor
    the host's (as a service the manager has one of its own): they are in one container.
 Its user alone proves nothing: one user may be in two envs, and at work beside them.
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nodemgr.core.model import ProcessKey
+from nodemgr.edge.patience import read_within
 from nodemgr.edge.processes import Credentials, ancestors, credentials, pid_of
 from nodemgr.paths import env_dir
 
@@ -52,6 +54,8 @@ class Belonging:
         return next((env for parent in ancestors(pid) if (env := self._env_of_known(parent)) is not None), None)
 
     def _by_its_start(self, pid: int) -> str | None:
+        if mount_namespace(pid) not in self._outside:
+            return None
         named = _env_dir_at_start(pid)
         user = credentials(pid)
         if named is None or user is None or named.parent != env_dir(self._run_dir, "any").parent:
@@ -72,8 +76,7 @@ class Belonging:
 
 def _env_dir_at_start(pid: int) -> Path | None:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            variables = file.read(MOST_OF_ENVIRON_BYTES).split(b"\0")
+        variables = read_within(f"/proc/{pid}/environ", MOST_OF_ENVIRON_BYTES).split(b"\0")
     except OSError:
         return None
     said = next((line for line in variables if line.startswith(ENV_DIR_VARIABLE)), None)

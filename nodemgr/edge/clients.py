@@ -38,6 +38,8 @@ MAX_MALFORMED = 100
 """Packets that break the table before the connection is closed."""
 MAX_OUTBOX_BYTES = 2**22
 """Of answers that a client does not read, before its connection is closed."""
+MAX_OUTBOXES_BYTES = 2**25
+"""The same of all clients of an env together: who then asks and does not read is closed."""
 RESERVE_DESCRIPTORS = 32
 """Kept free of clients: for the store, ledgers, /proc."""
 ALLOWANCE_NS = 1_000_000_000
@@ -57,7 +59,8 @@ class Listener:
     whom root shows it (a container of the env), so that whoever connects is let in."""
 
     __slots__ = (
-        "allowance", "connections", "env", "for_all", "forbidden", "listening", "path", "peeks", "sock", "turn_ns", "turn_over", "waiting",
+        "allowance", "connections", "env", "for_all", "forbidden", "listening", "outbox_bytes", "path", "peeks", "sock", "turn_ns",
+        "turn_over", "waiting",
     )  # fmt: skip
 
     def __init__(self, env: str, path: Path, sock: socket.socket, for_all: bool) -> None:
@@ -67,6 +70,8 @@ class Listener:
         self.for_all = for_all
         self.connections: set[Connection] = set()
         self.forbidden = 0
+        self.outbox_bytes = 0
+        """Of all its connections."""
         self.listening = False
         self.peeks = True
         """Its new connections may be sent descriptors: by this kernel, or since a ledger is to come back."""
@@ -322,6 +327,7 @@ class ClientServer:
         self._pause(connection)
         if connection.outbox:
             self._loop.remove_writer(connection.sock.fileno())
+        listener.outbox_bytes -= connection.outbox_bytes
         for _, fds in connection.outbox:
             close_all(fds)
         self._close_socket(connection.sock, connection.peeks)
@@ -453,7 +459,8 @@ class ClientServer:
             self._loop.add_writer(connection.sock.fileno(), self._writable, connection)
         connection.outbox.append((packet, kept))
         connection.outbox_bytes += len(packet)
-        if connection.outbox_bytes > MAX_OUTBOX_BYTES:
+        connection.listener.outbox_bytes += len(packet)
+        if connection.outbox_bytes > MAX_OUTBOX_BYTES or connection.listener.outbox_bytes > MAX_OUTBOXES_BYTES:
             self.hub.counters["connections_deaf"] += 1
             self._drop_soon(connection)
 
@@ -482,6 +489,7 @@ class ClientServer:
                     return
                 connection.outbox.popleft()
                 connection.outbox_bytes -= len(packet)
+                connection.listener.outbox_bytes -= len(packet)
                 close_all(fds)
         except OSError:
             self.drop(connection)

@@ -15,6 +15,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from nodemgr.core.model import GENERATIONS, Uuid
@@ -23,6 +25,8 @@ from nodemgr.edge.ledger import SLOTS, Ledger, LedgerError, SlotState
 FileId = tuple[int, int]
 """Device and inode."""
 MEMFD_PREFIX = "/memfd:nodemgr-"
+MOST_PROCESSES, MOST_DESCRIPTORS, MOST_MAPPINGS = 64, 4_096, 50_000
+"""That are looked at for a ledger: a stranger may have any number of them."""
 KEPT_LIMITS = 8
 """Limits files of earlier managers that a slow process may still hold."""
 
@@ -171,7 +175,7 @@ class Ledgers:
 
     def adopt_from_processes(self, env: str, files: LedgerFiles, pids: Iterable[int]) -> bool:
         """Takes the env's ledger back from one of its living processes; False: none shows it."""
-        return any(self.adopt(env, files, list(fds)) for pid in pids if (fds := _open_files_of(pid, files)))
+        return any(self.adopt(env, files, list(fds)) for pid in islice(pids, MOST_PROCESSES) if (fds := _open_files_of(pid, files)))
 
     def adopt(self, env: str, files: LedgerFiles, fds: list[int]) -> bool:
         """Takes it back from these descriptors if they are its files; they are closed otherwise."""
@@ -246,14 +250,9 @@ def _open_files_of(pid: int, files: LedgerFiles) -> list[int]:
     wanted = {files.usage, *files.limits}
     found: dict[FileId, int] = {}
     for path in (*_descriptors(pid), *_mappings(pid)):
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue
-        if (identity := file_id(fd)) in wanted and identity not in found:
+        identity, fd = _opened(path, wanted.difference(found))
+        if identity is not None:
             found[identity] = fd
-        else:
-            os.close(fd)
         if files.usage in found and len(found) > 1:
             return list(found.values())
     for fd in found.values():
@@ -261,10 +260,46 @@ def _open_files_of(pid: int, files: LedgerFiles) -> list[int]:
     return []
 
 
-def _descriptors(pid: int) -> list[str]:
-    directory = f"/proc/{pid}/fd"
+def _opened(path: str, wanted: set[FileId]) -> tuple[FileId | None, int]:
+    """One of these files behind a link of a process's, and a descriptor on it; (None, -1): it is none of them.
+
+    A process can show any file under this name: a device, whose opening does something; a file that answers when it likes. So
+    it is not opened before the kernel itself has said that it is a memory file, and which.
+    """
     try:
-        paths = [f"{directory}/{name}" for name in os.listdir(directory)]
+        seen = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None, -1
+    try:
+        if _mount_of(seen) == _memory_mount() and (identity := file_id(seen)) in wanted:
+            return identity, os.open(f"/proc/self/fd/{seen}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        pass
+    finally:
+        os.close(seen)
+    return None, -1
+
+
+def _mount_of(fd: int) -> str:
+    """Raises OSError."""
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+        return next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
+
+
+@lru_cache(maxsize=1)
+def _memory_mount() -> str:
+    """The kernel's own, where all memory files are and nothing else can be."""
+    fd = os.memfd_create("nodemgr-probe")
+    try:
+        return _mount_of(fd)
+    finally:
+        os.close(fd)
+
+
+def _descriptors(pid: int) -> list[str]:
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            paths = [entry.path for entry in islice(entries, MOST_DESCRIPTORS)]
     except OSError:
         return []
     return [path for path in paths if _links_to_memfd(path)]
@@ -281,7 +316,7 @@ def _mappings(pid: int) -> list[str]:
     """For a program that closed descriptors it did not know: what it maps, which root may open."""
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            lines = [line for line in file if MEMFD_PREFIX in line]
+            lines = [line for line in islice(file, MOST_MAPPINGS) if MEMFD_PREFIX in line]
     except OSError:
         return []
     ranges = [re.match(r"0*([0-9a-f]+)-0*([0-9a-f]+) ", line) for line in lines]

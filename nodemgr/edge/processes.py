@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from nodemgr.core.model import ProcessKey
+from nodemgr.edge.patience import read_within
 
 SO_PEERPIDFD = 77
 SO_PEERGROUPS = 59
@@ -101,8 +102,7 @@ def seen_as(pid: int) -> tuple[int, ...]:
 def command_line(pid: int) -> str:
     """For people: one line without control characters; empty where it cannot be read."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
-            text = file.read(4_096)
+        text = read_within(f"/proc/{pid}/cmdline", 4_096)
     except OSError:
         return ""
     return one_line(text.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace"))

@@ -12,6 +12,7 @@ import grp
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -27,6 +28,7 @@ KEY_NAME = "key"
 SUN_PATH_BYTES = 107
 """Longest name of a UNIX socket that the kernel takes."""
 KEY_BYTES = 32
+MAX_CONF_BYTES = 2**16
 
 
 class RunDirError(Exception):
@@ -111,9 +113,11 @@ def give_to_group(path: Path, group: str) -> None:
 
 
 def replace(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all, for readers and after a crash of this process."""
+    """Whole or not at all, for readers and after a crash of this process. No link is followed: a directory that was mounted into
+    a container without :ro is its root's to write."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         os.fchmod(descriptor, mode)
         os.write(descriptor, text.encode())
@@ -127,12 +131,20 @@ def replace(path: Path, text: str, mode: int) -> None:
 
 def refresh(path: Path, text: str, mode: int) -> None:
     """Leaves the file alone where nothing changed: clients look at its times, and containers have mounted the very file."""
+    if _content(path) != text.encode():
+        replace(path, text, mode)
+
+
+def _content(path: Path) -> bytes | None:
+    """Of a plain file that is not long; None: it is none. Waits for nobody."""
     try:
-        if path.read_text() == text:
-            return
-    except (OSError, UnicodeDecodeError):
-        pass
-    replace(path, text, mode)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(descriptor, MAX_CONF_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    finally:
+        os.close(descriptor)
 
 
 def conf_text(values: Mapping[str, str | int | None]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -133,6 +134,20 @@ def belonging(run_dir: str = "/run/n", *, parents: dict[int, str] | None = None,
 def test_by_the_environment_that_it_was_started_with(named: str, env: str | None) -> None:
     with started(NODEMGR_ENV_DIR=named) as child:
         assert belonging().env_of(child.pid) == env
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root makes a mount namespace")
+def test_what_a_container_writes_into_its_environment_proves_nothing() -> None:
+    """Its root is this host's by number, and may enter every env; the directory that it names is not there."""
+    command = ["unshare", "--mount", "/bin/sh", "-c", "echo ready; read line"]
+    with subprocess.Popen(
+        command, env={"NODEMGR_ENV_DIR": "/run/n/envs/alice"}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert belonging().env_of(child.pid) is None
+        child.communicate("\n")
+
 
 
 def test_by_ancestry_before_all_else() -> None:

@@ -340,6 +340,20 @@ def test_one_who_never_reads_is_disconnected(world: World, monkeypatch: pytest.M
     assert world.hub.counters["connections_deaf"] >= 1
 
 
+def test_an_env_whose_clients_do_not_read_takes_no_more_than_its_share(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_OUTBOXES_BYTES", 20_000)
+    with closing(World(directory)) as world:
+        for _ in range(5):
+            world.connected()
+        for rid in range(1_000):
+            for session in world.hub.sessions:
+                session.answer("ACK", rid=rid)
+        world.until(lambda: len(world.hub.ended) >= 4)
+        (listener,) = world.server._listeners.values()
+        assert listener.outbox_bytes == sum(connection.outbox_bytes for connection in listener.connections) <= 20_000
+        assert world.hub.counters["connections_deaf"] >= 4
+
+
 def test_an_env_has_so_many_connections_and_the_next_waits_for_one_to_end(directory: Path) -> None:
     world = World(directory, max_per_env=3)
     first = [world.connected() for _ in range(3)]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from nodemgr.edge import ledgers
 from nodemgr.edge.ledger import Ledger, SlotState
 from nodemgr.edge.ledgers import KEPT_LIMITS, LedgerFiles, Ledgers, Row, Slot, file_id
 
@@ -258,3 +261,40 @@ def test_a_stranger_among_what_was_kept_is_refused(world: World) -> None:
     assert not {"unsealed", "other"} & set(world.kept)
     assert world.ledgers.adopt_kept("alice", world.remembered["alice"])
     assert not world.ledgers.adopt_kept("alice", world.remembered["alice"]), "what is not there is not adopted"
+
+
+# -- what a stranger shows instead of a ledger --
+
+
+def test_what_only_bears_the_name_of_a_ledger_is_never_opened(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe notices whoever opens it, as a device would; its writer would be told here, and hung up on there."""
+    ledger = opened(world)
+    pid = world.holder(ledger)
+    monkeypatch.setattr(ledgers, "MEMFD_PREFIX", str(tmp_path))
+    os.mkfifo(tmp_path / "nodemgr-decoy")
+    decoy = os.open(tmp_path / "nodemgr-decoy", os.O_RDONLY | os.O_NONBLOCK)
+    shown = ledgers._descriptors(os.getpid())
+    assert [os.readlink(path) for path in shown] == [str(tmp_path / "nodemgr-decoy")]
+    assert ledgers._open_files_of(os.getpid(), world.remembered["alice"]) == []
+    poller = select.poll()
+    poller.register(decoy, select.POLLIN)
+    assert poller.poll(0) == [], "nobody was at the other end"
+    os.close(decoy)
+    monkeypatch.undo()
+    real = ledgers._open_files_of(pid, world.remembered["alice"])
+    assert {file_id(fd) for fd in real} == {file_id(fd) for fd in ledger.fds}
+    for fd in real:
+        os.close(fd)
+
+
+def test_a_plain_file_of_the_same_number_is_no_ledger(tmp_path: Path) -> None:
+    with open(tmp_path / "file", "wb") as file:
+        assert ledgers._opened(f"/proc/self/fd/{file.fileno()}", {file_id(file.fileno())}) == (None, -1)
+
+
+def test_a_stranger_with_any_number_of_files_costs_a_bounded_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledgers, "MOST_DESCRIPTORS", 5)
+    files = [os.memfd_create("nodemgr-many") for _ in range(20)]
+    assert len(ledgers._descriptors(os.getpid())) <= 5
+    for fd in files:
+        os.close(fd)

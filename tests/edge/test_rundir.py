@@ -88,6 +88,28 @@ def test_an_unchanged_file_is_left_alone_and_a_changed_one_replaced(dirs: EnvDir
     assert path.stat().st_ino != first
 
 
+def test_links_that_a_containers_root_may_lay_are_not_followed(dirs: EnvDirs, short: Path) -> None:
+    """Where the directory was mounted without :ro."""
+    victim, pipe = short / "victim", short / "pipe"
+    victim.write_text("precious")
+    os.mkfifo(pipe)
+    dirs.write("alice", {"gpus": 2})
+    directory = short / "run" / "envs" / "alice"
+    conf = directory / "client.conf"
+    for target in (victim, pipe):
+        conf.unlink()
+        conf.symlink_to(target)
+        (directory / f".client.conf.{os.getpid()}").symlink_to(victim)
+        dirs.write("alice", {"gpus": 2})
+        assert not conf.is_symlink()
+        assert "gpus=2\n" in conf.read_text()
+    conf.unlink()
+    os.mkfifo(conf)
+    dirs.write("alice", {"gpus": 2})
+    assert conf.is_file()
+    assert victim.read_text() == "precious"
+
+
 def test_a_key_is_made_once_and_is_secret(dirs: EnvDirs, short: Path) -> None:
     key = dirs.write_udp("alice", "127.0.0.1:7000", {"gpus": 1})
     assert len(key) == 32
