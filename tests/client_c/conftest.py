@@ -25,11 +25,11 @@ FORGET = ("NODEMGR_", "CUDA_", "LOCAL_WORLD_SIZE", "LD_PRELOAD")
 class Child:
     """A process with the client in it. `ask` sends a command of child.py and returns its answer."""
 
-    def __init__(self, env: Env, variables: dict[str, str]) -> None:
+    def __init__(self, env: Env, variables: dict[str, str], stderr: int = subprocess.PIPE) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FORGET)}
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("child.py")), str(LIBRARY)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, bufsize=1,
             env={**clean, "NODEMGR_ENV_DIR": str(env.directory), **variables},
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -13,9 +14,9 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
-from tests.client_c.compiled import compile_c
-from tests.client_c.conftest import LIBRARY, Spawn
-from tests.client_c.manager import GPUS, Books, Manager
+from tests.client_c.compiled import CLIENT_SOURCES, compile_c
+from tests.client_c.conftest import LIBRARY, Child, Spawn
+from tests.client_c.manager import GPUS, Books, Env, Manager
 from tests.client_c.test_unix import asked, held
 
 
@@ -125,6 +126,42 @@ def test_publishing_the_environment(manager: Manager, spawn: Spawn) -> None:
     assert [child.ask("getenv", name) for name in ("OURS", "THEIRS", "LATER", "NODEMGR_ENV_DIR")] == [
         "c", None, "2", str(manager.env.directory),
     ]  # fmt: skip
+
+
+# -- the exit --
+
+
+@pytest.fixture(scope="module")
+def slow_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    wrapped = ("-Wl,--wrap=clock_gettime", "-Wl,--wrap=poll", "-Wl,--wrap=syscall")
+    sources = [*CLIENT_SOURCES, Path(__file__).with_name("slow_stderr.c")]
+    return compile_c(tmp_path_factory.mktemp("slow") / "slow_stderr", sources, *wrapped)
+
+
+@pytest.mark.parametrize(("stderr", "said"), [("late", "nodemgr: why memory is refused\n"), ("never", "")])
+def test_an_exit_waits_for_a_line_that_is_being_said_and_not_for_ever(slow_stderr: Path, stderr: str, said: str) -> None:
+    result = subprocess.run([slow_stderr, stderr], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", said)
+
+
+def test_a_process_ends_though_nobody_reads_why_its_lease_was_lost(manager: Manager, env: Env) -> None:
+    """The real library and a real pipe, full to its brim."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    child = Child(env, {}, stderr=writer)
+    os.close(writer)
+    try:
+        client = held(child, manager, Books())
+        client.send("FENCE", lease="t1", reason="not yours")
+        assert child.ask("become", "LOST") == ["LOST", "not yours"]
+        assert child.finish() == 0
+    finally:
+        child.kill()
+        os.close(reader)
 
 
 # -- the object --
