@@ -157,9 +157,9 @@ class Containers:
     def close(self) -> None:
         for program in self._programs:
             program.close()
-        for name in self._names:
+        if self._names:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                _podman("rm", "--force", "--time=0", "--ignore", name, check=False)
+                _podman("rm", "--force", "--time=0", "--ignore", *self._names, check=False)
 
 
 def eventually(true: Any, what: str) -> Any:

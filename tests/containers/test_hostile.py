@@ -41,7 +41,7 @@ def test_it_lies_floods_and_opens_ten_thousand_connections(node: Manager, contai
     assert status["counters"]["packets_malformed"] > 0
     assert first.end()[0] == 0
     hostile.end()
-    code, out = containers.execute(containers.start("mallory"), str(HOLD), "-s", "0")
+    code, out, _ = containers.run("mallory", str(HOLD), "-s", "0")
     assert code == 0, out  # it is served again, as anybody
     assert "Traceback" not in node.log
 
@@ -50,7 +50,7 @@ def test_it_fills_truncates_and_seals_its_ledger(node: Manager, containers: Cont
     """tests/ledger/hostile.py, as root of a container; what it must not be let do ends it with a line."""
     node.quota("mallory", 1, memory_bytes=4 * GIB)
     node.quota("bob", 1, memory_bytes=4 * GIB)
-    bob = containers.spawn(containers.start("bob"), str(HOLD), "-b", str(GIB))
+    bob = containers.run_beside("bob", str(HOLD), "-b", str(GIB))
     before = bob.json()
     around = ["env", "NODEMGR_ENV_DIR=/run/nodemgr-env", sys.executable, "-I", str(LEDGER_PROGRAM)]
     hostile = containers.run_beside("mallory", *around, "1.5", "11")
@@ -60,6 +60,6 @@ def test_it_fills_truncates_and_seals_its_ledger(node: Manager, containers: Cont
     assert row["memory_granted_bytes"] >= 4 * GIB
     assert hostile.end()[0] == 0
     assert bob.end()[0] == 0
-    code, out = containers.execute(containers.start("mallory"), str(HOLD), "-s", "0", "-b", str(3 * GIB))
+    code, out, _ = containers.run("mallory", str(HOLD), "-s", "0", "-b", str(3 * GIB))
     assert code == 0, out  # a ledger as new
     assert "Traceback" not in node.log

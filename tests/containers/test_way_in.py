@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 
@@ -44,40 +45,42 @@ def test_it_holds_for_whatever_is_started_there(node: Manager, containers: Conta
     node.quota("alice", 1, memory_bytes=4 * GIB)
     box = containers.start("alice")
     seen = "cuInit 0 0 devices 1"
-    for command in (
-        [SYSTEM_PYTHON, "-c", CUDA],
-        ["env", "-i", SYSTEM_PYTHON, "-c", CUDA],
-        [SYSTEM_PYTHON, "-E", "-c", CUDA],
-        [SYSTEM_PYTHON, "-I", "-c", CUDA],
-        [PYTHON, "-c", CUDA],
-        ["su", "nobody", "-s", "/bin/sh", "-c", f"exec {SYSTEM_PYTHON} -c '{CUDA}'"],
-    ):
-        code, said = containers.execute(box, *command)
-        assert seen in said, (command, code, said)
+    hooked = "import sys; print('hook', any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
+    as_others = f"{SYSTEM_PYTHON} -c '{CUDA}'"
+    commands = {
+        f"{SYSTEM_PYTHON} -c '{CUDA}'": seen,
+        f"env -i {SYSTEM_PYTHON} -c '{CUDA}'": seen,
+        f"{SYSTEM_PYTHON} -E -c '{CUDA}'": seen,
+        f"{SYSTEM_PYTHON} -I -c '{CUDA}'": seen,
+        f"{PYTHON} -c '{CUDA}'": seen,
+        f"su nobody -s /bin/sh -c {shlex.quote(as_others)}": seen,
+        f'env -i {PYTHON} -c "{hooked}"': "hook True",
+        f'{PYTHON} -I -c "{hooked}"': "hook False",
+    }
+    code, said = containers.execute(box, "sh", "-c", "\n".join(commands))
+    assert code == 0, said
+    assert said.splitlines() == list(commands.values())
     code, said = containers.execute(box, SYSTEM_PYTHON, "-c", CUDA, options=["--user=4321"])
     assert seen in said
-    hooked = "import sys; print('hook', any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
-    assert "hook True" in containers.execute(box, "env", "-i", PYTHON, "-c", hooked)[1]
-    assert "hook False" in containers.execute(box, PYTHON, "-I", "-c", hooked)[1]
 
 
 def test_two_containers_with_two_quotas_share_a_gpu(node: Manager, containers: Containers) -> None:
     node.quota("alice", 1, memory_bytes=4 * GIB)
     node.quota("bob", 1, memory_bytes=12 * GIB)
     node.quota("carol", 1, memory_bytes=16 * GIB)
-    carol = containers.spawn(containers.start("carol"), str(HOLD))
+    carol = containers.run_beside("carol", str(HOLD))
     carol.json()  # a whole GPU: the other two share what is left
-    alice = containers.spawn(containers.start("alice"), str(HOLD), "-b", str(3 * GIB))
-    bob = containers.spawn(containers.start("bob"), str(HOLD), "-b", str(11 * GIB))
+    alice = containers.run_beside("alice", str(HOLD), "-b", str(3 * GIB))
+    bob = containers.run_beside("bob", str(HOLD), "-b", str(11 * GIB))
     ours, theirs = alice.json(), bob.json()
     assert ours["uuid"] == theirs["uuid"]
     assert (ours["total_bytes"], theirs["total_bytes"]) == (4 * GIB, 12 * GIB)
     used = {gpu["uuid"]: gpu for gpu in node.status()["gpus"]}[ours["uuid"]]
     assert used["memory_granted_bytes"] == 16 * GIB
     assert used["memory_used_bytes"] >= 14 * GIB  # NVML on the node sees what both have
-    over = containers.execute(containers.start("alice"), str(HOLD), "-s", "0", "-b", str(GIB))
-    assert over[0] == 1
-    assert "by quota" in over[1]
+    code, _, said = containers.run("alice", str(HOLD), "-s", "0", "-b", str(GIB))  # a third container, of the same env as the first
+    assert code == 1
+    assert "by quota" in said
 
 
 def test_the_end_of_a_container_is_the_end_of_its_tasks(node: Manager, containers: Containers) -> None:
