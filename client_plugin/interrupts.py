@@ -1,6 +1,9 @@
 """An exception that ended a wait inside a call of the driver: it may not cross the C code there, so it is raised behind it.
 
 Knows: threads and frames. Must not know: what was waited for. Which exceptions: those of the user's signal handlers, Ctrl-C first.
+
+The frame that called into C is traced until its next event: that is the error with which the call fails, in whose place ours is raised,
+before anybody handles that; or its next line. Where a debugger traces already, or C code goes on for long, it is raised from outside.
 """
 
 from __future__ import annotations
@@ -11,8 +14,11 @@ import sys
 import threading
 import time
 from types import CodeType, FrameType
+from typing import Any
 
 from . import faults
+
+TRACED_S = 1.0  # so long a thread may take to get back to the frame that called into C
 
 _kept: dict[int, BaseException] = {}  # by thread
 _delivering = threading.Lock()
@@ -20,13 +26,39 @@ _usual_interval_s: float | None = None  # the program's own switch interval, whi
 
 
 def keep(error: BaseException, code: CodeType) -> None:
-    """To be raised in this thread once it has left `code` (the function the driver called): by raise_kept(), else from outside."""
-    thread = threading.get_ident()
+    """To be raised in this thread once it has left `code` (the function the driver called) and the driver's call."""
+    thread, raised = threading.get_ident(), threading.Event()
     _kept[thread] = error
+    traced = _trace(_caller_of(code), thread, raised)
     try:
-        threading.Thread(target=_deliver, args=(thread, code), name="nodemgr-interrupt", daemon=True).start()
-    except RuntimeError:  # no thread to be had: raise_kept() may still come by, and nothing is silent
+        threading.Thread(target=_deliver, args=(thread, code, raised if traced else None), name="nodemgr-interrupt", daemon=True).start()
+    except RuntimeError:  # no thread to be had: the two other ways are left, and nothing is silent
         faults.say(f"the wait for GPUs was ended by {type(error).__name__}")
+
+
+def _caller_of(code: CodeType) -> FrameType | None:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame.f_back if frame is not None else None
+
+
+def _trace(caller: FrameType | None, thread: int, raised: threading.Event) -> bool:
+    """Whether what is kept for this thread will be raised at the next event of `caller`."""
+    if caller is None or sys.gettrace() is not None or caller.f_trace is not None:
+        return False
+
+    def raise_here(frame: FrameType, _event: str, _argument: Any) -> None:
+        frame.f_trace = None
+        sys.settrace(None)
+        error = _kept.pop(thread, None)
+        if error is not None:
+            raised.set()
+            raise error
+
+    caller.f_trace = raise_here
+    sys.settrace(lambda *_: None)  # of new frames none is traced: they may be the driver's own callbacks
+    return True
 
 
 def raise_kept() -> None:
@@ -43,7 +75,9 @@ def forget() -> None:
     _calm()
 
 
-def _deliver(thread: int, code: CodeType) -> None:
+def _deliver(thread: int, code: CodeType, raised: threading.Event | None) -> None:
+    if raised is not None and raised.wait(TRACED_S):
+        return
     with _delivering:
         _hurry()
         try:

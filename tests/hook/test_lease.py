@@ -206,17 +206,13 @@ except KeyboardInterrupt:
 
 IN_THE_DRIVER = """
 import ctypes
-libc = ctypes.CDLL(None)
-COMPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int)
+waiter = CALLBACK(lease._client.waiter)
+from_c = CALLBACK(ctypes.cast(waiter, ctypes.c_void_p).value)
 states = []
-def initialise():
-    '''A C function that waits through the callback, as cuInit does.'''
-    states.append(lease._client.waiter())
-    return 0
-compare = COMPARE(lambda a, b: initialise())
-key = ctypes.c_int(1)
 def cuInit():
-    libc.bsearch(ctypes.byref(key), ctypes.byref(key), 1, 4, compare)
+    '''A C function that waits through the callback.'''
+    states.append(from_c())
 """
 
 
@@ -259,6 +255,52 @@ except KeyboardInterrupt:
     assert child.seen == [[0], True]
     assert child.log[-1] == "cancel"
     assert "Exception ignored" not in child.stderr
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_ctrl_c_inside_the_driver_takes_the_place_of_the_error_with_which_it_fails(world: World, python: str) -> None:
+    """A program that handles that error, or goes on to show it, would else be interrupted in the midst of doing so."""
+    world.script["requests"] = [FOR_EVER]
+    child = world.run_and_interrupt(
+        LEASE
+        + IN_THE_DRIVER
+        + """
+def no_device(*_):
+    raise RuntimeError("CUDA error: no device")
+from_c.errcheck = no_device
+handled = []
+try:
+    try:
+        cuInit()
+    except RuntimeError as error:
+        handled.append(str(error))
+except KeyboardInterrupt:
+    print(json.dumps([handled, sys.gettrace() is None]))
+""",
+        when="place 2",
+        python=python,
+    )
+    assert child.seen == [[], True]
+
+
+def test_beside_a_debugger_ctrl_c_is_raised_from_outside(world: World) -> None:
+    world.script["requests"] = [FOR_EVER]
+    child = world.run_and_interrupt(
+        LEASE
+        + IN_THE_DRIVER
+        + """
+import time
+def debugger(frame, event, argument): return None
+sys.settrace(debugger)
+try:
+    cuInit()
+    time.sleep(60)
+except KeyboardInterrupt:
+    print(json.dumps([states, sys.gettrace() is debugger]))
+""",
+        when="place 2",
+    )
+    assert child.seen == [[0], True]
 
 
 def test_another_exception_inside_the_driver_is_raised_behind_it_too(world: World) -> None:

@@ -19,6 +19,7 @@ import pytest
 from csrc.sim.cudart import build
 from tests.sim.built import built_libraries
 from tests.support.manager import Manager
+from tests.support.notebook import Notebook
 from tests.support.programs import Program
 
 __all__ = ["built_libraries"]
@@ -110,6 +111,10 @@ class Starter:
         variables["LD_PRELOAD"] = f"{self.node.environment_of(env)['LD_PRELOAD']}:{self.runtime}"
         return Program(self.node.spawn(env, [sys.executable, *command], **variables))
 
+    def notebook(self, env: str, directory: Path) -> Notebook:
+        environ = self.node.environment_of(env)
+        return Notebook({**environ, "LD_PRELOAD": f"{environ['LD_PRELOAD']}:{self.runtime}"}, directory)
+
     def cells(self, env: str, **variables: str) -> Cells:
         return Cells(self.program(env, str(PROGRAMS / "cells.py"), **variables))
 
@@ -130,6 +135,20 @@ def start(node: Manager, runtime: Path) -> Callable[..., Program]:
 def cells(node: Manager, runtime: Path) -> Callable[..., Cells]:
     """cells(env, **variables): an interpreter in the env."""
     return Starter(node, runtime).cells
+
+
+@pytest.fixture
+def notebook(node: Manager, runtime: Path, tmp_path: Path) -> Iterator[Callable[[str], Notebook]]:
+    """notebook(env): a kernel in the env."""
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    with contextlib.ExitStack() as stack:
+
+        def begin(env: str) -> Notebook:
+            opened = Starter(node, runtime).notebook(env, tmp_path)
+            stack.callback(opened.close)
+            return opened
+
+        yield begin
 
 
 @pytest.fixture(scope="module")

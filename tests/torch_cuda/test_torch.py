@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from nodemgr.simulator import Node
 from tests.support.manager import Manager
+from tests.support.notebook import Notebook
 from tests.support.programs import Program
 
 from .conftest import GIB, PROGRAMS, Cells
@@ -239,6 +241,61 @@ def test_a_cancelled_wait_then_a_successful_one_in_the_same_interpreter(node: Ma
     events.expect("task.ended", env="alice")
     assert bob.run("torch.ones(4, device='cuda').device.index") == 0
     assert the_task(node)["env"] == "bob"
+
+
+def test_a_cancelled_wait_then_a_successful_one_in_the_same_kernel(node: Manager, cells: Open, notebook: Callable[[str], Notebook]) -> None:
+    node.quota("alice", 2)
+    node.quota("bob", 1)
+    alice, bob = cells("alice"), notebook("bob")
+    alice.run("import torch\ntorch.zeros(1, device='cuda')")
+    assert bob.run("import torch").error is None
+    events = node.events()
+    waiting = bob.until(bob.start("torch.zeros(1, device='cuda')"), lambda cell: cell.lines)
+    bob.manager.interrupt_kernel()
+    bob.until(waiting, lambda cell: cell.done)
+    assert (waiting.error or "").startswith("KeyboardInterrupt")
+    events.expect("request.withdrawn", env="bob")
+    assert bob.run("torch.cuda.is_initialized()").outputs == ["False"]
+    alice.end()
+    events.expect("task.ended", env="alice")
+    assert bob.run("torch.ones(4, device='cuda').device.index").outputs == ["0"]
+    assert the_task(node)["env"] == "bob"
+
+
+@pytest.mark.parametrize("name", UNGATED)
+def test_ctrl_c_in_a_wait_inside_the_driver_is_raised_in_the_place_of_its_error(
+    shared_node: Manager, shared_cells: Open, loaded: Cells, name: str
+) -> None:
+    shared_node.quota("alice", 2)
+    shared_node.quota("bob", 1)
+    bob = shared_cells("bob")
+    bob.run("import ctypes\nassert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0")
+    events = shared_node.events(since=None)
+    with loaded.fork() as pid:
+        loaded.start(FIRST_USES[name])
+        events.expect("task.waiting", env="alice")
+        os.kill(pid, signal.SIGINT)
+        assert loaded.answer()["error"] == "KeyboardInterrupt"
+        events.expect("request.withdrawn", env="alice")
+        assert loaded.run("40 + 2") == 42
+    bob.end()
+
+
+def test_interrupt_ends_a_cells_wait_inside_the_driver(node: Manager, cells: Open, notebook: Callable[[str], Notebook]) -> None:
+    """And the kernel lives on; but CUDA's runtime remembers that there was no GPU, and the user is told so."""
+    node.quota("alice", 2)
+    node.quota("bob", 1)
+    alice, bob = cells("alice"), notebook("bob")
+    alice.run("import torch\ntorch.zeros(1, device='cuda')")
+    assert bob.run("import torch").error is None
+    waiting = bob.until(bob.start(FIRST_USES["pinned"]), lambda cell: cell.lines)
+    bob.manager.interrupt_kernel()
+    bob.until(waiting, lambda cell: cell.done)
+    assert (waiting.error or "").startswith("KeyboardInterrupt")
+    assert "until the program is started anew" in waiting.stderr
+    node.events().expect("request.withdrawn", env="bob")
+    assert bob.run("40 + 2").outputs == ["42"]
+    alice.end()
 
 
 def test_a_waiting_program_goes_on_by_itself(node: Manager, cells: Open) -> None:
