@@ -41,8 +41,12 @@ def active_tasks(grant: Grant | None) -> int:
 
 def used_gpus(book: Book, env: str) -> list[Gpu]:
     """Those that `is_used` is true of."""
-    held = [(gpu, book.grants.get((env, gpu.uuid))) for gpu in book.gpus.values() if gpu.healthy]
-    return [gpu for gpu, grant in held if grant is not None and grant.tasks > grant.stalled_tasks]
+    grant_of = book.grants.get
+    return [
+        gpu
+        for gpu in book.gpus.values()
+        if (grant := grant_of((env, gpu.uuid))) is not None and grant.tasks > grant.stalled_tasks and gpu.healthy
+    ]
 
 
 def is_used(book: Book, env: str, uuid: Uuid) -> bool:

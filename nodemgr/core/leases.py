@@ -6,6 +6,8 @@ which GPUs a request deserves (allocator.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nodemgr.core import answers, books, effects, members, reasons, records
 from nodemgr.core.allocator import Choice
 from nodemgr.core.draft import Draft
@@ -42,28 +44,29 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
         kept_bytes=(request.memory_bytes or 0) if over_unix else 0,
         world=request.world,
     )
-    for uuid in task.gpus:
-        _hold(draft, task, uuid)
-    records.open_record(draft, task, reused, choice.used + len(choice.fresh), request.since_wall_ns)
+    given_bytes = {uuid: _hold(draft, task, uuid) for uuid in task.gpus}
+    records.open_record(draft, task, reused, given_bytes, choice.used + len(fresh), request.since_wall_ns)
     heard_just_now = request.since_ns == now_ns
     draft.at_latest("silence", now_ns + (draft.config.timeout_ms if heard_just_now else draft.config.beat_ms) * MS)
     task = _admit(draft, task, request.askers)
     if task.processes:
-        _publish_granted(draft, task, request, now_ns)
+        _publish_granted(draft, task, request, given_bytes, now_ns)
     else:
         end(draft, task, "no process could be given a place", now_ns, wall_ns)
 
 
-def _hold(draft: Draft, task: Task, uuid: Uuid) -> None:
-    """One task more on this grant, which is made, or grown again from what stalled tasks left of it, if it is fresh."""
+def _hold(draft: Draft, task: Task, uuid: Uuid) -> int:
+    """One task more on this grant, which is made, or grown again from what stalled tasks left of it, if it is fresh. Returns the
+    grant's memory in bytes."""
     full_bytes = books.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
     grant = draft.grants.get((task.env, uuid))
     if grant is None:
         draft.put_grant(Grant(task.env, uuid, full_bytes, full_bytes, tasks=1, kept_bytes=task.kept_bytes))
         draft.figures = {**draft.figures, (task.env, uuid): draft.residue_alive.get((task.env, uuid)) or 0}
-        return
+        return full_bytes
     memory_bytes = max(grant.memory_bytes, full_bytes) if uuid in task.fresh else grant.memory_bytes
     draft.put_grant(replace(grant, memory_bytes=memory_bytes, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + task.kept_bytes))
+    return memory_bytes
 
 
 def join(draft: Draft, task: Task, asker: Asker) -> Task:
@@ -103,8 +106,8 @@ def _refuse(draft: Draft, task: Task, asker: Asker, code: DenyCode) -> None:
         draft.disconnect(asker.process)
 
 
-def _publish_granted(draft: Draft, task: Task, request: Request, now_ns: int) -> None:
-    processes = [draft.processes[key] for key in task.processes]
+def _publish_granted(draft: Draft, task: Task, request: Request, given_bytes: Mapping[Uuid, int], now_ns: int) -> None:
+    askers = [asker for asker in request.askers if asker.process in task.processes]
     draft.publish(
         "task.granted",
         {
@@ -113,10 +116,10 @@ def _publish_granted(draft: Draft, task: Task, request: Request, now_ns: int) ->
             "request": request.request_id,
             **answers.named_gpus(draft, task.gpus),
             "fresh_gpus": list(task.fresh),
-            "memory_bytes": [draft.grants[task.env, uuid].memory_bytes for uuid in task.gpus],
+            "memory_bytes": list(given_bytes.values()),
             "waited_ns": now_ns - request.since_ns,
-            "pids": [process.pid for process in processes if process.pid is not None],
-            "user": processes[0].user,
+            "pids": [asker.pid for asker in askers if asker.pid is not None],
+            "user": askers[0].user,
             "command": task.command,
         },
     )

@@ -51,11 +51,12 @@ def finish(draft: Draft, *, must_apply: bool, then: Match | None = None) -> Tran
 
 def _saves(draft: Draft) -> list[Save]:
     saves = []
+    tables: dict[str, Overlay[Any, object]] = vars(draft)
     for name, (kind, key_text) in STORED.items():
-        table: Overlay[Any, object] = getattr(draft, name)
-        if table.changes:
-            for key, after in table.changes.items():
-                before = table.base.get(key)
+        if changes := tables[name].changes:
+            base = tables[name].base
+            for key, after in changes.items():
+                before = base.get(key)
                 if after is not before and (before is None or after != before):
                     saves.append(Save(kind, key_text(key), after))
     return saves

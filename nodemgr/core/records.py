@@ -5,6 +5,8 @@ Knows: what a record says. Must not know: how a lease comes to be or to its end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nodemgr.core import books
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import Record, Task, Uuid
@@ -16,8 +18,10 @@ def record_id(task_id: str) -> int:
     return int(task_id[1:])
 
 
-def open_record(draft: Draft, task: Task, reused: tuple[Uuid, ...], used: int, asked_wall_ns: int) -> None:
-    """After the grants of a new lease are in the books; the env uses `used` GPUs now."""
+def open_record(
+    draft: Draft, task: Task, reused: tuple[Uuid, ...], given_bytes: Mapping[Uuid, int], used: int, asked_wall_ns: int
+) -> None:
+    """After the grants of a new lease are in the books (`given_bytes`); the env uses `used` GPUs now."""
     record = Record(
         record_id=record_id(task.task_id),
         env=task.env,
@@ -25,7 +29,7 @@ def open_record(draft: Draft, task: Task, reused: tuple[Uuid, ...], used: int, a
         command=task.command,
         gpus_new=task.fresh,
         gpus_reused=reused,
-        grant_bytes=tuple([draft.grants[task.env, uuid].memory_bytes for uuid in (*task.fresh, *reused)]),
+        grant_bytes=tuple([given_bytes[uuid] for uuid in (*task.fresh, *reused)]),
         remaining_gpus=max(0, draft.envs[task.env].quota.gpus - used),
         remaining_memory_bytes=books.env_remaining(draft, task.env),
         asked_wall_ns=asked_wall_ns,

@@ -9,6 +9,7 @@ changes into the base: only State.apply calls it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 K = TypeVar("K")
@@ -79,21 +80,20 @@ class Overlay(Generic[K, V]):
 
     def _begin(self) -> None:
         """From now on `get` sees changes."""
-        changes, base = self.changes, self.base
-
-        def get(key: K) -> V | None:
-            return changes[key] if key in changes else base.get(key)
-
-        self.get = get
+        self.get = partial(_through, self.changes, self.base)
         self.changed.append(self)
 
     def settle(self) -> None:
-        base = self.base
-        for key, value in self.changes.items():
-            if value is None:
-                base.pop(key, None)
-            else:
-                base[key] = value
+        base, changes = self.base, self.changes
+        base.update(changes)  # type: ignore[arg-type]
+        if None in changes.values():
+            for key, value in changes.items():
+                if value is None:
+                    del base[key]
+
+
+def _through(changes: dict[K, V | None], base: dict[K, V], key: K) -> V | None:
+    return changes[key] if key in changes else base.get(key)
 
 
 class Groups(Generic[K, V]):

@@ -52,9 +52,12 @@ class Journal:
 
     def write(self, saved: Iterable[Save], published: Iterable[Publish], *, must_hold: bool, durable: bool = False) -> bool:
         """Stores a step's rows and events; False: refused, nothing happened. `publish` tells the events afterwards."""
-        batch = Batch.empty()
+        batch = Batch({}, [], [], {})
         for save in saved:
-            _add_row(batch, save)
+            kind, value = save.kind, save.value
+            batch.current[kind, save.key] = None if value is None else encoding.encode(kind, value)
+            if kind == "record":
+                _add_record(batch, save)
         return self._commit(batch, published, must_hold=must_hold, durable=durable)
 
     def publish(self) -> None:
@@ -145,11 +148,10 @@ class Journal:
         return [json.loads(text) for text in self._store.records(env, since_wall_ns, limit)]
 
 
-def _add_row(batch: Batch, save: Save) -> None:
-    value = save.value
-    text = None if value is None else encoding.encode(save.kind, value)
-    if isinstance(value, Record) and text is not None:
-        batch.records.append(RecordRow(value.record_id, value.env, value.granted_wall_ns, text))
-        if value.ended_wall_ns is not None:
-            text = None
-    batch.current[save.kind, save.key] = text
+def _add_record(batch: Batch, save: Save) -> None:
+    """Beside the others of its env, for as long as records are kept; its row of the present ends with its lease."""
+    record, text = save.value, batch.current[save.kind, save.key]
+    if isinstance(record, Record) and text is not None:
+        batch.records.append(RecordRow(record.record_id, record.env, record.granted_wall_ns, text))
+        if record.ended_wall_ns is not None:
+            batch.current[save.kind, save.key] = None

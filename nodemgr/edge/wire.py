@@ -136,14 +136,10 @@ def encode(verb: str, **fields: Value | None) -> bytes:
     """
     if verb == "GRANT" and fields.get("visible") == fields.get("gpus"):
         fields["visible"] = None
-    lines = [f"NODEMGR/1 {verb}\n"]
-    for key, value in fields.items():
-        if value is not None:
-            lines.append(f"{key}={value if type(value) is int else _text_of(key, value)}\n")
-    packet = "".join(lines).encode("utf-8", "replace")
-    size = len(packet)
-    found = 1 + 4 * (len(lines) - 1)
-    if lib.nm_wire_spans(packet, size, _DIRECTION.get(verb, Direction.DOWN), _found) != found or packet.count(b"\n") != len(lines):
+    lines = [f"{key}={_text_of(key, value)}\n" for key, value in fields.items() if value is not None]
+    packet = f"NODEMGR/1 {verb}\n{''.join(lines)}".encode("utf-8", "replace")
+    size, found = len(packet), lib.nm_wire_spans(packet, len(packet), _DIRECTION.get(verb, Direction.DOWN), _found)
+    if found != 1 + 4 * len(lines) or packet.count(b"\n") != 1 + len(lines):
         raise WireError(_mistake(verb, {key: value for key, value in fields.items() if value is not None}, size))
     return packet
 
@@ -165,7 +161,7 @@ def _text_of(key: str, value: Value) -> str:
     """The value as it stands in a packet, if it is of its key's type."""
     if type(value) is str:
         return value.translate(_ESCAPES) if key in _TEXTS else value
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return ",".join(map(str, value)) if type(value) is tuple else str(value)
 
 
 def _wrong_value(key: str, value: Value, direction: Direction) -> str | None:
