@@ -100,7 +100,7 @@ class Commit:
         for record in self._batch.records:
             execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", (self._number, record.env, 1, record.value))
         for event in self._batch.events:
-            execute("INSERT OR REPLACE INTO events VALUES (?, ?)", (self._number, event.value))
+            execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", (self._number, event.value, event.env))
         execute("COMMIT")
 
     def close(self) -> None:

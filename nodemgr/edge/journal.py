@@ -81,7 +81,7 @@ class Journal:
         texts = []
         for sequence, event in enumerate(published, self._sequence + 1):
             text = self._event_text(sequence, event)
-            batch.events.append(EventRow(sequence, text))
+            batch.events.append(EventRow(sequence, text, str(event.fields.get("env") or "")))
             texts.append((event.name, text))
         if not batch:
             return True

@@ -24,7 +24,9 @@ SCHEMA_VERSION = 1
 KEPT_EVENTS = 100_000
 KEPT_RECORDS = 1_000_000
 TRIM_EVERY = 1_000
-"""Old events and records are dropped when a number divides by this: the bound is kept to within it."""
+"""Whether there are too many events or records is looked at when a number divides by this: the bound is kept to within it."""
+TRIM_SHARE = 50
+"""Of the bound, that part is made free at once."""
 CHECKPOINT_BYTES = 4 * 2**20
 WAL_LIMIT_BYTES = 64 * 2**20
 """Beyond this a checkpoint makes writers wait until the log can begin anew."""
@@ -35,7 +37,8 @@ SCHEMA = f"""
 CREATE TABLE current (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
 CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, granted_wall_ns INTEGER NOT NULL, value TEXT NOT NULL);
 CREATE INDEX records_of_env ON records (env, record_id);
-CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL, env TEXT NOT NULL);
+CREATE INDEX events_of_env ON events (env, sequence);
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
@@ -69,6 +72,8 @@ class RecordRow(NamedTuple):
 class EventRow(NamedTuple):
     sequence: int
     value: str
+    env: str = ""
+    """Empty: the node's own."""
 
 
 @dataclass(slots=True)
@@ -205,16 +210,30 @@ class Store:
         for record in batch.records:
             execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", record)
             if record.record_id % TRIM_EVERY == 0:
-                execute("DELETE FROM records WHERE record_id <= ?", (record.record_id - KEPT_RECORDS,))
+                self._trim("records", "record_id", KEPT_RECORDS)
         for event in batch.events:
-            execute("INSERT OR REPLACE INTO events VALUES (?, ?)", event)
+            execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", event)
             if event.sequence % TRIM_EVERY == 0:
-                execute("DELETE FROM events WHERE sequence <= ?", (event.sequence - KEPT_EVENTS,))
+                self._trim("events", "sequence", KEPT_EVENTS)
         for name, text in batch.meta.items():
             if text is None:
                 execute("DELETE FROM meta WHERE key = ?", (name,))
             else:
                 execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
+
+    def _trim(self, table: str, number: str, kept: int) -> None:
+        """Drops the oldest rows of the env that has the most, again and again: nobody can wash away the others' past by a flood."""
+        execute = self._db.execute
+        excess = execute(f"SELECT count(*) FROM {table}").fetchone()[0] - kept
+        if excess <= 0:
+            return
+        excess += kept // TRIM_SHARE
+        while excess > 0:
+            fullest = execute(f"SELECT env, count(*) FROM {table} GROUP BY env ORDER BY 2 DESC LIMIT 2").fetchall()
+            (env, most), (_, next_most) = (*fullest, ("", 0))[:2]
+            count = min(excess, max(most - next_most, (excess + 1) // 2))
+            oldest = f"SELECT {number} FROM {table} WHERE env = ? ORDER BY {number} LIMIT ?"
+            excess -= execute(f"DELETE FROM {table} WHERE {number} IN ({oldest})", (env, count)).rowcount
 
     # -- the log --
 

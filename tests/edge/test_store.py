@@ -161,10 +161,31 @@ def test_events_are_bounded_and_paged(tmp_path: Path, monkeypatch: pytest.Monkey
     store = Store(tmp_path)
     for start in range(1, 5_001, 500):
         store.commit(Batch({}, [], [EventRow(number, str(number)) for number in range(start, start + 500)], {}))
-    assert store.events(0, 1) == ["3001"]
+    assert store.events(0, 1) == ["3041"], "a fiftieth more than it must"
     assert store.events(4_990, 3) == ["4991", "4992", "4993"]
     assert store.events(None, 2) == ["4999", "5000"]
     assert store.last_sequence() == 5_000
+    store.close()
+
+
+def test_a_flood_washes_away_its_own_past_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_EVENTS", 2_000)
+    monkeypatch.setattr(module, "KEPT_RECORDS", 2_000)
+    store = Store(tmp_path)
+    quiet = [EventRow(n, f"bob {n}", "bob") for n in range(1, 501)] + [EventRow(n, f"node {n}") for n in range(501, 601)]
+    records = [RecordRow(n, "bob", n, f"bob {n}") for n in range(1, 501)]
+    store.commit(Batch({}, records, quiet, {}))
+    for start in range(601, 10_001, 100):
+        flood = range(start, start + 100)
+        events = [EventRow(n, f"alice {n}", "alice") for n in flood]
+        store.commit(Batch({}, [RecordRow(n, "alice", n, f"alice {n}") for n in flood], events, {}))
+    kept = store.events(0, 10_000)
+    assert kept[:600] == [event.value for event in quiet]
+    assert len(kept) <= 2_000
+    assert kept[-1] == "alice 10000"
+    assert kept[600:] == sorted(kept[600:], key=lambda text: int(text.split()[1])), "of the flood the last part"
+    assert store.records("bob") == [record.value for record in records]
+    assert len(store.records()) <= 2_000
     store.close()
 
 
