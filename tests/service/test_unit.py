@@ -22,7 +22,7 @@ NODEMGR = str(Path(sysconfig.get_path("scripts")) / "nodemgr")
 PATHS = " ".join({*map(str, shown()), *(path for path in sys.path if "site-packages" in path)})
 PREPARE = f"""
 {NODEMGR} setup --yes >/run/setup.log 2>&1
-echo 'simulate = "2x8GiB"' >> /etc/nodemgr/config.toml
+printf 'simulate = "2x8GiB"\\ndevice_gate = "on"\\n' >> /etc/nodemgr/config.toml
 mkdir -p /etc/systemd/system/nodemgr.service.d
 printf '[Unit]\\nDefaultDependencies=no\\n[Service]\\nBindReadOnlyPaths={PATHS}\\n' > /etc/systemd/system/nodemgr.service.d/test.conf
 """
@@ -72,7 +72,11 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     assert re.search(r"^t1 +alice +running", machine.run(NODEMGR, "status"), re.MULTILINE)
     machine.run("systemctl", "restart", "nodemgr")
     assert re.search(r"^t1 +alice +running", machine.run(NODEMGR, "status"), re.MULTILINE)
-    assert "FAIL" not in machine.run(NODEMGR, "doctor")
+    doctor = machine.run(NODEMGR, "doctor")
+    assert "FAIL" not in doctor
+    assert re.search(r"^ok +device gate +on, by eBPF", doctor, re.MULTILINE), doctor
+    gates = machine.run("find", "/sys/fs/bpf", "-path", "*/nodemgr-*", "-type", "f").split()
+    assert [path.rpartition("/")[2] for path in sorted(gates)] == ["map", "program"]
 
     is_confined(manager_pid(machine))
     assert finish(program)[0] == 0
@@ -83,6 +87,7 @@ def test_the_life_of_a_node(machine: Booted) -> None:
         "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "manager.lock", "state.db",
     ]  # fmt: skip
     assert "No such file" in machine.run("ls", "/run/nodemgr", check=False)
+    assert machine.run("find", "/sys/fs/bpf", "-path", "*/nodemgr-*", "-type", "f") == ""
 
 
 def is_confined(pid: int) -> None:
@@ -90,9 +95,9 @@ def is_confined(pid: int) -> None:
     status = Path(f"/proc/{pid}/status").read_text()
     assert "NoNewPrivs:\t1" in status
     assert "Seccomp:\t2" in status
-    for path in ("/etc", "/usr", "/root", "/var", "/run", "/sys"):
+    for path in (*(f"/{top}/nodemgr-test" for top in ("etc", "usr", "root", "var", "run", "sys")), "/proc/sys/kernel/hostname"):
         touched = subprocess.run(
-            ["nsenter", f"--target={pid}", "--mount", "--root", "touch", f"{path}/nodemgr-test"],
+            ["nsenter", f"--target={pid}", "--mount", "--root", "touch", path],
             capture_output=True, text=True, check=False,
         )
         assert "Read-only file system" in touched.stderr, f"{path}: {touched.stderr}"
