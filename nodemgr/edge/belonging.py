@@ -4,10 +4,12 @@ Knows: /proc, who the envs' known processes are. Must not know: what follows fro
 
 The proofs, the strongest first; without one of them a process belongs to nobody, and nothing is ever done to it:
 1. an ancestor of it is a known process of the env;
-2. the environment that it was started with names the env's directory (NODEMGR_ENV_DIR), its user may enter the env (what the
+2. it is outside of the host's mount namespace, and in its own the directory is mounted that this env's containers alone are
+   shown: nobody but who may start containers can bring it there;
+3. the environment that it was started with names the env's directory (NODEMGR_ENV_DIR), its user may enter the env (what the
    socket asks of whoever connects), and it lives in the host's mount namespace: a container's root is our root by number, and
    may write into its environment what it likes, but the directories of others are not there;
-3. it lives in the mount namespace of known processes of this env and of no other, and that is neither the manager's own nor
+4. it lives in the mount namespace of known processes of this env and of no other, and that is neither the manager's own nor
    the host's (as a service the manager has one of its own): they are in one container.
 Its user alone proves nothing: one user may be in two envs, and at work beside them.
 """
@@ -15,16 +17,20 @@ Its user alone proves nothing: one user may be in two envs, and at work beside t
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nodemgr.core.model import ProcessKey
 from nodemgr.edge.patience import read_within
 from nodemgr.edge.processes import Credentials, ancestors, credentials, pid_of
-from nodemgr.paths import env_dir
+from nodemgr.paths import container_dir, env_dir
 
 MOST_OF_ENVIRON_BYTES = 1 << 20
+MOST_OF_MOUNTS_BYTES = 1 << 20
 ENV_DIR_VARIABLE = b"NODEMGR_ENV_DIR="
+_ROOT = Credentials(0, frozenset())
+"""May enter every env that there is."""
 
 
 class Belonging:
@@ -48,10 +54,18 @@ class Belonging:
 
     def env_of(self, pid: int) -> str | None:
         """None: nobody can prove it."""
-        return self._by_ancestry(pid) or self._by_its_start(pid) or self._by_container(pid)
+        return self._by_ancestry(pid) or self._by_mount(pid) or self._by_its_start(pid) or self._by_container(pid)
 
     def _by_ancestry(self, pid: int) -> str | None:
         return next((env for parent in ancestors(pid) if (env := self._env_of_known(parent)) is not None), None)
+
+    def _by_mount(self, pid: int) -> str | None:
+        if not self._outside or mount_namespace(pid) in self._outside:
+            return None
+        device, root = _place_of(container_dir(self._run_dir, ""))
+        names = {Path(at).name for its_device, at, _ in _mounts(pid) if its_device == device and os.path.dirname(at) == root}
+        found = {name for name in names if self._may_enter(name, _ROOT)}
+        return found.pop() if len(found) == 1 else None
 
     def _by_its_start(self, pid: int) -> str | None:
         if mount_namespace(pid) not in self._outside:
@@ -81,6 +95,32 @@ def _env_dir_at_start(pid: int) -> Path | None:
         return None
     said = next((line for line in variables if line.startswith(ENV_DIR_VARIABLE)), None)
     return None if said is None else Path(os.fsdecode(said[len(ENV_DIR_VARIABLE) :]))
+
+
+def _mounts(pid: int | str) -> list[tuple[str, str, str]]:
+    """(device, root in that file system, mount point) of each mount that a process sees; of a removed directory the root is none's."""
+    try:
+        with open(f"/proc/{pid}/mountinfo", "rb") as file:  # the kernel's own words: nobody can make them wait
+            lines = file.read(MOST_OF_MOUNTS_BYTES).decode("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return []
+    rows = (line.split(" ", 5) for line in lines)
+    return [(row[2], _plain(row[3]), _plain(row[4])) for row in rows if len(row) == 6]
+
+
+def _plain(text: str) -> str:
+    """As mountinfo escapes blanks and backslashes."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+
+
+def _place_of(directory: Path) -> tuple[str, str]:
+    """(device, root) that a bind mount of this directory would have."""
+    path = os.path.realpath(directory)
+    device, root, point = max(
+        (row for row in reversed(_mounts("self")) if row[2] == "/" or path == row[2] or path.startswith(row[2] + "/")),
+        key=lambda row: len(row[2]), default=("", "", "/"),
+    )  # fmt: skip
+    return device, f"{root.rstrip('/')}/{os.path.relpath(path, point)}"
 
 
 def mount_namespace(pid: int | str) -> int | None:

@@ -1,17 +1,24 @@
-"""Images: other Pythons are served, a musl image goes on without us and is told so."""
+"""Images: other Pythons are served, and none; any users; a musl image goes on without us and is told so."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.containers.podman import Containers
-from tests.support.manager import Manager
+from tests.support.manager import HOLD, Manager
 
 HERE = Path(__file__).parent
+GIB = 1 << 30
+debian = pytest.mark.skipif(not sysconfig.get_config_var("MULTIARCH"), reason="made of files where Debian has them")
 PYTHONS = sorted(str(path) for version in range(8, 14) for path in Path.home().glob(f".pyenv/versions/3.{version}.*/bin/python3"))
 LOOK = """
 import ctypes, sys
@@ -32,6 +39,53 @@ def test_every_python_from_3_8_on_is_served(node: Manager, containers: Container
     assert code == 0, said
     versions = [Path(python).parents[1].name for python in PYTHONS]
     assert said.splitlines() == [line for version in versions for line in (f"{version} hook 0 0 1", f"{version} no hook 0 0 1")]
+
+
+@pytest.fixture
+def bare_image() -> Iterator[Path]:
+    """A root directory with glibc, a shell and one program, and nothing else, where any user gets."""
+    with tempfile.TemporaryDirectory(prefix="nmi", dir="/tmp") as directory:
+        yield fill(Path(directory))
+
+
+def fill(root: Path) -> Path:
+    root.chmod(0o755)
+    machine = sysconfig.get_config_var("MULTIARCH")
+    linker = next(path for path in Path("/").glob("lib*/ld-linux*") if path.exists())
+    for name in ("bin", "dev", "proc", "sys", "etc", "run", "tmp", f"lib/{machine}", str(linker.parent).lstrip("/")):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    shutil.copy(linker.resolve(), root / str(linker).lstrip("/"))
+    for name in ("libc.so.6", "libdl.so.2", "libpthread.so.0", "libm.so.6", "librt.so.1"):
+        shutil.copy(Path("/lib", machine, name).resolve(), root / "lib" / machine / name)
+    shutil.copy(Path("/bin/sh").resolve(), root / "bin" / "sh")
+    shutil.copy(HOLD, root / "bin" / "hold")
+    return root
+
+
+@debian
+def test_an_image_needs_neither_python_nor_our_users(node: Manager, containers: Containers, bare_image: Path) -> None:
+    """In a user namespace of its own, too: root there is nobody here."""
+    node.quota("alice", 1, memory_bytes=4 * GIB)
+    for path in (bare_image, *bare_image.rglob("*")):
+        os.chown(path, 300_000, 300_000)
+    mapped = ["--uidmap=0:300000:65536", "--gidmap=0:300000:65536"]
+    code, out, said = containers.run("alice", "/bin/hold", "-s", "0", "-b", str(GIB), options=mapped, rootfs=str(bare_image))
+    assert code == 0, said
+    assert json.loads(out)["total_bytes"] == 4 * GIB
+    code, _, said = containers.run("alice", "/bin/hold", "-s", "0", "-b", str(5 * GIB), options=mapped, rootfs=str(bare_image))
+    assert code == 1
+    assert "by quota" in said
+    code, _, said = containers.run("alice", "/bin/sh", "-c", "nodemgr status", rootfs=f"{bare_image}:O")
+    assert code == 69
+    assert said.startswith("nodemgr: these verbs need Python 3.8 or newer")
+
+
+@debian
+def test_a_container_without_any_right_is_served(node: Manager, containers: Containers, bare_image: Path) -> None:
+    node.quota("alice", 1)
+    options = ["--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", "--user=5555"]
+    code, _, said = containers.run("alice", "/bin/hold", "-s", "0", options=options, rootfs=f"{bare_image}:O")
+    assert code == 0, said
 
 
 @pytest.fixture

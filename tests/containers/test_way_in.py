@@ -145,3 +145,18 @@ def test_users_ask_in_the_container_and_the_node_knows_where_they_are(node: Mana
     assert code == 0, said
     for name in ("environment", "preload", "hook", "socket", "ledger", "driver"):
         assert f"ok    {name} " in said
+
+
+def test_who_switches_the_client_off_is_his_containers_all_the_same(node: Manager, containers: Containers) -> None:
+    """Nobody of the env has ever spoken to the manager: what its container is shown tells whose it is."""
+    node.quota("alice", 1)
+    node.quota("bob", 1)
+    events = node.events()
+    alice = containers.run_beside("alice", "env", "NODEMGR_OFF=1", str(HOLD), "-b", str(2 * GIB))
+    assert alice.json()["devices"] == 2
+    bob = containers.run_beside("bob", str(HOLD))  # while somebody holds a GPU the driver is looked at
+    bob.json()
+    violation = events.expect("audit.violation", env="alice")
+    assert violation["offence"] == "no_lease"
+    assert violation["memory_bytes"] >= 2 * GIB
+    assert alice.end()[0] == 0

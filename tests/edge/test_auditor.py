@@ -149,6 +149,24 @@ def test_what_a_container_writes_into_its_environment_proves_nothing() -> None:
         child.communicate("\n")
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root makes a mount namespace")
+@pytest.mark.parametrize(
+    ("shown", "env"),
+    [(["alice"], "alice"), (["bob"], None), ([], None), (["alice", "carol"], None), (["../envs/alice"], None)],
+    ids=["its own", "no env any more", "nothing", "two", "the node's"],
+)
+def test_by_the_directory_that_its_container_is_shown(tmp_path: Path, shown: list[str], env: str | None) -> None:
+    run_dir = tmp_path / "a run"
+    for name in ("containers/alice", "containers/bob", "containers/carol", "envs/alice"):
+        (run_dir / name).mkdir(parents=True)
+    binds = "".join(f'mkdir "$1/{at}" && mount --bind "$1/containers/{name}" "$1/{at}" && ' for at, name in enumerate(shown))
+    command = ["unshare", "--mount", "/bin/sh", "-c", f"{binds} echo ready; read line", "sh", str(run_dir)]
+    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        assert belonging(str(run_dir), users=frozenset(["alice", "carol"])).env_of(child.pid) == env
+        child.communicate("\n")
+
 
 def test_by_ancestry_before_all_else() -> None:
     with started(NODEMGR_ENV_DIR="/run/n/envs/alice") as child:
