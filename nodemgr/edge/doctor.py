@@ -51,6 +51,8 @@ class Surroundings:
     """Of all envs together."""
     group: str = ""
     """Whose members may order the manager."""
+    env_faults: Sequence[str] = ()
+    """Envs whose files, sockets or gates are not as they should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,10 @@ def _descriptors(around: Surroundings) -> tuple[bool, str]:
     wanted = around.quota_gpus * DESCRIPTORS_PER_QUOTA_GPU + around.envs * DESCRIPTORS_PER_ENV + RESERVE_DESCRIPTORS
     detail = f"{used} of {limit} in use; the quotas of {around.envs} environments may come to need {wanted}"
     return limit >= max(MIN_DESCRIPTORS, wanted) and used < limit - RESERVE_DESCRIPTORS, detail
+
+
+def _env_files(around: Surroundings) -> tuple[bool, str]:
+    return not around.env_faults, "; ".join(around.env_faults) or "as the quotas are"
 
 
 def _group(around: Surroundings) -> tuple[bool, str]:
@@ -137,6 +143,7 @@ CHECKS = (
     Check("nvml", _nvml, "see nvidia-smi and dmesg; reload the NVIDIA driver or restart the node"),
     Check("gpus", _gpus, "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out"),
     Check("descriptors", _descriptors, "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve"),
+    Check("environments' files", _env_files, "mend what it says, then set the quota once more, or restart the manager: no task is lost"),
     Check("group", _group, "nothing to do"),
     Check("privileges", _privileges, "see the manager's log for what the kernel refused; start it by its service (nodemgr setup)"),
     Check("driver limits", _driver_limits, "nothing to do: the ledger holds in any case"),

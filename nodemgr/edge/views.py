@@ -146,6 +146,7 @@ class Views:
         around = doctor.Surroundings(
             self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, self._udp(), str(box.path), box.fault,
             self._gate(), len(state.envs), sum(min(row.quota.gpus, len(state.gpus)) for row in state.envs.values()), self._settings.group,
+            list(daemon.envs.faults.values()),
         )
         return doctor.examine(around)
 

@@ -160,6 +160,12 @@ def test_an_env_whose_directory_cannot_be_written_is_warned_of(manager: LocalMan
     monkeypatch.setattr("nodemgr.edge.rundir.replace", full)
     (warning,) = manager.call("quota_set", env="alice", gpus=3)["warnings"]
     assert "its clients do not see this change" in warning
+    (row,) = [row for row in manager.call("doctor")["checks"] if row["name"] == "environments' files"]
+    assert (row["ok"], row["detail"]) == (False, warning)
+    monkeypatch.undo()
+    manager.call("quota_set", env="alice", gpus=2)
+    (row,) = [row for row in manager.call("doctor")["checks"] if row["name"] == "environments' files"]
+    assert row["ok"]
 
 
 # -- silence --

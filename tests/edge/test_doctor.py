@@ -67,3 +67,8 @@ def test_rights_that_nothing_uses(store: Store, monkeypatch: pytest.MonkeyPatch,
 def test_another_users_manager_says_what_it_cannot_see(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
     assert "this user's processes alone" in row("privileges", store)[1]
+
+
+def test_an_environment_that_could_not_be_refreshed(store: Store) -> None:
+    assert row("environments' files", store) == (True, "as the quotas are")
+    assert row("environments' files", store, env_faults=["alice: no room", "bob: no room"]) == (False, "alice: no room; bob: no room")
