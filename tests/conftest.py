@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,13 @@ import pytest
 
 from tests.support.clients import FakeClient
 from tests.support.manager import Manager
+
+
+def pytest_configure() -> None:
+    """A shell ignores Ctrl-C for what it runs in the background, and children inherit that: every test starts from the default."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture
