@@ -3,11 +3,12 @@
  * Knows: the driver's entry points that it times, and the two functions by which a process asks for its lease beforehand, by name.
  *
  *   shim_calls OPERATION LIVE CALLS BATCHES   prints the batches' nanoseconds of CPU time per call
- * Operations: alloc (cuMemAlloc and cuMemFree of 1 MiB; LIVE blocks of 512 bytes exist meanwhile), info (cuMemGetInfo),
- * launch (cuLaunchKernel), init (the first cuInit, which asks for the lease too; CALLS and BATCHES are 1), init-held (the
- * same in a process that has its lease already, as after a framework's import). It waits for a line on stdin before the
- * first batch, after having said "ready": several of it can start at one moment. A second thread sleeps all the while:
- * a real driver starts threads of its own, and libc's locks are cheaper in a process without.
+ * Operations: alloc (cuMemAlloc and cuMemFree of 1 MiB; LIVE blocks of 512 bytes exist meanwhile), async (the same by
+ * cuMemAllocAsync and cuMemFreeAsync), info (cuMemGetInfo), launch (cuLaunchKernel), init (the first cuInit, which asks for
+ * the lease too; CALLS and BATCHES are 1), init-held (the same in a process that has its lease already, as after a
+ * framework's import). It waits for a line on stdin before the first batch, after having said "ready": several of it can
+ * start at one moment. A second thread sleeps all the while: a real driver starts threads of its own, and libc's locks are
+ * cheaper in a process without.
  */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include <dlfcn.h>
@@ -26,6 +27,8 @@ static int (*set_current)(void *);
 static int (*allocate)(uint64_t *, size_t);
 static int (*give_back)(uint64_t);
 static int (*info)(size_t *, size_t *);
+static int (*allocate_async)(uint64_t *, size_t, void *);
+static int (*give_back_async)(uint64_t, void *);
 static int (*load)(void **, const void *);
 static int (*get_function)(void **, void *, const char *);
 static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
@@ -68,6 +71,8 @@ static void find_driver(void)
     *(void **)&set_current = symbol(cuda, "cuCtxSetCurrent");
     *(void **)&allocate = symbol(cuda, "cuMemAlloc_v2");
     *(void **)&give_back = symbol(cuda, "cuMemFree_v2");
+    *(void **)&allocate_async = symbol(cuda, "cuMemAllocAsync");
+    *(void **)&give_back_async = symbol(cuda, "cuMemFreeAsync");
     *(void **)&info = symbol(cuda, "cuMemGetInfo_v2");
     *(void **)&load = symbol(cuda, "cuModuleLoadData");
     *(void **)&get_function = symbol(cuda, "cuModuleGetFunction");
@@ -127,6 +132,13 @@ static void alloc_and_free(void)
     check(give_back(address), "cuMemFree");
 }
 
+static void alloc_and_free_async(void)
+{
+    uint64_t address;
+    check(allocate_async(&address, 1 << 20, NULL), "cuMemAllocAsync");
+    check(give_back_async(address, NULL), "cuMemFreeAsync");
+}
+
 static void ask_info(void)
 {
     size_t free_bytes, total_bytes;
@@ -155,7 +167,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*call)(void);
-    } operations[] = {{"alloc", alloc_and_free}, {"info", ask_info}, {"launch", launch_nothing}};
+    } operations[] = {{"alloc", alloc_and_free}, {"async", alloc_and_free_async}, {"info", ask_info}, {"launch", launch_nothing}};
     char line[8];
     if (argc != 5)
         fail("OPERATION LIVE CALLS BATCHES");

@@ -46,6 +46,7 @@ ROWS = (
     Row("cuMemAlloc+cuMemFree, 1 000 live", "alloc", 1_000, 20_000, 1, 150),
     Row("cuMemAlloc+cuMemFree, 100 000 live", "alloc", 100_000, 20_000, 1, 150),
     Row("cuMemAlloc+cuMemFree, 8 processes", "alloc", 1, 20_000, 8, 400),
+    Row("cuMemAllocAsync+cuMemFreeAsync", "async", 1, 20_000, 1, None),
     Row("cuMemGetInfo", "info", 1, 200_000, 1, 60),
     Row("cuLaunchKernel", "launch", 1, 500_000, 1, 0),
     Row("cuInit, lease held before", "init-held", 0, 1, 1, 500_000),

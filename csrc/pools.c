@@ -97,7 +97,8 @@ static bool settle(struct pool *pool, bool *gave_back)
     uint64_t charged = pool->charge.bytes;
     uint64_t held = attribute(pool->handle, NM_CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged);
     uint64_t needed = pool->in_flight_bytes != 0 ? needed_bytes(pool, 0) : 0, wanted = needed > held ? needed : held;
-    atomic_fetch_or_explicit(&holdings_seen, held, memory_order_relaxed);
+    if ((held & ~atomic_load_explicit(&holdings_seen, memory_order_relaxed)) != 0)
+        atomic_fetch_or_explicit(&holdings_seen, held, memory_order_relaxed);
     if (wanted < charged) {
         nm_charge_resize_alone(&pool->charge, wanted);
         *gave_back = true;
@@ -209,8 +210,18 @@ static int ask_driver(const struct request *request)
     return request->from_current(request->address, request->bytes, request->stream);
 }
 
-/* The pool's entry, with one more block in it. NULL: there is none left. */
-static struct pool *join(nm_cu_memory_pool handle, nm_cu_device device, int row)
+/* With the lock held. */
+static bool begin(struct pool *pool, uint64_t bytes)
+{
+    uint64_t needed = needed_bytes(pool, bytes);
+    bool within = needed <= pool->charge.bytes || nm_charge_resize_alone(&pool->charge, needed);
+    if (within)
+        pool->in_flight_bytes += bytes;
+    return within;
+}
+
+/* The pool's entry, with one more block in it, and whether that is within what may be charged. NULL: there is no entry left. */
+static struct pool *join(nm_cu_memory_pool handle, nm_cu_device device, int row, uint64_t bytes, bool *within)
 {
     nm_lock(&lock);
     struct pool *pool = find(handle);
@@ -220,20 +231,10 @@ static struct pool *join(nm_cu_memory_pool handle, nm_cu_device device, int row)
         pool->charge.row = row;
         pool->suspended = false;
         pool->live_blocks++;
+        *within = begin(pool, bytes);
     }
     nm_unlock(&lock);
     return pool;
-}
-
-static bool begin(struct pool *pool, uint64_t bytes)
-{
-    nm_lock(&lock);
-    uint64_t needed = needed_bytes(pool, bytes);
-    bool within = needed <= pool->charge.bytes || nm_charge_resize_alone(&pool->charge, needed);
-    if (within)
-        pool->in_flight_bytes += bytes;
-    nm_unlock(&lock);
-    return within;
 }
 
 /* After the driver's answer. False: the pool has grown beyond what may be charged. */
@@ -258,7 +259,10 @@ static void part(struct pool *pool)
 static bool begin_after_trim(struct pool *pool, uint64_t bytes)
 {
     nm_pools_give_up();
-    return begin(pool, bytes);
+    nm_lock(&lock);
+    bool within = begin(pool, bytes);
+    nm_unlock(&lock);
+    return within;
 }
 
 static int refuse(struct pool *pool, uint64_t bytes)
@@ -271,12 +275,12 @@ static int refuse(struct pool *pool, uint64_t bytes)
     return nm_charge_refusal(&charge);
 }
 
-static int allocate_in(const struct request *request, struct pool *pool, int row)
+static int allocate_in(const struct request *request, struct pool *pool, int row, bool within)
 {
-    if (!begin(pool, request->bytes) && !begin_after_trim(pool, request->bytes))
+    if (!within && !begin_after_trim(pool, request->bytes))
         return refuse(pool, request->bytes);
     int result = ask_driver(request);
-    bool within = end(pool, request->bytes);
+    within = end(pool, request->bytes);
     if (result != SUCCESS) {
         part(pool);
         return result;
@@ -328,8 +332,9 @@ static int allocate(const struct request *request)
         return nm_charge_refusal(&nothing);
     if (nothing.row < 0)
         return ask_driver(request);
-    struct pool *pool = join(handle, device, nothing.row);
-    return pool != NULL ? allocate_in(request, pool, nothing.row) : OUT_OF_MEMORY;
+    bool within = false;
+    struct pool *pool = join(handle, device, nothing.row, request->bytes, &within);
+    return pool != NULL ? allocate_in(request, pool, nothing.row, within) : OUT_OF_MEMORY;
 }
 
 int nm_hook_cuMemAllocAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_stream stream)
@@ -372,7 +377,8 @@ static void note_freed(const struct nm_block *block)
         *pool = (struct pool){0};
     }
     nm_unlock(&lock);
-    atomic_store(&freed, true);
+    if (!atomic_load_explicit(&freed, memory_order_relaxed))
+        atomic_store(&freed, true);
 }
 
 void nm_pool_freed_at_once(const struct nm_block *block)
