@@ -7,7 +7,7 @@ beats: what is measured is handed in. Bytes and seconds are integers; GPUs are U
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodemgr.core import books, reasons
 from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Request, Task, Uuid, Violation
@@ -30,7 +30,7 @@ def status(
     """The node, or with `env` that environment's part of it (all GPUs, its own row, tasks and requests)."""
     return {
         **frame(state, now_ns, used_bytes=used_bytes, env=env),
-        "tasks": [{**task_facts(state, task), **task_now(state, task, now_ns, last_beat_ns)} for task in tasks(state, env)],
+        "tasks": [_task(state, task, now_ns, last_beat_ns) for task in tasks(state, env)],
     }
 
 
@@ -117,6 +117,11 @@ def tasks(state: State, env: str | None = None) -> list[Task]:
     return _in_order(task for task in state.tasks.values() if env in (None, task.env))
 
 
+def _task(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> Row:
+    now = task_now(state, task, now_ns, last_beat_ns)._asdict()
+    return {**task_facts(state, task), **now, "memory_limit_bytes": limits_bytes(state, share(state, task))}
+
+
 def task_facts(state: State, task: Task) -> Row:
     """What of a task's row stays the same as long as the Task itself does."""
     members = [state.processes[key] for key in task.processes]
@@ -136,32 +141,49 @@ def task_facts(state: State, task: Task) -> Row:
     }
 
 
-def task_now(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> Row:
-    """The rest of its row: integers, lists of them, and None. Asked for every task at every status: one pass, no more.
+class Share(NamedTuple):
+    """Whose part of which grants a task's processes may use together. It stays as long as the Task does."""
 
-    Its limits are what its processes together may use of each GPU: over UDP their caps, and the env's ledger if one of them
-    is in it.
-    """
-    processes, connections, grants = state.processes, state.connections, state.grants
-    heard_ns, caps_bytes, in_ledger, connected = 0, 0, False, 0
+    env: str
+    gpus: tuple[Uuid, ...]
+    caps_bytes: int
+    """Of its processes over UDP."""
+    in_ledger: bool
+    """One of them is in the env's ledger."""
+
+
+def share(state: State, task: Task) -> Share:
+    members = [state.processes[key] for key in task.processes]
+    caps_bytes = sum(member.cap_bytes or 0 for member in members)
+    return Share(task.env, task.gpus, caps_bytes, any(member.slot is not None for member in members))
+
+
+def limits_bytes(state: State, share: Share) -> list[int]:
+    """Of each GPU: the caps, and the env's ledger if one of the processes is in it."""
+    grants = state.grants
+    return [share.caps_bytes + (grants[share.env, uuid].limit_bytes if share.in_ledger else 0) for uuid in share.gpus]
+
+
+class Now(NamedTuple):
+    """The rest of a task's row."""
+
+    duration_seconds: int
+    last_beat_age_seconds: int | None
+    connected: int
+
+
+def task_now(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> Now:
+    """Asked for every task at every status: one pass, no more."""
+    connections = state.connections
+    heard_ns, connected = 0, 0
     for key in task.processes:
-        member = processes[key]
         beat_ns = last_beat_ns.get(key, 0)
         if beat_ns > heard_ns:
             heard_ns = beat_ns
-        if member.cap_bytes is not None:
-            caps_bytes += member.cap_bytes
-        if member.slot is not None:
-            in_ledger = True
         if key in connections:
             connected += 1
-    limits_bytes = [caps_bytes + (grants[task.env, uuid].limit_bytes if in_ledger else 0) for uuid in task.gpus]
-    return {
-        "duration_seconds": (now_ns - task.since_ns) // SECOND_NS if now_ns > task.since_ns else 0,  # after a boot the clock begins anew
-        "last_beat_age_seconds": (now_ns - heard_ns) // SECOND_NS if heard_ns else None,
-        "memory_limit_bytes": limits_bytes,
-        "connected": connected,
-    }
+    since_ns = task.since_ns if task.since_ns < now_ns else now_ns  # after a boot the clock begins anew
+    return Now((now_ns - since_ns) // SECOND_NS, (now_ns - heard_ns) // SECOND_NS if heard_ns else None, connected)
 
 
 def violations(state: State, env: str | None = None) -> list[Violation]:

@@ -17,6 +17,7 @@ from nodemgr.edge.control import JsonText
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.settings import Settings
 from nodemgr.edge.store import KEPT_RECORDS, Store
+from nodemgr.edge.task_rows import TaskRows
 from nodemgr.paths import container_dir, env_dir, installed_version
 
 SCHEMA_VERSION = 1
@@ -38,7 +39,7 @@ class Views:
         self._daemon = daemon
         self._settings = settings
         self._store = store
-        self._facts: dict[str, tuple[Task, str]] = {}
+        self._task_rows = TaskRows(daemon.state, self._task)
         self._since_wall_ns = daemon.clock.wall_ns()
 
     def status(self, env: str | None = None) -> JsonText:
@@ -51,27 +52,10 @@ class Views:
         if env is None:
             frame["counters"] = {name: daemon.counters[name] for name in COUNTERS}
             frame["manager"] = self._manager()
-        tasks = self._task_texts(snapshot.tasks(daemon.state, env), now_ns)
+        state = daemon.state
+        shown = state.tasks.values() if env is None else [state.tasks[task_id] for task_id in state.env_tasks.get(env, ())]
+        tasks = self._task_rows.texts(shown, now_ns, daemon.last_beat_ns)
         return JsonText(f'{_to_text(frame)[:-1]},"tasks":[{",".join(tasks)}]}}')
-
-    def _task_texts(self, tasks: list[Task], now_ns: int) -> list[str]:
-        """The tasks' rows. Of thousands, most of each is what it was at the last question, and the rest is encoded at once."""
-        if not tasks:
-            return []
-        daemon = self._daemon
-        state, last_beat_ns = daemon.state, daemon.last_beat_ns
-        rows = _to_text([snapshot.task_now(state, task, now_ns, last_beat_ns) for task in tasks])
-        changing = rows[2:-2].split("},{")  # they hold numbers alone
-        return [f"{self._facts_of(task)},{now}}}" for task, now in zip(tasks, changing, strict=True)]
-
-    def _facts_of(self, task: Task) -> str:
-        """What of a row stays, as the open beginning of a JSON object."""
-        kept = self._facts.get(task.task_id)
-        if kept is None or kept[0] is not task:
-            kept = self._facts[task.task_id] = task, _to_text(self._task(task))[:-1]
-            if len(self._facts) > 2 * len(self._daemon.state.tasks):
-                self._facts = {key: facts for key, facts in self._facts.items() if key in self._daemon.state.tasks}
-        return kept[1]
 
     def _task(self, task: Task) -> dict[str, Any]:
         """What the core says of it, and where its processes live."""

@@ -66,7 +66,7 @@ def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Clie
         client.acquire(1)
         manager.call("status")
         client.release()
-    assert len(manager.service.views._facts) <= 3
+    assert len(manager.service.views._task_rows) <= 3
 
 
 def test_an_env_is_told_of_its_own_holdings(manager: LocalManager, make_client: Client) -> None:
