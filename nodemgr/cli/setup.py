@@ -38,11 +38,10 @@ def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
         raise Fault("this changes the system: run it as root (sudo nodemgr setup), or look first with --dry-run", Exit.USAGE)
     if uninstall and not machine.record:
         raise Fault(f"no setup was made here ({machine.at(installation.RECORD_FILE)} is missing): nothing to take back")
-    planned: list[Planned]
-    if uninstall:
-        planned = [(*step.unplan(machine), step.undo) for step in installation.STEPS[::-1]]
-    else:
-        planned = [(*step.plan(machine), step.do) for step in installation.STEPS]
+    try:
+        planned = _plan(machine, uninstall)
+    except OSError as error:
+        raise Fault(f"cannot look at what is there: {error}") from None
     changes = [change for change in planned if change[0] not in installation.IDLE]
     _show(planned)
     if not uninstall:
@@ -57,6 +56,14 @@ def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
         _ask()
     _carry_out(changes, machine, uninstall)
     click.echo("done" if uninstall else f"done; next: nodemgr env create ENV --gpus N, and usermod -aG {installation.GROUP} ADMIN")
+
+
+def _plan(machine: Machine, uninstall: bool) -> list[Planned]:
+    from nodemgr.edge.installation import STEPS
+
+    if uninstall:
+        return [(*step.unplan(machine), step.undo) for step in STEPS[::-1]]
+    return [(*step.plan(machine), step.do) for step in STEPS]
 
 
 def _show(planned: list[Planned]) -> None:

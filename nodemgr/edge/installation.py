@@ -256,12 +256,14 @@ class Service:
         return "enable", f"{UNIT}: starts with the next boot"
 
     def do(self, machine: Machine) -> None:
-        if machine.is_running:
-            machine.run(["systemctl", "daemon-reload"])
-            machine.run(["systemctl", "enable", "--now", UNIT])
-        else:
+        if not machine.is_running:
             machine.run(["systemctl", f"--root={machine.root}", "enable", UNIT])
-        machine.note(UNIT)
+            machine.note(UNIT)
+            return
+        machine.run(["systemctl", "daemon-reload"])
+        machine.run(["systemctl", "enable", UNIT])
+        machine.note(UNIT)  # enabled is to be undone, whether it starts or not
+        machine.run(["systemctl", "start", UNIT])
 
     def unplan(self, machine: Machine) -> tuple[str, str]:
         if UNIT not in machine.record or not machine.has_systemd:

@@ -59,6 +59,14 @@ def test_where_it_cannot_go_on_it_says_what_is_done(root: Path) -> None:
     assert f"(done before: make {root}/etc/nodemgr (0755)); mend that and run it again, or nodemgr setup --uninstall" in last
 
 
+def test_what_cannot_be_looked_at_is_one_line(root: Path) -> None:
+    (root / "etc/nodemgr/config.toml").mkdir(parents=True)
+    failed = setup("--root", root, "--yes")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("nodemgr: cannot look at what is there: ")
+    assert len(failed.stderr.splitlines()) == 1
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_the_system_itself_is_roots_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
     from nodemgr.cli import nodemgr, setup

@@ -40,7 +40,7 @@ class Commands:
             group.write_text((group.read_text() if group.exists() else "") + "nodemgr:x:990:\n")
         elif name == "groupdel":
             group.write_text(group.read_text().replace("nodemgr:x:990:\n", ""))
-        elif "enable" in command:
+        elif "enable" in command and not (self.root / WANTED).is_symlink():
             (self.root / WANTED).parent.mkdir(parents=True)
             (self.root / WANTED).symlink_to("/" + UNIT_FILE)
         elif "disable" in command:
@@ -48,15 +48,24 @@ class Commands:
             (self.root / WANTED).parent.rmdir()
 
 
+class Running(Machine):
+    """One on which systemd runs."""
+
+    @property
+    def is_running(self) -> bool:
+        return True
+
+
 class World:
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.kind = Machine
         self.commands = Commands(root)
         self.program = PROGRAM
         self.has_systemd = True
 
     def machine(self) -> Machine:
-        return Machine(self.root, self.program, self.commands, has_systemd=self.has_systemd)
+        return self.kind(self.root, self.program, self.commands, has_systemd=self.has_systemd)
 
     def plan(self) -> dict[str, str]:
         """The verbs, by the last part of what they concern."""
@@ -157,6 +166,25 @@ def test_what_failed_halfway_is_continued_or_undone(world: World, failing: str) 
     with pytest.raises(StepFailed):
         world.take_back()
     world.commands.failing = ""
+    world.take_back()
+    assert world.files() == {"etc/group"}
+
+
+def test_where_systemd_runs_the_service_is_started_and_stopped(world: World) -> None:
+    world.kind = Running
+    world.set_up()
+    service = ["systemctl daemon-reload", "systemctl enable nodemgr.service", "systemctl start nodemgr.service"]
+    assert world.commands.said[-3:] == service
+    assert set(world.plan().values()) == {"ok", "skip"}
+    world.take_back()
+    assert "systemctl disable --now nodemgr.service" in world.commands.said
+
+
+def test_a_service_that_does_not_start_is_taken_back_like_any_other(world: World) -> None:
+    world.kind = Running
+    world.commands.failing = "systemctl start"
+    with pytest.raises(StepFailed):
+        world.set_up()
     world.take_back()
     assert world.files() == {"etc/group"}
 
