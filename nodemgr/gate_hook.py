@@ -38,6 +38,8 @@ def main(arguments: list[str], state_text: bytes) -> int:
         shut(Path(arguments[0]), arguments[1], pid_of_state(state_text))
     except Refused as refusal:
         return _say(str(refusal))
+    except PermissionError as error:
+        return _say(f"only root's container engine can shut its device gate ({error})")
     except OSError as error:
         return _say(f"its device gate could not be shut: {error}")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr import gate_hook
 from nodemgr.edge.cgroups import Hierarchy
 from nodemgr.edge.device_nodes import Device
 from nodemgr.edge.gate import Gate
@@ -171,6 +173,21 @@ def test_an_unknown_env_starts_no_container(tmp_path: Path, make_probe: Callable
     code, said = run(refusing(tmp_path), state_of(make_probe().pid))
     assert code == 1
     assert said.startswith(f"environment {ENV} has no device gate")
+
+
+@pytest.mark.usefixtures("bpf")
+def test_an_engine_that_is_not_roots_starts_no_container(
+    gate: Gate, make_probe: Callable[[], Probe], capfd: pytest.CaptureFixture[str]
+) -> None:
+    state = state_of(make_probe().pid).encode()
+    child = os.fork()
+    if child == 0:
+        os.setgid(65_534)
+        os.setuid(65_534)
+        sys.stderr = os.fdopen(2, "w", buffering=1)
+        os._exit(gate_hook.main([str(gate.run_dir), ENV], state))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert "only root's container engine can shut its device gate" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("bpf")
