@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,24 @@ WAYS = {
     "podman": "podman run {flags} IMAGE COMMAND",
     "docker": "docker run {flags} IMAGE COMMAND",
     "compose": "services:\n  SERVICE:\n    devices: [{quoted}]",
-    "kubernetes": 'metadata:\n  annotations:\n    cdi.k8s.io/nodemgr: "{joined}"',
+    "kubernetes, in a pod": """\
+# a pod names no CDI device: its volumes show it the same, without the device gate; the driver comes as for any other pod
+spec:
+  containers:
+  - volumeMounts:
+{volume_mounts}
+  volumes:
+{volumes}""",
 }
-"""How each engine is told of a container's devices."""
+"""How each engine is told what is a container's."""
 
 
 @click.group(short_help="Create, list, show and remove environments, and give them to containers.")
 def command() -> None:
     """Environments: what each may use of this node, and how a container is in one: by one flag.
 
-    Docker 25 to 27 want CDI switched on ("features": {"cdi": true} in /etc/docker/daemon.json); podman 4 and newer, Docker 28,
-    containerd 1.7 and CRI-O have it.
+    Docker 25 to 27 want CDI switched on ("features": {"cdi": true} in /etc/docker/daemon.json); podman 4 and newer, and Docker 28
+    have it.
     """
 
 
@@ -140,9 +148,14 @@ def _show(env: Row) -> None:
 def ways(env: Row) -> dict[str, str]:
     """Engine -> how it is told to put a container into the environment."""
     devices = [env["device"], *env["companions"]]
+    mounts = [(f"nodemgr-{number}", *mount) for number, mount in enumerate(env["mounts"])]
     said = {
         "flags": " ".join(f"--device {device}" for device in devices),
         "quoted": ", ".join(f'"{device}"' for device in devices),
-        "joined": ",".join(devices),
+        "volume_mounts": "\n".join(
+            f"    - {{name: {name}, mountPath: {json.dumps(there)}, readOnly: {json.dumps(not writable)}}}"
+            for name, _, there, writable in mounts
+        ),
+        "volumes": "\n".join(f"  - {{name: {name}, hostPath: {{path: {json.dumps(here)}}}}}" for name, here, _, _ in mounts),
     }
     return {engine: form.format(**said) for engine, form in WAYS.items()}

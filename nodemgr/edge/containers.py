@@ -62,6 +62,10 @@ class Containers:
         files = (file for directory in CDI_DIRS for pattern in ("*.json", "*.yaml") for file in directory.glob(pattern))
         return [NVIDIA_DEVICES] if any(_speaks_of_nvidia(file) for file in files) else []
 
+    def mounts(self, env: str) -> tuple[cdi.Mount, ...]:
+        """All that a container of `env` is shown, for engines that are told of no CDI device."""
+        return (self._env_mount(env), *self._common().mounts)
+
     def settle(self, envs: Iterable[str]) -> None:
         """Writes what holds now. A failure is said, kept, and harms nothing else."""
         names = sorted(filter(cdi.is_device_name, envs))
@@ -86,10 +90,12 @@ class Containers:
     def _device(self, env: str) -> cdi.Device:
         hook = self._hook_of(env)
         hooks = () if hook is None else (hook,)
-        directory = cdi.Mount(str(container_dir(self._run_dir, env)), str(CONTAINER_ENV_DIR))
         gated = range(self._simulated if hooks else 0)  # a gate needs something to stand before
         nodes = tuple(cdi.NumberedNode(f"/dev/nvidia{index}", GPU_MAJOR, index) for index in gated)
-        return cdi.Device(env, cdi.Edits((directory,), hooks=hooks, numbered_nodes=nodes))
+        return cdi.Device(env, cdi.Edits((self._env_mount(env),), hooks=hooks, numbered_nodes=nodes))
+
+    def _env_mount(self, env: str) -> cdi.Mount:
+        return cdi.Mount(str(container_dir(self._run_dir, env)), str(CONTAINER_ENV_DIR))
 
     def _common(self) -> cdi.Edits:
         payload = payload_dir()

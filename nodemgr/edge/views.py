@@ -110,6 +110,7 @@ class Views:
             "quota": snapshot.quota(name, state.envs[name].quota),
             "device": box.device(name),
             "companions": box.companions(),
+            "mounts": [[mount.host_path, mount.container_path, mount.writable] for mount in box.mounts(name)],
             "cdi_file": str(box.path),
             "cdi_fault": box.fault,
             "directory": str(env_dir(run_dir, name)),

@@ -33,7 +33,8 @@ def test_create_makes_all_of_it_and_prints_the_flag(verb: Run, manager: Manager)
         "podman run --device nodemgr.local/env=alice IMAGE COMMAND",
         "docker run --device nodemgr.local/env=alice IMAGE COMMAND",
         'devices: ["nodemgr.local/env=alice"]',
-        'cdi.k8s.io/nodemgr: "nodemgr.local/env=alice"',
+        f'hostPath: {{path: "{manager.run_dir}/containers/alice"}}',
+        'mountPath: "/run/nodemgr-env", readOnly: true}',
     ):
         assert line in made.stdout
     assert f"must be told to read {manager.run_dir / 'cdi'}" in made.stderr
@@ -106,6 +107,18 @@ def test_rekey_prints_where_the_new_key_lies(nodemgr: Run, make_manager: Callabl
 
 
 def test_nvidias_own_devices_stand_beside_ours() -> None:
-    said = ways({"device": "nodemgr.local/env=alice", "companions": ["nvidia.com/gpu=all"]})
+    said = ways({"device": "nodemgr.local/env=alice", "companions": ["nvidia.com/gpu=all"], "mounts": []})
     assert said["podman"] == "podman run --device nodemgr.local/env=alice --device nvidia.com/gpu=all IMAGE COMMAND"
-    assert said["kubernetes"].endswith('"nodemgr.local/env=alice,nvidia.com/gpu=all"')
+
+
+def test_a_pod_is_shown_what_the_device_would_show_it(verb: Run, manager: Manager) -> None:
+    verb("env", "create", "alice", "--gpus", "1")
+    spec = json.loads((manager.run_dir / "cdi" / "nodemgr.json").read_text())
+    edits = [spec["containerEdits"], spec["devices"][0]["containerEdits"]]
+    by_device = {(mount["hostPath"], mount["containerPath"], "rw" in mount["options"]) for edit in edits for mount in edit["mounts"]}
+    (env,) = json.loads(verb("env", "show", "alice", "--json").stdout)["envs"]
+    assert {tuple(mount) for mount in env["mounts"]} == by_device
+    pod = ways(env)["kubernetes, in a pod"]
+    for number, (here, there, writable) in enumerate(env["mounts"]):
+        assert f'- {{name: nodemgr-{number}, hostPath: {{path: "{here}"}}}}' in pod
+        assert f'- {{name: nodemgr-{number}, mountPath: "{there}", readOnly: {"false" if writable else "true"}}}' in pod
