@@ -84,7 +84,7 @@ def _place(run_dir: Path, env: str, pid: int) -> Place:
     for hierarchy in [Hierarchy.UNIFIED, Hierarchy.DEVICES] if is_pinned else [Hierarchy.DEVICES]:
         directory = cgroups.directory_of(hierarchy, pid)
         if directory is not None and cgroups.is_alone(directory, pid):
-            return Place(hierarchy, directory)
+            return Place.of(hierarchy, directory)
     if not Path(f"/proc/{pid}").exists():
         raise Refused(f"its process {pid} is gone")
     raise Refused("it has no cgroup of its own in which devices can be gated: start it with one (podman: not --cgroups=disabled)")

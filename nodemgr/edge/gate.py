@@ -71,9 +71,10 @@ class Gate:
         """The administrator wants no gate any more: containers that are behind one find it open. OSError."""
         known = nodes()
         everything = known.all_gpus()
+        for directory in _directories(pin_directory(run_dir)):
+            unpin(directory, everything)
         for directory in _directories(run_dir / DIRECTORY):
             records = Records(run_dir, directory.name)
-            unpin(env_pins(run_dir, directory.name), everything)
             for place in _living(records, Hierarchy.DEVICES):
                 with _unless_gone(place):
                     gate_lines.settle(place.cgroup, known, everything)
@@ -185,7 +186,11 @@ class Gate:
             return True, "none here: this is no container of its own"
         if gate.fault is not None:
             return False, gate.fault
-        if self._is_behind(gate, pid):
+        try:
+            is_behind = self._is_behind(gate, pid)
+        except OSError as error:
+            return False, str(error)
+        if is_behind:
             return True, "shut, but for the GPUs that the environment holds"
         return False, "not before this container, whose processes can open every GPU that it was given"
 
@@ -201,7 +206,7 @@ class Gate:
 def _living(records: Records, *hierarchies: Hierarchy) -> Iterator[Place]:
     """Containers that there still are; the others are forgotten."""
     for place in records.places():
-        if not place.cgroup.is_dir():
+        if not place.is_there():
             records.drop(place)
         elif place.hierarchy in hierarchies:
             yield place
@@ -213,7 +218,7 @@ def _unless_gone(place: Place) -> Iterator[None]:
     try:
         yield
     except OSError:
-        if place.cgroup.is_dir():
+        if place.is_there():
             raise
 
 

@@ -3,7 +3,7 @@
 Knows: their layout. Must not know: the kernel's side of a gate, leases. Cheap to import.
 
     open            what the env may open now, for containers that are gated by rules: `MAJOR MINOR` a line, replaced atomically
-    containers/X    one a container: `unified DIRECTORY` or `devices DIRECTORY`, its cgroup
+    containers/X    one a container: `unified INODE DIRECTORY` or `devices INODE DIRECTORY`, its cgroup
 
 Neither side locks. The hook records the container first, then shuts its gate, then opens what `open` says until that says the
 same afterwards; the manager writes `open` first and then turns to the containers that are recorded. Whoever comes later sees
@@ -30,6 +30,19 @@ class Place(NamedTuple):
 
     hierarchy: Hierarchy
     cgroup: Path
+    inode: int
+
+    @classmethod
+    def of(cls, hierarchy: Hierarchy, cgroup: Path) -> Place:
+        """As it is now. OSError where it is not."""
+        return cls(hierarchy, cgroup, cgroup.stat().st_ino)
+
+    def is_there(self) -> bool:
+        """The very same; not another one that has its name by now."""
+        try:
+            return self.cgroup.stat().st_ino == self.inode
+        except OSError:
+            return False
 
 
 class Records:
@@ -63,7 +76,7 @@ class Records:
 
     def add(self, place: Place) -> None:
         """A container of a removed env is none: OSError."""
-        _replace(self._file_of(place), f"{place.hierarchy} {place.cgroup}\n")
+        _replace(self._file_of(place), f"{place.hierarchy} {place.inode} {place.cgroup}\n")
 
     def drop(self, place: Place) -> None:
         self._file_of(place).unlink(missing_ok=True)
@@ -72,8 +85,8 @@ class Records:
         """As recorded; a cgroup may be gone meanwhile."""
         for path in sorted(self._containers.iterdir()) if self.exists() else ():
             if not path.name.startswith("."):
-                hierarchy, _, cgroup = path.read_text().rstrip("\n").partition(" ")
-                yield Place(Hierarchy(hierarchy), Path(cgroup))
+                hierarchy, inode, cgroup = path.read_text().rstrip("\n").split(" ", 2)
+                yield Place(Hierarchy(hierarchy), Path(cgroup), int(inode))
 
     def _file_of(self, place: Place) -> Path:
         return self._containers / hashlib.sha256(os.fsencode(f"{place.hierarchy} {place.cgroup}")).hexdigest()[:32]

@@ -52,6 +52,7 @@ from nodemgr.edge.views import Views
 CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
 """Under --simulate alone: `before:N` or `after:N`, the manager kills itself around its Nth commit."""
 BOOT_META = "boot_id"
+NOTHING_TO_GATE = "for simulated GPUs have no device nodes"
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Until the manager is ready they end it as they end any program; then cleanly."""
 
@@ -213,11 +214,9 @@ class Service:
     def _start_gate(self, note: Callable[..., None]) -> tuple[Gate | None, str]:
         """The gate, or why there is none. Raises ServiceFault where the administrator wants one."""
         settings = self.settings
-        if settings.device_gate == "off":
+        if settings.device_gate == "off" or (settings.device_gate == "auto" and settings.simulate):
             Gate.lift(settings.run_dir)
-            return None, "off, as the settings say (device_gate)"
-        if settings.device_gate == "auto" and settings.simulate:
-            return None, "off, for simulated GPUs have no device nodes"
+            return None, f"off, {'as the settings say (device_gate)' if settings.device_gate == 'off' else NOTHING_TO_GATE}"
         try:
             return Gate.start(settings.run_dir, note), ""
         except GateUnavailable as error:

@@ -101,7 +101,7 @@ def test_what_a_runtime_took_off_is_put_back(gate: Gate, cgroup: Callable[[Hiera
     by_program.enter(place)
     by_rules.enter(rules)
     assert run(hook_of(gate), state_of(by_rules.pid)) == (0, "")
-    Records(gate.run_dir, ENV).add(Place(Hierarchy.UNIFIED, place))  # recorded, and then its program is gone
+    Records(gate.run_dir, ENV).add(Place.of(Hierarchy.UNIFIED, place))  # recorded, and then its program is gone
     (rules / "devices.allow").write_text("a")
     assert [by_program.opens(GPU0), by_rules.opens(GPU0)] == [True, True]
     gate.check()
@@ -133,6 +133,22 @@ def test_containers_that_are_gone_are_forgotten(gate: Gate, cgroup: Callable[[Hi
     place.rmdir()
     gate.check()
     assert gate.state() == (True, "on, by eBPF: 0 containers behind it")
+
+
+@pytest.mark.usefixtures("bpf")
+def test_another_cgroup_of_the_same_name_is_not_gated(
+    gate: Gate, cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]
+) -> None:
+    place, probe, later = cgroup(Hierarchy.UNIFIED) / "container", make_probe(), make_probe()
+    place.mkdir()
+    probe.enter(place)
+    assert run(hook_of(gate), state_of(probe.pid)) == (0, "")
+    probe.close()
+    place.rmdir()
+    place.mkdir()
+    later.enter(place)
+    gate.check()
+    assert later.opens(GPU0)
 
 
 @pytest.mark.usefixtures("bpf")
