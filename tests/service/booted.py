@@ -6,6 +6,7 @@ Knows: namespaces, cgroups, how systemd says that it has booted. Must not know: 
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,8 @@ SYSTEMD = Path("/lib/systemd/systemd")
 HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 """Where there are cgroups whose processes systemd sorts, by the kind of machine."""
 TARGET = "[Unit]\nDescription=A node\nDefaultDependencies=no\nAllowIsolate=yes\nWants=nodemgr.service\n"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
+BOOT_PATIENCE_S = 45.0
 
 
 def unusable() -> str | None:
@@ -51,13 +53,25 @@ class Booted:
             env={"PATH": os.environ["PATH"], "container": "test", "NOTIFY_SOCKET": self._supervisor.address},
         )  # fmt: skip
         try:
-            while "READY=1" not in self._supervisor.hear():
+            while self._is_alive_or_heard() and "READY=1" not in self._supervisor.hear(BOOT_PATIENCE_S):
                 pass
+            assert self._process.poll() is None
         except AssertionError:
             self._log.seek(0)
-            said = self._log.read()
+            said = " ".join(self._log.read().split())[-300:]
+            booting = self._process.poll() is None and Path(f"/proc/{self.init}/comm").read_text() == "systemd\n"
             self.close()
-            raise RuntimeError(f"systemd does not boot here: {' '.join(said.split())[-300:]}") from None
+            if booting:  # so what it should start does not
+                raise
+            raise RuntimeError(f"systemd does not boot here: {said}") from None
+
+    def _is_alive_or_heard(self) -> bool:
+        """Waits until it says something; False: it has ended instead."""
+        ended = os.pidfd_open(self._process.pid)
+        try:
+            return self._supervisor in select.select([self._supervisor, ended], [], [], BOOT_PATIENCE_S)[0]
+        finally:
+            os.close(ended)
 
     def _enter_cgroups(self) -> None:
         for cgroup in self._cgroups:

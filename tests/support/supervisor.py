@@ -37,9 +37,13 @@ class Supervisor:
         self.heard: list[str] = []
         self.watchdog_us: int | None = None
 
-    def hear(self) -> str:
+    def fileno(self) -> int:
+        """Readable when something was said."""
+        return self._socket.fileno()
+
+    def hear(self, patience_s: float = PATIENCE_S) -> str:
         """The next message, waited for."""
-        ready, _, _ = select.select([self._socket], [], [], PATIENCE_S)
+        ready, _, _ = select.select([self._socket], [], [], patience_s)
         assert ready, f"nothing was said; before that: {self.heard}"
         text, fds, _, _ = socket.recv_fds(self._socket, 4_096, 8)
         message = text.decode()
