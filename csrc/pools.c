@@ -189,6 +189,11 @@ static nm_cu_device device_of_stranger(nm_cu_memory_pool handle)
     return -1;
 }
 
+static bool is_default(nm_cu_memory_pool handle)
+{
+    return device_of_stranger(handle) >= 0;
+}
+
 /* -- allocating -- */
 
 /* One call of one of the four functions. */
@@ -213,19 +218,20 @@ static int ask_driver(const struct request *request)
 /* With the lock held. */
 static bool begin(struct pool *pool, uint64_t bytes)
 {
-    uint64_t needed = needed_bytes(pool, bytes);
+    uint64_t needed = pool->dying ? 0 : needed_bytes(pool, bytes); /* dying: the driver will refuse */
     bool within = needed <= pool->charge.bytes || nm_charge_resize_alone(&pool->charge, needed);
     if (within)
         pool->in_flight_bytes += bytes;
     return within;
 }
 
-/* The pool's entry, with one more block in it, and whether that is within what may be charged. NULL: there is no entry left. */
+/* The pool's entry, with one more block in it, and whether that is within what may be charged. NULL: there is no entry left,
+ * or another thread has destroyed the pool meanwhile. */
 static struct pool *join(nm_cu_memory_pool handle, nm_cu_device device, int row, uint64_t bytes, bool *within)
 {
     nm_lock(&lock);
     struct pool *pool = find(handle);
-    if (pool == NULL)
+    if (pool == NULL && is_default(handle))
         pool = enter(handle, device);
     if (pool != NULL) {
         pool->charge.row = row;
@@ -248,10 +254,20 @@ static bool end(struct pool *pool, uint64_t bytes)
     return within;
 }
 
+/* With the lock held: one block less. The last one of a destroyed pool takes along what is still charged. */
+static void drop_block(struct pool *pool)
+{
+    pool->live_blocks -= pool->live_blocks != 0;
+    if (pool->dying && pool->live_blocks == 0) {
+        nm_charge_give_back(&pool->charge);
+        *pool = (struct pool){0};
+    }
+}
+
 static void part(struct pool *pool)
 {
     nm_lock(&lock);
-    pool->live_blocks -= pool->live_blocks != 0;
+    drop_block(pool);
     nm_unlock(&lock);
 }
 
@@ -270,7 +286,7 @@ static int refuse(struct pool *pool, uint64_t bytes)
     nm_lock(&lock);
     pool->charge.refused_bytes = bytes;
     struct nm_charge charge = pool->charge;
-    pool->live_blocks -= pool->live_blocks != 0;
+    drop_block(pool);
     nm_unlock(&lock);
     return nm_charge_refusal(&charge);
 }
@@ -334,7 +350,9 @@ static int allocate(const struct request *request)
         return ask_driver(request);
     bool within = false;
     struct pool *pool = join(handle, device, nothing.row, request->bytes, &within);
-    return pool != NULL ? allocate_in(request, pool, nothing.row, within) : OUT_OF_MEMORY;
+    if (pool == NULL)
+        return is_default(handle) ? OUT_OF_MEMORY : ask_driver(request);
+    return allocate_in(request, pool, nothing.row, within);
 }
 
 int nm_hook_cuMemAllocAsync(nm_cu_deviceptr *address, size_t bytes, nm_cu_stream stream)
@@ -370,12 +388,7 @@ int nm_hook_cuMemAllocFromPoolAsync_ptsz(nm_cu_deviceptr *address, size_t bytes,
 static void note_freed(const struct nm_block *block)
 {
     nm_lock(&lock);
-    struct pool *pool = &pools[block->owner];
-    pool->live_blocks -= pool->live_blocks != 0;
-    if (pool->dying && pool->live_blocks == 0) {
-        nm_charge_give_back(&pool->charge);
-        *pool = (struct pool){0};
-    }
+    drop_block(&pools[block->owner]);
     nm_unlock(&lock);
     if (!atomic_load_explicit(&freed, memory_order_relaxed))
         atomic_store(&freed, true);
@@ -451,17 +464,19 @@ int nm_hook_cuMemGetMemPool(nm_cu_memory_pool *pool, nm_cu_mem_location *locatio
     return result;
 }
 
-/* Blocks of a destroyed pool live on: what they used then is charged until the last of them is freed. */
+/* Blocks of a destroyed pool live on: what they used then, and those that other threads were at may use, is charged until the last of
+ * them is freed. */
 int nm_hook_cuMemPoolDestroy(nm_cu_memory_pool handle)
 {
     nm_lock(&lock);
     struct pool *pool = find(handle);
     uint64_t used = pool != NULL ? attribute(handle, NM_CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->charge.bytes) : 0;
+    uint64_t left = pool != NULL ? used + pool->in_flight_bytes : 0;
     int result = nm_real_cuMemPoolDestroy(handle);
     if (result == SUCCESS && pool != NULL && pool->live_blocks != 0) {
         pool->dying = true;
-        if (used < pool->charge.bytes)
-            nm_charge_resize_alone(&pool->charge, used);
+        if (left < pool->charge.bytes)
+            nm_charge_resize_alone(&pool->charge, left);
     } else if (result == SUCCESS && pool != NULL) {
         nm_charge_give_back(&pool->charge);
         *pool = (struct pool){0};

@@ -72,6 +72,19 @@ def test_a_limit_that_changes_meanwhile(make_world: MakeWorld) -> None:
     env.agree(0)
 
 
+def test_a_pool_that_is_destroyed_while_others_allocate_from_it_leaves_nothing_charged(make_world: MakeWorld) -> None:
+    env = make_world(limit=256 * MIB)
+    program = subprocess.Popen(
+        [compiled("destroyers.c"), "400"], env=env.environment(), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert program.stdout is not None
+    assert int(program.stdout.readline()) >= 400
+    env.agree(0)
+    assert program.communicate(timeout=20) == ("", "")
+    assert 0 < env.peak() <= 256 * MIB
+
+
 # -- one process --
 
 
