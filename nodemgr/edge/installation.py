@@ -14,6 +14,8 @@ import grp
 import hashlib
 import json
 import os
+import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -66,7 +68,7 @@ class Machine:
     """The machine that becomes a node, or (`root`) the directory that stands for it."""
 
     root: Path = Path("/")
-    program: str = ""
+    program: tuple[str, ...] = field(default_factory=lambda: own_program())
     """What the service runs, before `serve`."""
     run: Callable[[Sequence[str]], None] = run_command
     has_systemd: bool = field(default_factory=lambda: shutil.which("systemctl") is not None)
@@ -74,7 +76,6 @@ class Machine:
     """What was made by an earlier step, and (files) the hash of what was written."""
 
     def __post_init__(self) -> None:
-        self.program = self.program or own_program()
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             made = json.loads(self.at(RECORD_FILE).read_text())["made"]
             self.record |= {str(what): str(how) for what, how in made.items()}
@@ -248,7 +249,7 @@ class Service:
 
     def plan(self, machine: Machine) -> tuple[str, str]:
         if not machine.has_systemd:
-            return "skip", f"no systemd here: have `{machine.program} serve` started at boot by what you use instead"
+            return "skip", f"no systemd here: have `{shlex.join(machine.program)} serve` started at boot by what you use instead"
         if self._is_enabled(machine) and File(UNIT_FILE, unit, "").plan(machine)[0] in IDLE:
             return "ok", f"{UNIT}: is enabled"
         if machine.is_running:
@@ -318,7 +319,15 @@ def config_template(_machine: Machine) -> str:
 
 def unit(machine: Machine) -> str:
     """The service for this installation."""
-    return TEMPLATE.read_text().replace("@PROGRAM@", machine.program)
+    return TEMPLATE.read_text().replace("@PROGRAM@", " ".join(map(_quoted, machine.program)))
+
+
+def _quoted(word: str) -> str:
+    """As systemd reads a command line."""
+    if re.fullmatch(r"[A-Za-z0-9/._+:@-]+", word, re.ASCII):
+        return word
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
 
 
 STEPS: tuple[Step, ...] = (
@@ -334,29 +343,38 @@ STEPS: tuple[Step, ...] = (
 """In the order in which they are done; undone in the other."""
 
 
-def doubts(program: str) -> list[str]:
-    """What an administrator should know of the program that root will run at each boot; a line each."""
-    found = []
-    path = Path(program.split()[0])
-    if any(path.is_relative_to(directory) for directory in UNSEEN_BY_SERVICE):
-        found.append(f"{path} lies where a service with PrivateTmp= sees nothing: install nodemgr elsewhere, e.g. into /opt/nodemgr")
+def doubts(program: Sequence[str], interpreter: Path | None = None, package: Path = TEMPLATE.parent.parent) -> list[str]:
+    """What an administrator should know of what root will run at each boot; a line each."""
+    interpreter = (interpreter or Path(sys.executable)).resolve()
+    found = [
+        f"{path} lies where a service with PrivateTmp= sees nothing: install nodemgr elsewhere, e.g. into /opt/nodemgr"
+        for path in (Path(program[0]), interpreter, package)
+        if any(path.is_relative_to(directory) for directory in UNSEEN_BY_SERVICE)
+    ][:1]
+    for path in (Path(program[0]), interpreter, package):
+        if (doubt := _doubt(path)) is not None and doubt not in found:
+            found.append(doubt)
+    return found
+
+
+def _doubt(path: Path) -> str | None:
+    """Who else than root could put something else in its place."""
     for each in (path, *path.parents):
         try:
             status = each.stat()
         except OSError as error:
-            return [*found, f"{each}: {error.strerror}"]
+            return f"{each}: {error.strerror}"
         is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         if status.st_uid != 0 or (status.st_mode & 0o022 and not is_sticky):
-            found.append(f"{each} can be changed by others than root (uid {status.st_uid}, {stat.filemode(status.st_mode)}): "
-                         "whoever does becomes root by this service")  # fmt: skip
-            break
-    return found
+            who = f"uid {status.st_uid}, {stat.filemode(status.st_mode)}"
+            return f"{each} can be changed by others than root ({who}): whoever does becomes root by this service"
+    return None
 
 
-def own_program() -> str:
+def own_program() -> tuple[str, ...]:
     """The command of the installation that runs now."""
     script = Path(sysconfig.get_path("scripts")) / "nodemgr"
-    return str(script) if os.access(script, os.X_OK) else f"{sys.executable} -m nodemgr"
+    return (str(script),) if os.access(script, os.X_OK) else (sys.executable, "-m", "nodemgr")
 
 
 def _digest(text: str) -> str:

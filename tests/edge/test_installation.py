@@ -17,7 +17,7 @@ from nodemgr.edge import installation, privileges
 from nodemgr.edge.installation import IDLE, STEPS, Machine, StepFailed
 from nodemgr.edge.settings import OPTIONS, load
 
-PROGRAM = "/opt/nodemgr/bin/nodemgr"
+PROGRAM = ("/opt/nodemgr/bin/nodemgr",)
 CONFIG, UNIT_FILE, RECORD = "etc/nodemgr/config.toml", "etc/systemd/system/nodemgr.service", "etc/nodemgr/setup.json"
 WANTED = "etc/systemd/system/multi-user.target.wants/nodemgr.service"
 
@@ -146,7 +146,7 @@ def test_what_was_edited_is_kept(world: World) -> None:
 
 def test_a_later_version_replaces_what_is_still_ours(world: World) -> None:
     world.set_up()
-    world.program = "/opt/newer/bin/nodemgr"
+    world.program = ("/opt/newer/bin/nodemgr",)
     assert world.plan()[f"File/{UNIT_FILE}"] == "replace"
     (world.root / WANTED).unlink()
     (world.root / WANTED).parent.rmdir()
@@ -254,14 +254,14 @@ def test_the_unit_gives_what_the_manager_keeps_and_the_right_to_give_up_the_rest
     text = installation.unit(Machine(tmp_path, PROGRAM))
     bounding = " ".join(re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE))
     assert set(bounding.split()) == {row.name for row in privileges.KEPT} | {"CAP_SETPCAP"}
-    assert f"ExecStart={PROGRAM} serve" in text
+    assert f"ExecStart={PROGRAM[0]} serve\n" in text
     assert "@PROGRAM@" not in text
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 def test_systemd_understands_the_unit_and_finds_it_closed(tmp_path: Path) -> None:
     path = tmp_path / "nodemgr.service"
-    path.write_text(installation.unit(Machine(tmp_path, "/bin/true")))
+    path.write_text(installation.unit(Machine(tmp_path, ("/bin/true",))))
     verified = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False)
     complaints = [line for line in verified.stderr.splitlines() if path.name in line and "nvidia-smi" not in line]
     assert complaints == []
@@ -277,14 +277,29 @@ def test_systemd_understands_the_unit_and_finds_it_closed(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root owns what root trusts")
 def test_a_program_that_others_can_change_is_doubted(tmp_path: Path) -> None:
-    assert installation.doubts("/bin/sh") == []
+    trusted = (Path("/bin/sh"), Path("/usr/lib"))
+    assert installation.doubts(["/bin/sh"], *trusted) == []
     program = tmp_path / "bin" / "nodemgr"
     program.parent.mkdir()
     program.touch(0o755)
-    assert "PrivateTmp= sees nothing" in installation.doubts(str(program))[0]
+    assert "PrivateTmp= sees nothing" in installation.doubts([str(program)], *trusted)[0]
     os.chown(program.parent, 1_000, 1_000)
-    assert f"{program.parent} can be changed by others than root (uid 1000" in installation.doubts(str(program))[-1]
+    assert f"{program.parent} can be changed by others than root (uid 1000" in installation.doubts([str(program)], *trusted)[-1]
+    assert f"{program.parent} can be changed" in installation.doubts(["/bin/sh"], program, Path("/usr/lib"))[-1], "the interpreter"
+    assert f"{program.parent} can be changed" in installation.doubts(["/bin/sh"], Path("/bin/sh"), program.parent)[-1], "the package"
     os.chown(program.parent, 0, 0)
     program.parent.chmod(0o777)
-    assert "becomes root by this service" in installation.doubts(f"{program} -m nodemgr")[-1]
-    assert "No such file" in installation.doubts("/no/such/program")[-1]
+    assert "becomes root by this service" in installation.doubts([str(program), "-m", "nodemgr"], *trusted)[-1]
+    assert installation.doubts(["/no/such/program"], *trusted) == ["/no/such/program: No such file or directory"]
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (("/usr/bin/python3", "-m", "nodemgr"), "ExecStart=/usr/bin/python3 -m nodemgr serve"),
+        (("/opt/my gpus/100%/nodemgr",), 'ExecStart="/opt/my gpus/100%%/nodemgr" serve'),
+        (('/opt/"$x\\y',), 'ExecStart="/opt/\\"$$x\\\\y" serve'),
+    ],
+)
+def test_a_path_is_written_as_systemd_reads_it(tmp_path: Path, program: tuple[str, ...], line: str) -> None:
+    assert line in installation.unit(Machine(tmp_path, program)).splitlines()
