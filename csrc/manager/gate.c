@@ -96,6 +96,7 @@ int nm_gate_new_map(void)
         .key_size = sizeof(struct nm_device),
         .value_size = sizeof(uint32_t),
         .max_entries = NM_GATE_MOST_DEVICES,
+        .map_flags = BPF_F_NO_PREALLOC, /* few of so many are ever open */
         .map_name = "nodemgr_gate",
     };
     return call(BPF_MAP_CREATE, &attributes);

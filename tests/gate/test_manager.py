@@ -38,12 +38,12 @@ def node(make_manager: Callable[..., Manager], bpf: None) -> Iterator[Manager]:
     Gate(made.run_dir, True, True, lambda name, **fields: None).keep_only(())
 
 
-def hide_v1_devices() -> None:
-    """For the calling process alone: as on a node that has cgroup v2 and nothing else."""
+def hide(hierarchy: Hierarchy) -> None:
+    """For the calling process alone: as on a node that has only the other kind of cgroups."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.unshare(CLONE_NEWNS)
     libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-    if (mount := cgroups.mount_of(Hierarchy.DEVICES)) is not None:
+    if (mount := cgroups.mount_of(hierarchy)) is not None:
         libc.umount2(bytes(mount), MNT_DETACH)
 
 
@@ -95,17 +95,23 @@ def test_a_gate_is_open_while_its_env_holds_the_gpu(
     assert opened(inside) == []
 
 
-def test_with_cgroup_v2_alone(node: Manager, container: Container, make_client: Callable[[Path], FakeClient]) -> None:
+@pytest.mark.parametrize(
+    ("there", "hidden", "how"),
+    [(Hierarchy.UNIFIED, Hierarchy.DEVICES, "eBPF"), (Hierarchy.DEVICES, Hierarchy.UNIFIED, "rules of the devices controller")],
+)
+def test_with_one_kind_of_cgroups_alone(
+    there: Hierarchy, hidden: Hierarchy, how: str, node: Manager, container: Container, make_client: Callable[[Path], FakeClient]
+) -> None:
     node.kill()
-    node.before_exec = hide_v1_devices
+    node.before_exec = lambda: hide(hidden)
     node.start()
     node.quota("alice", 1)
-    inside, client = container("alice"), make_client(node.env_dir("alice"))
+    inside, client = container("alice", there), make_client(node.env_dir("alice"))
     client.acquire(1)
     assert opened(inside) == indices(node, client)
     client.release()
     assert opened(inside) == []
-    assert row(node) == (True, "on, by eBPF: 1 container behind it")
+    assert row(node) == (True, f"on, by {how}: 1 container behind it")
 
 
 def test_who_never_connects_opens_nothing(node: Manager, container: Container, make_client: Callable[[Path], FakeClient]) -> None:
