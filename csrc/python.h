@@ -7,6 +7,7 @@
 #define NM_PYTHON_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* Does Python know the calling thread? Only such a one may wait for the GIL: on another, a Python that joins this thread with the
  * GIL held would deadlock. */
@@ -16,5 +17,10 @@ bool nm_python_thread(void);
  * instructions. True: one of them raised. Then that is put back as an interrupt, to be raised when C returns to Python, and the
  * wait is to end. False on every thread but Python's main one, where handlers do not run. */
 bool nm_python_interrupted(void);
+
+/* os.environ, which Python fills at its start, takes over each of the names as it stands in the C environment, without setenv. Done on
+ * Python's main thread alone (elsewhere there may be a subinterpreter, whose GIL is not to be had so), and where os.environ is Python's
+ * own; else it stays as it is. */
+void nm_python_follow(const char *const *names, size_t count);
 
 #endif

@@ -133,6 +133,9 @@ static void watch_forks(void)
         pthread_atfork(NULL, NULL, forget_in_child);
 }
 
+/* What a grant sets, os.environ shows too (client_plugin/environment.py has the same names, for where Python asks). */
+static const char *const granted_names[] = {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NODEMGR_VISIBLE", "NODEMGR_TASK"};
+
 /* Python can wait better than we: with a line that updates itself, and interruptibly. But its callback needs the GIL. */
 static int acquire(void)
 {
@@ -141,7 +144,12 @@ static int acquire(void)
     if (state == NODEMGR_HELD)
         return state;
     int (*waiter)(void) = nm_client_waiter();
-    return waiter != NULL && nm_python_thread() ? waiter() : nm_client_acquire_blocking(nm_python_interrupted);
+    if (waiter != NULL && nm_python_thread())
+        return waiter();
+    state = nm_client_acquire_blocking(nm_python_interrupted);
+    if (state == NODEMGR_HELD || state == NODEMGR_CPU)
+        nm_python_follow(granted_names, sizeof granted_names / sizeof *granted_names);
+    return state;
 }
 
 /* The value of `visible` in what nodemgr_lease says. */

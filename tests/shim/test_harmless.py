@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hook.conftest import interpreters
 from tests.shim.world import LIBRARY, LINKED_WITH_DRIVER, World, compiled, copy_library
 
 LOOKUPS = r"""
@@ -238,6 +240,37 @@ def test_what_is_no_python_interpreter_keeps_its_environment(env: World) -> None
     assert "PYTHONPATH" not in env.run(impostor).stdout
     namesake = Path(shutil.copy("/usr/bin/env", env.directory / "python3.11-dbg"))
     assert "PYTHONPATH" in env.run(namesake).stdout
+
+
+FOLLOWS = """
+import os, ctypes, json
+{before}
+held = ctypes.{loader}("libcuda.so.1").cuInit(0)
+names = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NODEMGR_VISIBLE", "NODEMGR_TASK")
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
+told = dict((name, os.environ.get(name)) for name in names)
+print(json.dumps([held, told, told == dict((name, getenv(name.encode()).decode()) for name in names)]))
+"""
+
+
+@pytest.mark.parametrize("loader", ["CDLL", "PyDLL"])  # without and with the GIL
+@pytest.mark.parametrize("python", interpreters())
+def test_os_environ_shows_what_was_granted_where_no_hook_of_ours_asked(env: World, python: str, loader: str) -> None:
+    ran = env.run(python, "-I", "-c", FOLLOWS.format(before="", loader=loader))
+    held, told, as_in_c = json.loads(ran.stdout)
+    assert (held, as_in_c, ran.stderr) == (0, True, "")
+    assert (told["CUDA_VISIBLE_DEVICES"], told["NODEMGR_VISIBLE"]) == (env.uuids[0], env.uuids[0])
+    assert len(told["NODEMGR_TASK"]) == 32
+
+
+@pytest.mark.parametrize(
+    "before", ["os.environ = dict(os.environ)", "os.environ._data = None", "del os.environ", "import sys; del sys.modules['os']"]
+)
+def test_an_os_environ_of_the_programs_own_stays_as_it_is(env: World, before: str) -> None:
+    program = f"import os, ctypes\n{before}\nprint(ctypes.CDLL('libcuda.so.1').cuInit(0))"
+    ran = env.run(sys.executable, "-I", "-c", program)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "0\n", "")
 
 
 @pytest.mark.parametrize("how", ["off", "unmanaged"])
