@@ -5,7 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from tests.shim.test_every_hook import PINNED, location_of
+import pytest
+
+from tests.shim.test_every_hook import PINNED, ROUTES, location_of
 from tests.shim.world import MIB, OUT_OF_MEMORY, Probe, World
 
 MakeWorld = Callable[..., World]
@@ -59,3 +61,21 @@ def test_memory_that_was_freed_is_the_next_graphs(make_world: MakeWorld) -> None
         env.agree(60 * MIB)
         assert probe.cuGraphLaunch(first, 0) == OUT_OF_MEMORY
         env.agree(60 * MIB)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_destroyed_graphs_need_is_not_that_of_the_next_with_its_address(make_world: MakeWorld, route: str) -> None:
+    """Also where the next one is made without a lease, when nobody asks any more what graphs need."""
+    env = make_world(limit=100 * MIB)
+    env.manager.beat_answer = "fence"
+    with env.probe(route) as probe:
+        first = executable(probe, graph_that_keeps(probe, 60 * MIB)[0])
+        env.manager.await_verb("BEAT")
+        while probe.cuMemAlloc_v2(probe.alloc(8), 4096) == 0:
+            pass
+        assert probe.cuGraphLaunch(first, 0) == OUT_OF_MEMORY
+        graph = probe.alloc(8)
+        assert probe.cuGraphCreate(graph, 0) == 0
+        assert probe.cuGraphExecDestroy(first) == 0
+        assert executable(probe, probe.u64(graph)) == first, "the driver gives the address again"
+        assert probe.cuGraphLaunch(first, 0) == 0
