@@ -112,12 +112,17 @@ static void on_deny(struct nm_packet *packet, uint64_t now_ns)
     }
 }
 
+/* "none": the manager does not know that this process holds anything. Which of us is right is known when the lease is named. */
 static void on_fence(struct nm_packet *packet, uint64_t now_ns)
 {
-    char reason[NM_LINE_BYTES];
+    char name[65], reason[NM_LINE_BYTES];
     (void)now_ns;
-    if (!names_lease(&packet->message))
+    if (!names_lease(&packet->message)) {
+        nm_message_text(&packet->message, NM_KEY_lease, name, sizeof name);
+        if (nm_session.state == NODEMGR_HELD && strcmp(name, "none") == 0 && !nm_session.pending[NM_REJOIN].wanted)
+            nm_want(NM_REJOIN, nm_fresh_rid());
         return;
+    }
     nm_message_text(&packet->message, NM_KEY_reason, reason, sizeof reason);
     nm_become_lost(reason);
 }

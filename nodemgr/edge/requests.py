@@ -16,6 +16,8 @@ from nodemgr.edge.wire import Message, cut_text
 
 MAX_REASON_BYTES = 700
 """Of a packet, for one line to show."""
+NO_LEASE = "none"
+"""What a FENCE names to one who is not known to hold any: if he believes that he does, he names it (REJOIN)."""
 MOST = {"gpus": 1 << 31, "world": 1 << 31, "memory": 1 << 60, "wait_ms": 1 << 40}
 """Of an ACQUIRE: above anything that could be meant."""
 
@@ -103,7 +105,7 @@ def answer_deny(session: Session, effect: effects.SendDeny) -> None:
 
 def answer_fence(session: Session, effect: effects.SendFence) -> None:
     rid = None if effect.rid is None else int(effect.rid)
-    session.answer("FENCE", lease=effect.task_id, reason=line(effect.reason), rid=rid)
+    session.answer("FENCE", lease=effect.task_id or NO_LEASE, reason=line(effect.reason), rid=rid)
 
 
 def answer_note(session: Session, effect: effects.SendNote) -> None:

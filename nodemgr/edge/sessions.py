@@ -18,8 +18,11 @@ BEAT_NS, DECODED_NS, ASK_NS = 50_000, 150_000, 5_000_000
 """What a packet costs its env: a plain beat, any other, a question. Not what it took: on a busy machine that is others' time."""
 
 
+_COST_NS = {"BEAT": BEAT_NS, "ASK": ASK_NS}
+
+
 def cost_ns(verb: str) -> int:
-    return {"BEAT": BEAT_NS, "ASK": ASK_NS}.get(verb, DECODED_NS)
+    return _COST_NS.get(verb, DECODED_NS)
 
 
 class Session:

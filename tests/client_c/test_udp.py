@@ -161,6 +161,16 @@ def test_a_restarted_manager_is_told_by_its_epoch(udp: UdpManager, spawn: Spawn)
     assert child.ask("lease")["limits"] == str(5 << 30)
 
 
+def test_a_manager_that_knows_of_no_lease_is_told_which(udp: UdpManager, spawn: Spawn) -> None:
+    child = spawn()
+    held(child, udp)
+    udp.answer(udp.expect("BEAT"), "FENCE", lease="none", reason="of what?")
+    rejoin = udp.expect("REJOIN")
+    assert rejoin.text("lease") == "t1"
+    udp.answer(rejoin, "FENCE", lease="t1", reason="gone")
+    assert child.ask("become", "LOST") == ["LOST", "gone"]
+
+
 def test_a_renewed_key_and_a_moved_manager_are_found_in_the_silence(udp: UdpManager, spawn: Spawn) -> None:
     spawn.env.write(timeout_ms="800")
     child = spawn()

@@ -86,6 +86,12 @@ def test_a_child_without_a_token_of_its_own_joins_its_parents_task(manager: Loca
     assert set(task_of(manager, parent)["pids"]) == {parent.pid, child["pid"]}
 
 
+def test_who_beats_without_a_lease_is_told_that_there_is_none(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    client.beat()
+    assert client.expect("FENCE")["lease"] == "none"
+
+
 def test_a_process_says_for_itself_only(manager: LocalManager, make_client: Client) -> None:
     """Another's lease, slot or task id in a packet is worth nothing."""
     victim, thief = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
