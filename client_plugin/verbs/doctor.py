@@ -81,10 +81,11 @@ def manager() -> List[Row]:
 
 
 def ledger() -> Outcome:
-    """Every process that we may look into and that uses the driver has mapped the ledger too."""
+    """Every process of this container and environment that uses the driver has mapped the ledger too."""
     if asking.settings().get("address", "").startswith("udp:"):
         return None, "over UDP there is none: each process has a fixed cap"
-    users = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid() and _maps_of(pid, "libcuda.so")]
+    others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
+    users = [pid for pid in others if _maps_of(pid, "libcuda.so") and _is_beside_us(pid)]
     without = [pid for pid in users if not _maps_of(pid, "memfd:nodemgr")]
     if without:
         return False, f"processes that use the driver without a ledger: {', '.join(without)}"
@@ -101,6 +102,18 @@ def driver() -> Outcome:
     except (ImportError, OSError) as error:
         return False, str(error)
     return True, f"{' and '.join(found)} load"
+
+
+def _is_beside_us(pid: str) -> bool:
+    """In our container, started into our environment: with the host's PIDs (--pid=host) there are others."""
+    try:
+        if os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:
+            return False
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            named = re.search(rb"(?:^|\0)NODEMGR_ENV_DIR=([^\0]+)", file.read())
+    except OSError:
+        return False
+    return (os.fsdecode(named[1]) if named else asking.ENV_DIR) == asking.env_dir()
 
 
 def _maps_of(pid: str, name: str) -> bool:

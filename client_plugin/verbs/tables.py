@@ -30,15 +30,15 @@ def duration(value: Any) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-def _pids(task: Row) -> str:
+def _pids(row: Row) -> str:
     """As this container numbers them, where they have a number here."""
-    places = task.get("places") or [{"pid": pid} for pid in task["pids"]]
+    places = row.get("places") or [{"pid": pid} for pid in row["pids"]]
     found = [str(place.get("pid_inside") or place.get("pid") or "-") for place in places]
     return ",".join(found[:4]) + (f"+{len(found) - 4}" if len(found) > 4 else "")
 
 
-def _where(task: Row) -> str:
-    names = {place.get("container_name") or place.get("container") or "the node" for place in task.get("places", ())}
+def _where(row: Row) -> str:
+    names = {place.get("container_name") or place.get("container") or "the node" for place in row.get("places", ())}
     return ",".join(sorted(names)) or "-"
 
 
@@ -75,6 +75,8 @@ QUEUE: Columns = (
     ("REQUEST", lambda r: r["id"]),
     ("GPUS", lambda r: r["gpus"]),
     ("PLACE", lambda r: r["position"]),
+    ("PIDS", _pids),
+    ("CONTAINER", _where),
     ("QUEUE", lambda r: r["priority"]),
     ("FOR", lambda r: duration(r.get("waited_seconds"))),
     ("WHY", lambda r: r["reason"]),

@@ -19,9 +19,9 @@ def _pids(task: Row) -> str:
     return ",".join(map(str, pids[:MAX_PIDS_SHOWN])) + more or "-"
 
 
-def _who(task: Row) -> str:
+def _who(row: Row) -> str:
     """root@web-1, or the user alone where there is no container."""
-    found = {(place["user"], place["container_name"] or place["container"]) for place in task.get("places", ())}
+    found = {(place["user"], place["container_name"] or place["container"]) for place in row.get("places", ())}
     return ",".join(sorted(f"{user}@{container}" if container else user for user, container in found)) or "-"
 
 
@@ -84,6 +84,7 @@ def queue_columns() -> tuple[Column, ...]:
         Column("ENV", lambda r: r["env"]),
         Column("GPUS", lambda r: r["gpus"], right=True),
         Column("QUEUE", lambda r: r["priority"], spare=1),
+        Column("WHO", _who, spare=1),
         Column("WHY", _why, rest=True),
     )
 

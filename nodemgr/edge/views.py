@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from nodemgr.core import reasons, snapshot
-from nodemgr.core.model import Task
+from nodemgr.core.model import Asker, Process, Task
 from nodemgr.core.snapshot import SECOND_NS
 from nodemgr.edge import doctor, processes
 from nodemgr.edge.control import JsonText
@@ -49,6 +50,8 @@ class Views:
         frame = snapshot.frame(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, env=env)
         fault = daemon.journal.fault
         frame["store"] = {"state": "ok" if fault is None else "failing", "error": fault}
+        for row in frame["queue"]:
+            row["places"] = self._places(daemon.state.requests[row["id"]].askers)
         if env is None:
             frame["counters"] = {name: daemon.counters[name] for name in COUNTERS}
             frame["manager"] = self._manager()
@@ -59,16 +62,18 @@ class Views:
 
     def _task(self, task: Task) -> dict[str, Any]:
         """What the core says of it, and where its processes live."""
-        state, places = self._daemon.state, self._daemon.places
-        members = [(state.processes[key], places.of(key)) for key in task.processes]
-        where = [
-            {
-                "pid": member.pid, "pid_inside": place.pid_inside, "user": member.user,
-                "container": place.container, "container_name": place.container_name,
-            }
-            for member, place in members
-        ]  # fmt: skip
+        state = self._daemon.state
+        where = self._places([state.processes[key] for key in task.processes])
         return {**snapshot.task_facts(state, task), "places": where}
+
+    def _places(self, members: Iterable[Process | Asker]) -> list[dict[str, Any]]:
+        """Who they are, and in which container, as the node numbers them and as they do there."""
+        rows = []
+        for member in members:
+            place = self._daemon.places.of(member.key if isinstance(member, Process) else member.process)
+            inside = {"pid_inside": place.pid_inside, "container": place.container, "container_name": place.container_name}
+            rows.append({"pid": member.pid, "user": member.user, **inside})
+        return rows
 
     def _manager(self) -> dict[str, Any]:
         udp = self._daemon.udp

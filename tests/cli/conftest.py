@@ -209,7 +209,8 @@ def status(env: str = "alice", **changes: Any) -> dict[str, Any]:
              "places": [{"pid": 1, "pid_inside": 7, "user": "root", "container": "3f3f", "container_name": "web-1"},
                         {"pid": 2, "pid_inside": None, "user": "eve", "container": None, "container_name": None}]},
         ],
-        "queue": [{"id": "r2", "env": env, "gpus": 2, "priority": "normal", "position": 1, "reason": "needs 2 GPUs, 1 free"}],
+        "queue": [{"id": "r2", "env": env, "gpus": 2, "priority": "normal", "position": 1, "reason": "needs 2 GPUs, 1 free",
+                   "places": [{"pid": 9, "pid_inside": None, "user": "eve", "container": None, "container_name": None}]}],
         **changes,
     }  # fmt: skip
 

@@ -31,6 +31,8 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
         text = json.loads(manager.service.views.status(env))
         for key in ("store", "counters", "manager"):
             text.pop(key, None)
+        for request in text["queue"]:
+            assert [place["pid"] for place in request.pop("places")] == request["pids"]
         for task in text["tasks"]:
             assert {place["pid"] for place in task.pop("places")} == set(task["pids"])
         return text, json.loads(json.dumps(plain))
