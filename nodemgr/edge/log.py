@@ -7,9 +7,10 @@ import traceback
 
 
 def say(text: str) -> None:
-    """One line. A closed stderr is no reason to fail."""
+    """One line, of which nothing steers a terminal. A closed stderr is no reason to fail."""
+    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
     try:
-        sys.stderr.write(f"nodemgr: {' '.join(text.split())}\n")
+        sys.stderr.write(f"nodemgr: {line}\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         pass

@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from nodemgr.core.model import ProcessKey
-from nodemgr.edge.patience import read_within
+from nodemgr.edge.patience import read_within, within
 
 SO_PEERPIDFD = 77
 SO_PEERGROUPS = 59
@@ -117,9 +117,10 @@ def one_line(text: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def user_name(uid: int) -> str:
+    """His number where there is no name, or none in time."""
     try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
+        return within(lambda: pwd.getpwuid(uid).pw_name, f"the name of user {uid}")
+    except (KeyError, TimeoutError):
         return str(uid)
 
 

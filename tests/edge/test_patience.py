@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from nodemgr.edge import patience
+from nodemgr.edge import log, patience, processes
 from nodemgr.edge.patience import read_within
 from nodemgr.edge.processes import command_line
 
@@ -35,6 +36,19 @@ def test_what_does_not_answer_is_left_alone(silent: Path) -> None:
     with pytest.raises(TimeoutError):
         read_within(str(silent), 10, patience_s=0.01)
     answer(silent)
+
+
+def test_a_users_name_that_does_not_come_is_his_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory server that is away must not hold up who connects."""
+    gate = threading.Event()
+    monkeypatch.setattr(processes.pwd, "getpwuid", lambda uid: gate.wait())
+    assert processes.user_name(123_456_789) == "123456789"
+    gate.set()
+
+
+def test_what_is_logged_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    log.say("a fault\nin \x1b[31mred\u202e")
+    assert capsys.readouterr().err == "nodemgr: a fault in ?[31mred?\n"
 
 
 def test_many_that_do_not_answer_stop_the_reading_until_one_does(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
