@@ -67,20 +67,22 @@ def shut(run_dir: Path, env: str, pid: int) -> None:
     records = Records(run_dir, env)
     if not records.exists():
         raise Refused(f"environment {env} has no device gate: it was removed (nodemgr env list), or the manager never ran with device_gate")
-    place = _place(run_dir, env, pid)
+    pins = env_pins(run_dir, env)
+    pinned = PinnedGate.found(pins) if pins.is_dir() else None
+    place = _place(pinned is not None, pid)
     records.add(place)
-    if place.hierarchy is Hierarchy.UNIFIED:
-        PinnedGate.found(env_pins(run_dir, env)).attach(place.cgroup)
+    if pinned is not None and place.hierarchy is Hierarchy.UNIFIED:
+        pinned.attach(place.cgroup)
         return
+    look = records.read_open if pinned is None else pinned.open_devices
     devices = None
-    while devices != (now := records.read_open()):
+    while devices != (now := look()):
         devices = now
         gate_lines.settle(place.cgroup, nodes(), devices)
 
 
-def _place(run_dir: Path, env: str, pid: int) -> Place:
+def _place(is_pinned: bool, pid: int) -> Place:
     """The container's own cgroup: a gate at one that others live in would be theirs too."""
-    is_pinned = env_pins(run_dir, env).is_dir()
     for hierarchy in [Hierarchy.UNIFIED, Hierarchy.DEVICES] if is_pinned else [Hierarchy.DEVICES]:
         directory = cgroups.directory_of(hierarchy, pid)
         if directory is not None and cgroups.is_alone(directory, pid):

@@ -88,7 +88,7 @@ class Gate:
         for directory in _directories(self.run_dir / DIRECTORY):
             if directory.name not in known:
                 self.remove(directory.name)
-        pins = {env_pins(self.run_dir, env) for env in known}
+        pins = {env_pins(self.run_dir, env) for env in known} if self.by_program else set()
         for directory in _directories(pin_directory(self.run_dir)):
             if directory not in pins:
                 unpin(directory)
@@ -126,8 +126,9 @@ class Gate:
     def _set(self, gate: _EnvGate, devices: set[Device]) -> None:
         if gate.pinned is not None:
             gate.pinned.set_open(devices)
-        if self.by_rules:
+        else:
             gate.records.write_open(devices)
+        if self.by_rules:
             for place in _living(gate.records, Hierarchy.DEVICES):
                 with _unless_gone(place):
                     gate_lines.settle(place.cgroup, self._nodes, devices)

@@ -2,12 +2,12 @@
 
 Knows: their layout. Must not know: the kernel's side of a gate, leases. Cheap to import.
 
-    open            what the env may open now, for containers that are gated by rules: `MAJOR MINOR` a line, replaced atomically
+    open            what the env may open now, `MAJOR MINOR` a line, replaced atomically; where there is a map, that says it
     containers/X    one a container: `unified INODE DIRECTORY` or `devices INODE DIRECTORY`, its cgroup
 
-Neither side locks. The hook records the container first, then shuts its gate, then opens what `open` says until that says the
-same afterwards; the manager writes `open` first and then turns to the containers that are recorded. Whoever comes later sees
-what the other has written.
+Neither side locks. The hook of a container that is gated by rules records it first, then opens what the map or `open` says, until
+that says the same afterwards; the manager changes the map or `open` first and then turns to the containers that are recorded.
+Whoever comes later sees what the other has written.
 """
 
 from __future__ import annotations
