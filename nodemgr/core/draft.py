@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nodemgr.core import books
 from nodemgr.core.effects import Effect, Publish
@@ -34,7 +34,7 @@ from nodemgr.core.model import (
     Uuid,
     Violation,
 )
-from nodemgr.core.schema import Deadline, EnvGpu
+from nodemgr.core.schema import STORED, Deadline, EnvGpu
 from nodemgr.core.state import State
 from nodemgr.core.tables import Groups, Overlay, Table
 from nodemgr.core.values import replace
@@ -89,6 +89,9 @@ class Draft:
         self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked, changed)
         self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks, changed)
         self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
+        tables: dict[str, Overlay[Any, object]] = vars(self)
+        self.stored = [(kind, key_text, tables[name]) for name, (kind, key_text) in STORED.items()]
+        """The tables that are stored, each with its kind, and how a key of it is written."""
         self.effects: list[Effect] = []
         self.published: list[Publish] = []
         self.figures: Mapping[EnvGpu, int] = {}

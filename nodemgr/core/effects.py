@@ -169,7 +169,14 @@ class EnvChanged:
     env: str
 
 
+@value
+class GpusHeld:
+    """The env holds other GPUs than before: who of it may open which device follows, before anybody hears of it."""
+
+    env: str
+
+
 Effect = (
     SendGrant | SendWait | SendDeny | SendFence | SendNote | SendAck | OpenLedger | SetLimit | BeginSlot | SetSlot
-    | ClearSlot | CloseLedger | Watch | Unwatch | WatchResidue | Kill | EnvChanged
+    | ClearSlot | CloseLedger | Watch | Unwatch | WatchResidue | Kill | EnvChanged | GpusHeld
 )

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
-from operator import attrgetter
+from operator import attrgetter, call
 from typing import Any
 
 from nodemgr.core.model import Env, Gpu, Grant, Process, Record, Request, Residue, Task
@@ -64,6 +64,9 @@ def decode(kind: str, text: str) -> Any:
 def _writer(annotation: Any) -> Writer:
     if dataclasses.is_dataclass(annotation):
         return _dataclass_writer(annotation)
+    if isinstance(annotation, types.UnionType):
+        inner = _writer(_inner(annotation))
+        return lambda value: "null" if value is None else inner(value)
     if typing.get_origin(annotation) is tuple:
         member = _writer(_member(annotation))
         return lambda value: f"[{','.join(map(member, value))}]"
@@ -77,27 +80,17 @@ def _writer(annotation: Any) -> Writer:
 
 
 def _dataclass_writer(annotation: Any) -> Writer:
-    """A row is written while a client waits: one template, and a call only for those fields that are no numbers."""
+    """A row is written while a client waits: one template, and one pass over the fields."""
     hints = typing.get_type_hints(annotation)
     names = [field.name for field in dataclasses.fields(annotation)]
     members = attrgetter(*names)
-    writers = [(place, _writer(_given(hints[name]))) for place, name in enumerate(names) if hints[name] is not int]
+    writers = [_writer(hints[name]) for name in names]
     template = f"{{{','.join([quoted(name) + ':%s' for name in names])}}}"
-
-    def write(value: Any) -> str:
-        texts = list(members(value))
-        for place, writer in writers:
-            member = texts[place]
-            texts[place] = "null" if member is None else writer(member)
-        return template % tuple(texts)
-
-    return write
+    return lambda value: template % tuple(map(call, writers, members(value)))
 
 
-def _given(annotation: Any) -> Any:
-    """Of `inner | None` the inner, else as it is."""
-    if not isinstance(annotation, types.UnionType):
-        return annotation
+def _inner(annotation: types.UnionType) -> Any:
+    """Of `inner | None`."""
     (inner,) = (member for member in annotation.__args__ if member is not type(None))
     return inner
 
@@ -117,7 +110,7 @@ def _reader(annotation: Any) -> Reader:
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return _enum_reader(annotation)
     if isinstance(annotation, types.UnionType):
-        inner = _reader(_given(annotation))
+        inner = _reader(_inner(annotation))
         return lambda data, where: None if data is None else inner(data, where)
     if typing.get_origin(annotation) is tuple:
         return _tuple_reader(_reader(_member(annotation)))

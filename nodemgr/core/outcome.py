@@ -5,16 +5,11 @@ Knows: which effects follow from which changed rows. Must not know: why they cha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from nodemgr.core import effects
 from nodemgr.core.draft import Draft
 from nodemgr.core.effects import Effect, Publish, Save
 from nodemgr.core.events import Match
 from nodemgr.core.model import ProcessKey
-from nodemgr.core.schema import STORED
-from nodemgr.core.tables import Overlay
 from nodemgr.core.values import value
 
 
@@ -42,7 +37,7 @@ def finish(draft: Draft, *, must_apply: bool, then: Match | None = None) -> Tran
     are among them), whom to watch from now on, and what ends."""
     before, after = draft.state.members, draft.members
     every: list[Effect] = [effects.OpenLedger(env) for env in after.changes if env not in before and env in after]
-    every += _limits(draft)
+    every += _grants(draft)
     every += draft.effects
     every += _watching(draft)
     every += [effects.CloseLedger(env) for env in after.changes if env in before and env not in after]
@@ -51,25 +46,28 @@ def finish(draft: Draft, *, must_apply: bool, then: Match | None = None) -> Tran
 
 def _saves(draft: Draft) -> list[Save]:
     saves = []
-    tables: dict[str, Overlay[Any, object]] = vars(draft)
-    for name, (kind, key_text) in STORED.items():
-        if changes := tables[name].changes:
-            base = tables[name].base
-            for key, after in changes.items():
-                before = base.get(key)
+    for kind, key_text, table in draft.stored:
+        if table.changes:
+            for key, after in table.changes.items():
+                before = table.base.get(key)
                 if after is not before and (before is None or after != before):
                     saves.append(Save(kind, key_text(key), after))
     return saves
 
 
-def _limits(draft: Draft) -> Iterator[effects.SetLimit]:
-    """What the ledgers enforce now, but for those that end with their last process."""
+def _grants(draft: Draft) -> list[Effect]:
+    """Which GPUs are held now, and what the ledgers enforce, but for those that end with their last process."""
+    held: dict[str, Effect] = {}
+    limits: list[Effect] = []
     for (env, uuid), grant in draft.grants.changes.items():
         before = draft.state.grants.get((env, uuid))
+        if (before is None) is not (grant is None):
+            held[env] = effects.GpusHeld(env)
         limit_bytes = 0 if grant is None else grant.limit_bytes
         if (before is None or before.limit_bytes != limit_bytes) and env in draft.members:
             gpu = draft.gpus[uuid]
-            yield effects.SetLimit(env, uuid, gpu.index, limit_bytes, gpu.memory_total_bytes)
+            limits.append(effects.SetLimit(env, uuid, gpu.index, limit_bytes, gpu.memory_total_bytes))
+    return [*held.values(), *limits]
 
 
 def _watching(draft: Draft) -> list[Effect]:

@@ -107,6 +107,7 @@ class Daemon:
             effects.WatchResidue: self._watch_residue,
             effects.Kill: self._kill,
             effects.EnvChanged: self._env_changed,
+            effects.GpusHeld: self._gpus_held,
         }
 
     # -- steps --
@@ -122,8 +123,6 @@ class Daemon:
             if not self.journal.write(transition.saved, transition.published, must_hold=transition.must_apply, durable=durable):
                 return False
             transition.apply()
-            if self.gate is not None:  # before anybody hears of it
-                self._move_gates(self.gate, transition.saved)
             for effect in transition.effects:
                 self._do(effect)
             self._slow_beats(transition.saved)
@@ -428,11 +427,11 @@ class Daemon:
 
     # -- the device gate --
 
-    def _move_gates(self, gate: Gate, saved: Iterable[effects.Save]) -> None:
-        """Of the envs whose grants began or ended. A grant whose device cannot be opened is told all the same: the fault is told
-        too, and the next look at the GPUs tries again."""
-        for env in {row.key.partition("/")[0] for row in saved if row.kind == "grant"}:
-            self._move_gate(gate, env)
+    def _gpus_held(self, effect: effects.GpusHeld) -> None:
+        """A grant whose device cannot be opened is told all the same: the fault is told too, and the next look at the GPUs tries
+        again."""
+        if self.gate is not None:
+            self._move_gate(self.gate, effect.env)
 
     def _move_gate(self, gate: Gate, env: str) -> None:
         minors = self.gpus.last.minors

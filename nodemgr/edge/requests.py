@@ -24,9 +24,9 @@ MOST = {"gpus": 1 << 31, "world": 1 << 31, "memory": 1 << 60, "wait_ms": 1 << 40
 
 def absurd(fields: Mapping[str, Any]) -> str | None:
     """Which figure of an ACQUIRE cannot be meant, in one line that shows it as it was asked; None where all can."""
-    for key, most in MOST.items():
-        if fields.get(key, 0) > most:
-            return f"{key}={fields[key]} cannot be meant: at most {most}"
+    for key in MOST.keys() & fields.keys():
+        if fields[key] > MOST[key]:
+            return f"{key}={fields[key]} cannot be meant: at most {MOST[key]}"
     return None
 
 

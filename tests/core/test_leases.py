@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.core.effects import BeginSlot, ClearSlot, CloseLedger, OpenLedger, Save, SendDeny, SendGrant, SetLimit, SetSlot, Unwatch, Watch
+from nodemgr.core.effects import (
+    BeginSlot,
+    ClearSlot,
+    CloseLedger,
+    GpusHeld,
+    OpenLedger,
+    Save,
+    SendDeny,
+    SendGrant,
+    SetLimit,
+    SetSlot,
+    Unwatch,
+    Watch,
+)
 from nodemgr.core.events import Acquire, Beat
 from nodemgr.core.manager import step
 from nodemgr.core.model import LEDGER_SLOTS, DenyCode, Record
@@ -26,9 +39,22 @@ def test_the_ledger_is_ready_before_the_process_hears_of_it() -> None:
     node = Node()
     node.quota("alice", 1, 40)
     order = [type(effect) for effect in node.asks("alice", 10) if not isinstance(effect, Save)]
-    ledger = [OpenLedger, SetLimit, BeginSlot, SendGrant, Watch]
+    ledger = [OpenLedger, GpusHeld, SetLimit, BeginSlot, SendGrant, Watch]
     assert [kind for kind in order if kind in ledger] == ledger
     assert node.of(BeginSlot) == [BeginSlot("alice", 0, 1)]
+
+
+def test_it_is_told_when_an_env_holds_other_gpus_and_only_then() -> None:
+    node = Node()
+    node.quota("alice", 1)
+    node.asks("alice", 10)
+    assert node.of(GpusHeld) == [GpusHeld("alice")]
+    node.asks("alice", 11)
+    assert node.of(GpusHeld) == []
+    node.dies(10)
+    assert node.of(GpusHeld) == []
+    node.dies(11)
+    assert node.of(GpusHeld) == [GpusHeld("alice")]
 
 
 def test_without_a_memory_quota_a_grant_is_a_whole_gpu() -> None:
