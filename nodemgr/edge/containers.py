@@ -28,6 +28,7 @@ VERBS_ON_PATH = "/usr/local/bin/nodemgr"
 SHIM = "client_plugin/_lib/libnodemgr.so"
 LINKER_PATHS = ("/usr/lib", "/usr/lib64")
 """Where every glibc looks without being told, on Debian's kind of system and on Red Hat's."""
+UNIFIED_MEMORY = "nvidia-uvm"
 NODE_GLOBS = ("nvidia[0-9]*", "nvidiactl", "nvidia-uvm*", "nvidia-modeset", "nvidia-caps/*")
 
 CDI_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -65,6 +66,10 @@ class Containers:
     def mounts(self, env: str) -> tuple[cdi.Mount, ...]:
         """All that a container of `env` is shown, for engines that are told of no CDI device."""
         return (self._env_mount(env), *self._common().mounts)
+
+    def missing(self) -> str | None:
+        """What containers would need and cannot be given, in one line."""
+        return None if self._simulated else missing_node()
 
     def settle(self, envs: Iterable[str]) -> None:
         """Writes what holds now. A failure is said, kept, and harms nothing else."""
@@ -122,6 +127,14 @@ def gpu_nodes(devices: Path = Path("/dev")) -> tuple[str, ...]:
     """The driver's device nodes of this node. All of them: which may be opened is said by the device gate."""
     found = {path for pattern in NODE_GLOBS for path in devices.glob(pattern) if stat.S_ISCHR(path.stat().st_mode)}
     return tuple(sorted(map(str, found)))
+
+
+def missing_node(devices: Path = Path("/dev")) -> str | None:
+    """A device node without which programs find no CUDA, and which in a container nobody can make; in one line."""
+    node = devices / UNIFIED_MEMORY
+    if not gpu_nodes(devices) or node.exists():
+        return None
+    return f"{node} is not there, so programs in containers find no CUDA: nvidia-modprobe -u -c=0, then restart the manager"
 
 
 def _speaks_of_nvidia(file: Path) -> bool:

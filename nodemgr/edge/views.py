@@ -134,7 +134,8 @@ class Views:
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.driver_limits.line
         box = daemon.envs.containers
         around = doctor.Surroundings(
-            self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, self._udp(), str(box.path), box.fault,
+            self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, self._udp(), str(box.path),
+            box.fault or box.missing(),
             self._gate(), len(state.envs), sum(min(row.quota.gpus, len(state.gpus)) for row in state.envs.values()), self._settings.group,
             list(daemon.envs.faults.values()),
         )

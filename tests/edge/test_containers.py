@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodemgr.core import cdi
-from nodemgr.edge.containers import Containers, gpu_nodes
+from nodemgr.edge.containers import Containers, gpu_nodes, missing_node
 from nodemgr.paths import payload_dir
 from tests.core import cdi_rules
 from tests.support.manager import Manager
@@ -75,6 +75,14 @@ def test_a_real_node_brings_every_device_node_and_no_simulator(tmp_path: Path) -
     assert gpu_nodes(tmp_path) == (str(tmp_path / "nvidia0"), str(tmp_path / "nvidiactl"))
     containers(tmp_path, simulated=False).settle(["alice"])
     assert "sim" not in (tmp_path / "cdi" / "x.json").read_text()
+
+
+def test_a_node_that_programs_cannot_make_in_a_container_is_missed(tmp_path: Path) -> None:
+    assert missing_node(tmp_path) is None  # no GPU, nothing to miss
+    (tmp_path / "nvidia0").symlink_to("/dev/null")
+    assert "nvidia-modprobe -u" in str(missing_node(tmp_path))
+    (tmp_path / "nvidia-uvm").symlink_to("/dev/null")
+    assert missing_node(tmp_path) is None
 
 
 def test_a_failure_is_kept_and_the_next_success_ends_it(tmp_path: Path) -> None:
