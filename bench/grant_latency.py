@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from bench.node import Client, Node, table, verdict
-from nodemgr.core.events import Acquire, Caller, GpusChanged, SetQuota
+from nodemgr.core.events import Acquire, Caller, GpusChanged, Release, ResidueChanged, SetQuota
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import Config, Gpu, Quota, Transport
 from nodemgr.edge.clock import RealClock
@@ -65,15 +65,18 @@ class _Captured(Store):
 
 
 def grants_batch(directory: Path) -> Batch:
-    """What the store is given at a grant to one more task of an env, by the real core."""
+    """What the store is given at a grant to one more task of an env, by the real core: as here, to a process that gave one back."""
     directory.mkdir()
     store = _Captured(directory)
     journal, state, clock = Journal(store, RealClock(), lambda name, text: None), State(Config()), RealClock()
     caller = Caller(1, "alice", f"unix:{os.getpid()}:12345678", Transport.UNIX, os.getpid(), "somebody", (1,))
     gpu = Gpu("GPU-e6d2d1db-1c11-fa9e-1064-18565ac54c9b", 0, "Simulated GPU", 80 * 2**30)
-    acquire = Acquire(caller, "1", "ab" * 16, 1, None, 1, None, "python train.py", clock.wall_ns())
-    other = Acquire(Caller(2, "alice", "unix:2:2", Transport.UNIX, 2, "root"), "2", "cd" * 16, 1, None, 1, None, "x", clock.wall_ns())
-    for event in (GpusChanged((gpu,), clock.wall_ns()), SetQuota("alice", Quota(1), "", clock.wall_ns()), other, acquire):
+    wall_ns = clock.wall_ns()
+    acquire = Acquire(caller, "1", "ab" * 16, 1, None, 1, None, "python train.py", wall_ns)
+    other = Acquire(Caller(2, "alice", "unix:2:2", Transport.UNIX, 2, "root"), "2", "cd" * 16, 1, None, 1, None, "x", wall_ns)
+    before = (GpusChanged((gpu,), wall_ns), SetQuota("alice", Quota(1), "", wall_ns), other)
+    gave_back = (acquire, Release(caller, "2", wall_ns), ResidueChanged(caller.process, gpu.uuid, 0, wall_ns))
+    for event in (*before, *gave_back, acquire):
         transition = step(state, event, clock.monotonic_ns())
         journal.write(transition.saved, transition.published, must_hold=True)
         transition.apply()
