@@ -240,6 +240,8 @@ def load(
     if os.geteuid() != 0 or rest["run_dir"] != SYSTEM_RUN_DIR:
         rest.setdefault("cdi_dir", Path(str(rest["run_dir"])) / "cdi")
     settings = Settings(core=Config(**core), **rest)  # type: ignore[arg-type]
+    if settings.run_dir == settings.state_dir:
+        raise SettingsError(f"run_dir and state_dir are both {settings.run_dir}: the first is shown to users, the second is not; name two")
     if settings.core.timeout_ms < 2 * settings.core.beat_ms:
         raise SettingsError(
             f"timeout_ms ({settings.core.timeout_ms}) must be at least twice beat_ms ({settings.core.beat_ms}), "

@@ -13,14 +13,13 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 FILE_NAME = "state.db"
 APPLICATION_ID = 0x4E4D4752  # "NMGR"
-SCHEMA_VERSION = 1
 KEPT_EVENTS = 100_000
 KEPT_RECORDS = 1_000_000
 TRIM_EVERY = 1_000
@@ -33,16 +32,17 @@ WAL_LIMIT_BYTES = 64 * 2**20
 LOOK_EVERY_COMMITS = 64
 BUSY_MS = 1_000
 
-SCHEMA = f"""
+TABLES = """
 CREATE TABLE current (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
 CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, granted_wall_ns INTEGER NOT NULL, value TEXT NOT NULL);
 CREATE INDEX records_of_env ON records (env, record_id);
 CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL, env TEXT NOT NULL);
 CREATE INDEX events_of_env ON events (env, sequence);
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA_VERSION};
 """
+SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
+"""Other tables are another version, whoever changes them; SQLite keeps 31 bits of it."""
+SCHEMA = f"{TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
 
 REASONS = {
     "SQLITE_FULL": "the disk is full",
@@ -148,10 +148,10 @@ class Store:
             )
             if tables and application != APPLICATION_ID:
                 raise StoreUnusable(self._advice("this is another program's database"))
-            if version > SCHEMA_VERSION:
+            if tables and version != SCHEMA_VERSION:
                 raise StoreUnusable(
-                    f"{self.path} was written by a newer nodemgr (schema {version}, this one knows {SCHEMA_VERSION}): "
-                    "install that version again, or name another --state-dir"
+                    f"{self.path} was written by another version of nodemgr: install that one again, or name another --state-dir; "
+                    "to begin without quotas and history, move it and its -wal and -shm away"
                 )
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
@@ -253,9 +253,9 @@ class Store:
 
     # -- reading --
 
-    def current(self) -> Iterator[tuple[str, str, str]]:
+    def current(self) -> list[tuple[str, str, str]]:
         """(kind, key, JSON text) of every row of the state."""
-        yield from self._db.execute("SELECT kind, key, value FROM current")
+        return self._db.execute("SELECT kind, key, value FROM current").fetchall()
 
     def records(self, env: str | None = None, since_wall_ns: int = 0, limit: int = KEPT_RECORDS) -> list[str]:
         """JSON texts, oldest first: the last `limit` of those granted at or after `since_wall_ns`."""

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nodemgr.cli.demo import HOLD
+from nodemgr.edge.store import Batch, Store
 from tests.cli.conftest import Run, clean_environment, one_line
 from tests.support.manager import Manager
 
@@ -177,3 +179,12 @@ def test_doctor_after_the_manager_s_death(verb: Node, node: Manager) -> None:
     assert result.returncode == 1
     assert rows["manager"]["ok"] is False
     assert "died and left" in rows["leftovers"]["detail"]
+
+
+def test_a_manager_that_cannot_read_its_store_says_so_in_one_line(nodemgr_process: Run, short_dir: Path) -> None:
+    store = Store(short_dir)
+    store.commit(Batch({("env", "alice"): '{"colour": "red"}', ("env", "bob"): "{}"}, [], [], {}))
+    store.close()
+    result = nodemgr_process("serve", "--simulate", "1x1GiB", "--state-dir", short_dir, "--run-dir", short_dir / "run")
+    assert result.returncode == 1
+    assert "install the version that wrote it, or name another --state-dir" in one_line(result)

@@ -91,6 +91,11 @@ def test_a_wrong_variable_or_flag_names_itself() -> None:
         load({"simulate": "many"}, environment={})
 
 
+def test_users_are_not_shown_the_store(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="run_dir and state_dir are both"):
+        load({"run_dir": tmp_path, "state_dir": str(tmp_path)}, environment={})
+
+
 def test_an_empty_variable_says_nothing() -> None:
     assert load(environment={"NODEMGR_BEAT_MS": ""}).core.beat_ms == 1_000
 

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -128,13 +129,22 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_newer_versions_store_is_refused(tmp_path: Path) -> None:
+def test_another_versions_store_is_refused(tmp_path: Path) -> None:
+    """An older one's, too: on tables of another shape nothing could be stored."""
     Store(tmp_path).close()
-    with sqlite3.connect(tmp_path / module.FILE_NAME) as later:
-        later.execute("PRAGMA user_version = 99")
-    later.close()
-    with pytest.raises(StoreUnusable, match=r"newer nodemgr \(schema 99, this one knows 1\): install that version again"):
+    Store(tmp_path).close()
+    with sqlite3.connect(tmp_path / module.FILE_NAME) as other:
+        other.execute("PRAGMA user_version = 1")
+    other.close()
+    with pytest.raises(StoreUnusable, match="written by another version of nodemgr: install that one again"):
         Store(tmp_path)
+
+
+def test_whoever_changes_a_table_makes_another_version() -> None:
+    with sqlite3.connect(":memory:") as db:
+        db.executescript(module.SCHEMA)
+        assert db.execute("PRAGMA user_version").fetchone() == (zlib.crc32(module.TABLES.encode()) >> 1,)
+    db.close()
 
 
 def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
