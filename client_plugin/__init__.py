@@ -10,5 +10,6 @@ a name of its own. Asking, waiting, holding and beating are done by libnodemgr.s
 - waiting      the line that tells how the wait goes
 - environment  os.environ, the task token, what CUDA_VISIBLE_DEVICES wishes
 - native       libnodemgr.so through ctypes
+- verbs/       `nodemgr` for the users of a container, a program of its own
 - faults       one line for each fault of ours, once; the user's program goes on
 """

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,19 @@ GIB = 2**30
 PYTHONS = sorted(
     path for version in range(8, 14) for path in Path.home().glob(f".pyenv/versions/3.{version}.*/bin/python3") if path.exists()
 ) or [Path(sys.executable)]
+
+
+@pytest.fixture(scope="module")
+def busy_node() -> Iterator[Manager]:
+    """One for all Pythons, with a task of alice's."""
+    manager = Manager(simulate="2x16GiB").start()
+    manager.quota("alice", 1, memory_bytes=4 * GIB)
+    manager.quota("bob", 1)
+    holder = manager.hold("alice")
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    yield manager
+    manager.close()
 
 
 @pytest.fixture
@@ -44,17 +57,15 @@ def run(
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
-def test_every_python_shows_the_same(node: Manager, python: Path) -> None:
-    holder = node.hold("alice")
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    shown = run(node, "status", python=python)
+def test_every_python_shows_the_same(busy_node: Manager, python: Path) -> None:
+    ((holder,),) = (task["pids"] for task in busy_node.status()["tasks"])
+    shown = run(busy_node, "status", python=python)
     assert shown.stderr == ""
     assert shown.returncode == 0
     assert "alice  1 of 1  4 GiB" in shown.stdout
-    assert f" {holder.pid} " in shown.stdout
+    assert f" {holder} " in shown.stdout
     assert "bob" not in shown.stdout
-    said = run(node, "doctor", python=python)
+    said = run(busy_node, "doctor", python=python)
     rows = dict(line.split(maxsplit=1)[::-1] for line in (line[:18].strip() for line in said.stdout.splitlines()) if " " in line)
     assert said.returncode == 0, said.stdout
     assert (rows["preload"], rows["hook"], rows["socket"], rows["ledger"]) == ("ok", "ok", "ok", "ok")
