@@ -108,7 +108,8 @@ def _beat(sock: socket.socket, clients: list[tuple[bytes, str, str]], rate: int,
     while not stop.is_set():
         counter += 1
         for index, (key, head, token) in enumerate(clients):
-            sock.send(_signed(key, f"NODEMGR/1 BEAT\nrid={counter}\ntask={token}\n{head}counter={counter}\n"))
+            with contextlib.suppress(ConnectionRefusedError):  # the node was stopped meanwhile
+                sock.send(_signed(key, f"NODEMGR/1 BEAT\nrid={counter}\ntask={token}\n{head}counter={counter}\n"))
             if index % 100 == 99:
                 next_s += 100 / rate
                 time.sleep(max(0.0, next_s - time.monotonic()))
