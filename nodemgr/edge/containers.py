@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nodemgr import arrival
 from nodemgr.core import cdi
-from nodemgr.edge import log
+from nodemgr.edge import log, payload
 from nodemgr.edge.device_nodes import GPU_MAJOR
 from nodemgr.edge.rundir import SIMULATOR_DIR, make_open, refresh
 from nodemgr.paths import CONTAINER_ENV_DIR, CONTAINER_PAYLOAD_DIR, container_dir, payload_dir
@@ -41,7 +41,7 @@ HookOf = Callable[[str], cdi.Hook | None]
 class Containers:
     """This manager's CDI file, kept as the envs are."""
 
-    def __init__(self, directory: Path, kind: str, run_dir: Path, simulated: int, hook_of: HookOf) -> None:
+    def __init__(self, directory: Path, kind: str, run_dir: Path, state_dir: Path, simulated: int, hook_of: HookOf) -> None:
         """`simulated`: GPUs of a simulated node, 0 on a real one. `hook_of` names what must happen before a container of an env
         starts: a CDI hook, or None."""
         self.kind = kind
@@ -49,6 +49,8 @@ class Containers:
         self.fault: str | None = None
         """Why containers do not see the envs as they are now."""
         self._run_dir = run_dir
+        self._state_dir = state_dir
+        self._is_placed = False
         self._simulated = simulated
         self._hook_of = hook_of
 
@@ -89,6 +91,9 @@ class Containers:
             self.path.unlink(missing_ok=True)  # a file without a device is no CDI file
             return
         refresh(self._run_dir / PRELOAD_FILE, f"{CONTAINER_PAYLOAD_DIR / SHIM}\n", 0o644)
+        if not self._is_placed:  # once: an upgrade under a running manager is the next one's
+            payload.place(payload_dir(), self._state_dir)
+            self._is_placed = True
         make_open(self.path.parent)
         refresh(self.path, cdi.document(self.kind, self._common(), [self._device(name) for name in names]), 0o644)
 
@@ -103,12 +108,11 @@ class Containers:
         return cdi.Mount(str(container_dir(self._run_dir, env)), str(CONTAINER_ENV_DIR))
 
     def _common(self) -> cdi.Edits:
-        payload = payload_dir()
+        client = payload.current(self._state_dir)
         mounts = [
-            cdi.Mount(str(payload / "client_plugin"), str(CONTAINER_PAYLOAD_DIR / "client_plugin")),
-            cdi.Mount(str(payload / "sitecustomize"), str(CONTAINER_PAYLOAD_DIR / "sitecustomize")),
+            *(cdi.Mount(str(client / part), str(CONTAINER_PAYLOAD_DIR / part)) for part in payload.PARTS),
             cdi.Mount(str(self._run_dir / PRELOAD_FILE), CONTAINER_PRELOAD),
-            *(cdi.Mount(str(payload / VERBS), place) for place in (str(CONTAINER_PAYLOAD_DIR / "bin" / "nodemgr"), VERBS_ON_PATH)),
+            *(cdi.Mount(str(client / VERBS), place) for place in (str(CONTAINER_PAYLOAD_DIR / "bin" / "nodemgr"), VERBS_ON_PATH)),
         ]
         if self._simulated:
             return cdi.Edits((*mounts, *self._simulator()), hooks=_arrival())

@@ -205,7 +205,7 @@ class Service:
         daemon.auditor = Auditor(state, ledgers, daemon.key_of_pid, belonging.env_of)
         hook = (lambda env: None) if daemon.gate is None else daemon.gate.cdi_hook
         simulated = settings.simulate[0] if settings.simulate is not None else 0
-        containers = Containers(settings.cdi_dir, settings.cdi_kind, settings.run_dir, simulated, hook)
+        containers = Containers(settings.cdi_dir, settings.cdi_kind, settings.run_dir, settings.state_dir, simulated, hook)
         daemon.envs = Envs(
             state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, lambda: sizes.told_bytes, containers,
             daemon.gate,

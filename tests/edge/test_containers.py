@@ -20,7 +20,9 @@ from tests.support.manager import Manager
 def containers(tmp_path: Path, simulated: bool = True) -> Containers:
     (tmp_path / "run").mkdir(exist_ok=True)
     hook = cdi.Hook("createRuntime", "/bin/true", ("true",))
-    return Containers(tmp_path / "cdi", "x.test/env", tmp_path / "run", simulated, lambda env: hook if env == "alice" else None)
+    return Containers(
+        tmp_path / "cdi", "x.test/env", tmp_path / "run", tmp_path / "state", simulated, lambda env: hook if env == "alice" else None
+    )
 
 
 def read(path: Path) -> Any:
@@ -62,9 +64,11 @@ def test_a_file_that_needs_no_change_stays_the_very_file(tmp_path: Path) -> None
 def test_what_is_mounted_is_there_and_only_the_simulators_state_is_writable(tmp_path: Path) -> None:
     containers(tmp_path).settle(["alice"])
     mounts = read(tmp_path / "cdi" / "x.json")["containerEdits"]["mounts"]
-    of_payload = [mount["hostPath"] for mount in mounts if mount["hostPath"].startswith(str(payload_dir()))]
-    assert of_payload
-    assert all(os.path.exists(path) for path in of_payload)
+    client = [
+        Path(mount["hostPath"]) for mount in mounts if mount["containerPath"].startswith("/opt/nodemgr/") and "ro" in mount["options"]
+    ]
+    assert [path.name for path in client] == ["client_plugin", "sitecustomize", "nodemgr"]
+    assert all(path.exists() and not path.is_relative_to(payload_dir()) for path in client)
     assert [mount["containerPath"] for mount in mounts if "rw" in mount["options"]] == ["/opt/nodemgr/sim/node.state"]
 
 

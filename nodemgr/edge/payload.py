@@ -1,0 +1,74 @@
+"""The client that containers are shown: a copy of the installed one, of which a running container keeps what it was started with.
+
+Knows: which directories the client is, and that an upgrade takes the installed ones away: what is mounted of them is empty from
+then on, and every program of a running container would go on without us. Must not know: who mounts the copy, and where.
+
+It lies beside the store, not in the run directory: /run may be mounted noexec, and a container that starts before the manager
+finds it after a boot. Copies of earlier versions stay, less than a megabyte each: nobody can tell who has mounted them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from nodemgr.edge.rundir import make_open
+
+PARTS = ("client_plugin", "sitecustomize")
+CLIENT_DIR = "client"
+CURRENT = "current"
+NAME_DIGITS = 16
+CACHE = "__pycache__"
+
+
+def current(state_dir: Path) -> Path:
+    """The name by which containers are shown the client: always the same, for it stands in the specifications of pods."""
+    return state_dir / CLIENT_DIR / CURRENT
+
+
+def place(source: Path, state_dir: Path) -> None:
+    """From now on `current` is a copy of what `source` holds. Raises OSError."""
+    link = current(state_dir)
+    make_open(link.parent)
+    copy = link.parent / _version(source)
+    if not copy.is_dir():
+        _copy(source, copy)
+    _point(link, copy.name)
+
+
+def _files(source: Path) -> list[Path]:
+    found = (path for part in PARTS for path in (source / part).rglob("*") if path.is_file() and CACHE not in path.parts)
+    return sorted(found)
+
+
+def _version(source: Path) -> str:
+    """By content: two builds of one version differ, too."""
+    whole = hashlib.sha256()
+    for path in _files(source):
+        content = path.read_bytes()
+        whole.update(f"{path.relative_to(source)}\0{len(content)}\0".encode())
+        whole.update(content)
+    return whole.hexdigest()[:NAME_DIGITS]
+
+
+def _copy(source: Path, copy: Path) -> None:
+    """Whole or not at all; what Python compiled goes with it, for containers cannot write there. Everybody may read it, whatever
+    umask it was installed with."""
+    fresh = copy.with_name(f".{copy.name}")
+    shutil.rmtree(fresh, ignore_errors=True)  # of a manager that was killed here
+    for part in PARTS:
+        shutil.copytree(source / part, fresh / part)
+    for path in (fresh, *fresh.rglob("*")):
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    fresh.rename(copy)
+
+
+def _point(link: Path, name: str) -> None:
+    if link.is_symlink() and os.readlink(link) == name:
+        return
+    fresh = link.with_name(f".{link.name}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(name)
+    fresh.rename(link)
