@@ -35,14 +35,15 @@ struct pool {
 static struct nm_lock lock; /* guards the entries */
 static struct pool pools[POOLS];
 static uint32_t pool_count; /* entries ever used */
-static _Atomic bool freed;  /* something since the last look */
+static _Atomic uint32_t frees;   /* ever, to pools; grows also where a pool may give something back for another reason */
+static _Atomic uint32_t settled; /* of them: all that was to be given back for these has been */
 
 void nm_pools_forget(void)
 {
     memset(&lock, 0, sizeof lock);
     memset(pools, 0, pool_count * sizeof *pools);
     pool_count = 0;
-    freed = false;
+    frees = settled = 0;
 }
 
 /* -- entries, with the lock held -- */
@@ -144,20 +145,22 @@ static bool is_loose(const struct pool *pool)
     return pool->charge.bytes > threshold && pool->charge.bytes > used;
 }
 
-/* At the moments at which the driver gives a pool's memory back, if something was freed to one since. */
+/* At the moments at which the driver gives a pool's memory back, if something was freed to one since. A free counts as settled behind
+ * the look at all pools: a thread that comes during another's look cannot know what that has seen yet, and looks itself. */
 static int settle_freed(int result)
 {
+    uint32_t seen = atomic_load_explicit(&frees, memory_order_relaxed);
     bool loose = false;
     nm_pending_settle();
-    if (!atomic_load_explicit(&freed, memory_order_relaxed) || !atomic_exchange(&freed, false))
+    if (seen == atomic_load_explicit(&settled, memory_order_relaxed))
         return result;
     nm_pools_settle();
     nm_lock(&lock);
     for (uint32_t i = 0; i < pool_count && !loose; i++)
         loose = is_loose(&pools[i]);
+    if (!loose)
+        atomic_store(&settled, seen);
     nm_unlock(&lock);
-    if (loose)
-        atomic_store(&freed, true);
     return result;
 }
 
@@ -304,7 +307,7 @@ static int allocate_in(const struct request *request, struct pool *pool, int row
     if (!within) {
         request->free(*request->address, request->stream);
         begin_after_trim(pool, 0);
-        atomic_store(&freed, true); /* the stream may not have got there yet */
+        atomic_fetch_add(&frees, 1); /* the stream may not have got there yet */
         return refuse(pool, request->bytes);
     }
     nm_charge_keep(&(struct nm_charge){.row = row}, NM_BLOCK_POOLED, *request->address, (uint64_t)(pool - pools));
@@ -390,8 +393,7 @@ static void note_freed(const struct nm_block *block)
     nm_lock(&lock);
     drop_block(&pools[block->owner]);
     nm_unlock(&lock);
-    if (!atomic_load_explicit(&freed, memory_order_relaxed))
-        atomic_store(&freed, true);
+    atomic_fetch_add(&frees, 1);
 }
 
 void nm_pool_freed_at_once(const struct nm_block *block)
@@ -502,7 +504,7 @@ int nm_hook_cuMemPoolSetAttribute(nm_cu_memory_pool handle, int name, void *valu
 {
     int result = nm_real_cuMemPoolSetAttribute(handle, name, value);
     if (result == SUCCESS && name == NM_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-        atomic_store(&freed, true);
+        atomic_fetch_add(&frees, 1);
     return result;
 }
 
