@@ -84,12 +84,12 @@ class Overlay(Generic[K, V]):
         self.changed.append(self)
 
     def settle(self) -> None:
-        base, changes = self.base, self.changes
-        base.update(changes)  # type: ignore[arg-type]
-        if None in changes.values():
-            for key, value in changes.items():
-                if value is None:
-                    del base[key]
+        base = self.base
+        for key, value in self.changes.items():
+            if value is None:
+                base.pop(key, None)
+            else:
+                base[key] = value
 
 
 def _through(changes: dict[K, V | None], base: dict[K, V], key: K) -> V | None:
