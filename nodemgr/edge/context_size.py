@@ -4,8 +4,9 @@ Knows: the auditor's figures, how an estimate follows from them. Must not know: 
 
 The shim charges the estimate before it makes a context. A process whose figures did not move between two looks, and which was
 charged little beside its context, shows what that really took: what the driver shows less what else was charged. One such process
-may be odd, so the estimate is the median of the last few; on a node of several models the smallest is told, so that no grant is
-smaller for it than it must be.
+may be odd (one that did not get to run for seconds, with an allocation charged and not yet made, seems to have a smaller context), so
+the estimate is the median of the last few, and never below the initial one, by which nobody gets more than his grant; on a node of
+several models the smallest is told, so that no grant is smaller for it than it must be.
 """
 
 from __future__ import annotations
@@ -78,10 +79,12 @@ class ContextSizes:
     def _learn(self, model: str, size_bytes: int) -> bool:
         samples = self._samples.setdefault(model, deque(maxlen=KEPT_SAMPLES))
         samples.append(size_bytes)
-        estimate_bytes = median_low(samples)
+        estimate_bytes = max(median_low(samples), INITIAL_BYTES)
         before_bytes = self._estimates.get(model)
-        if before_bytes is not None and abs(estimate_bytes - before_bytes) < STEP_BYTES:
-            return False
+        if abs(estimate_bytes - (before_bytes or INITIAL_BYTES)) < STEP_BYTES:
+            if before_bytes is not None:
+                return False
+            estimate_bytes = INITIAL_BYTES
         self._estimates[model] = estimate_bytes
         self._remember(META + model, str(estimate_bytes))
         return True

@@ -88,6 +88,17 @@ def test_small_differences_are_not_told() -> None:
         assert world.look(figure(pid, 505, 500)) is None
 
 
+@pytest.mark.parametrize(
+    "seen", [figure(1, 64, 74), figure(1, 60, 64), figure(1, 67, 64)], ids=["an allocation in flight", "less", "hardly more"]
+)
+def test_what_is_first_seen_near_the_initial_estimate_or_below_does_not_move_it(seen: Figure) -> None:
+    """Told less, the next processes would have more than their grant."""
+    world = World()
+    assert world.look(seen) is None
+    assert world.sizes.told_bytes == INITIAL_BYTES
+    assert world.store == {"context_bytes:H100": str(INITIAL_BYTES)}
+
+
 @pytest.mark.parametrize("text", ["", "-5", "many", "1e9"])
 def test_a_store_that_says_nonsense_says_nothing(text: str) -> None:
     assert not ContextSizes(lambda key, value: None, {"context_bytes:H100": text}).settle(GPUS.values())
