@@ -263,15 +263,29 @@ static bool names(const char *entry, const char *name, size_t length)
     return strncmp(entry, name, length) == 0 && entry[length] == '=';
 }
 
-/* A copy of `old` without `name`, with `entry` at its end (NULL: without it). */
+/* What was published stays, for threads that read it. It is no leak: each array has the one before it in front of its first entry,
+ * and from here all are found, by leak checkers too. */
+static char **_Atomic newest_published;
+
+static void keep_published(char **fresh)
+{
+    char **before = atomic_load(&newest_published);
+    do
+        fresh[-1] = (char *)before;
+    while (!atomic_compare_exchange_weak(&newest_published, &before, fresh));
+}
+
+/* A copy of `old` without `name`, with `entry` at its end (NULL: without it), and a place before its first entry. */
 static char **environment_with(char **old, const char *name, char *entry)
 {
     size_t count = 0, kept = 0, length = strlen(name);
     while (old != NULL && old[count] != NULL)
         count++;
-    char **fresh = malloc((count + 2) * sizeof *fresh);
-    if (fresh == NULL)
+    char **room = malloc((count + 3) * sizeof *room);
+    if (room == NULL)
         return NULL;
+    room[0] = NULL;
+    char **fresh = room + 1;
     for (size_t i = 0; i < count; i++)
         if (!names(old[i], name, length))
             fresh[kept++] = old[i];
@@ -300,9 +314,11 @@ int nm_env_publish(const char *name, const char *value)
             free(entry);
             return ENOMEM;
         }
-        if (__atomic_compare_exchange_n(&environ, &old, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        if (__atomic_compare_exchange_n(&environ, &old, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+            keep_published(fresh);
             return 0;
-        free(fresh);
+        }
+        free(fresh - 1);
     }
 }
 
