@@ -69,5 +69,5 @@ def _ask_client(what: str, argument: Optional[str], env: str) -> str:
     length = library.ask(what, argument, out, ANSWER_TIMEOUT_MS)
     if length < 0:
         said = os.fsdecode(out.value) or "no answer"
-        raise Refused(f"the manager of environment {env} says nothing useful: {said}; tasks that run go on", UNREACHABLE)
+        raise Refused(f"environment {env}: {said}; tasks that run go on (nodemgr doctor says more)", UNREACHABLE)
     return os.fsdecode(out.raw[:length])

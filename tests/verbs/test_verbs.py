@@ -122,7 +122,7 @@ def test_without_a_manager_every_verb_says_so(node: Manager) -> None:
     node.stop()
     gone = run(node, "status")
     assert gone.returncode == 69
-    assert "tasks that run go on" in gone.stderr
+    assert gone.stderr == "nodemgr: environment alice: no answer from the manager; tasks that run go on (nodemgr doctor says more)\n"
     assert "FAIL  socket" in run(node, "doctor").stdout
 
 
