@@ -71,6 +71,8 @@ class Daemon:
         self.no_gate = ""
         """Why there is none."""
         self._limits_settle = False
+        self._audited_ns = 0
+        """When the books were last held against the driver."""
         self.last_beat_ns: dict[ProcessKey, int] = {}
         self.counters: Counter[str] = Counter()
         self.gpus: GpuWatcher
@@ -468,8 +470,12 @@ class Daemon:
             self.gpus.look(lambda _reading: then())
 
     def audit(self, reading: Reading) -> None:
-        """Corrects the ledgers by the driver's figures, and tells the core what they do not explain."""
+        """Corrects the ledgers by the driver's figures, and tells the core what they do not explain. A reading that was under way at
+        the last look is passed over: what was freed before that look would seem to be beyond the books, both times alike."""
+        if reading.at_ns < self._audited_ns:
+            return
         audited = self.auditor.look(reading, self.clock.wall_ns())
+        self._audited_ns = self.clock.monotonic_ns()
         if audit.is_news(self.state, audited):
             self.submit(audited)
         if self.context_sizes.look(self.auditor.figures, self.state.gpus):

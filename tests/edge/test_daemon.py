@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +314,29 @@ def test_what_the_driver_shows_beyond_the_ledger_counts_as_used(make: Make, make
         manager.do(lambda: None)
     assert correction() == 2 * GIB
     assert manager.daemon.ledgers.used("alice", row) == 3 * GIB
+
+
+def test_a_reading_that_was_under_way_at_the_last_look_says_nothing_new(make: Make, make_client: Client) -> None:
+    """What was freed between two readings and the looks at both would seem to be beyond the books, twice alike."""
+    manager = make(beat_ms=60_000, timeout_ms=120_000)
+    manager.call("quota_set", env="alice", gpus=1, memory_bytes=8 * GIB)
+    client = make_client(manager.env_dir("alice"))
+    grant = client.acquire(1)
+    shown = manager.gpus.processes
+    shown[grant["gpus"]][client.pid] = 3 * GIB
+    manager.gpus.gate.clear()  # from here on only what is looked at here
+
+    def look(began_ns: int) -> int:
+        reading = replace(manager.daemon.gpus.last, processes=shown, at_ns=began_ns)
+        manager.do(lambda: manager.daemon.audit(reading))
+        return int(client.order("limit", row=int(grant["rows"]))["correction"])
+
+    look(RealClock().monotonic_ns())  # who is seen for the first time is believed
+    before_ns = RealClock().monotonic_ns()
+    assert look(before_ns) == 3 * GIB
+    shown[grant["gpus"]][client.pid] = 5 * GIB
+    assert look(before_ns) == 3 * GIB
+    assert look(RealClock().monotonic_ns()) == 5 * GIB
 
 
 def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(make: Make, make_client: Client) -> None:
