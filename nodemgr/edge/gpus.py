@@ -108,7 +108,9 @@ class Nvml:
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
-            raise NvmlUnavailable(f"the simulated NVML cannot be loaded: {error}") from None
+            raise NvmlUnavailable(
+                f"the simulated NVML cannot be loaded: {error} (a file system mounted noexec? name another --run-dir)"
+            ) from None
 
     def read(self, now_ns: int) -> Reading:
         """Everything anew. Raises nothing: what cannot be read is ill."""
