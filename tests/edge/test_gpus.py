@@ -116,7 +116,7 @@ def test_no_driver_is_said_with_its_cure(driver: Driver) -> None:
 
 
 def test_a_simulated_library_that_is_missing_is_said(tmp_path: Any) -> None:
-    with pytest.raises(NvmlUnavailable, match="the simulated NVML cannot be loaded.*--run-dir"):
+    with pytest.raises(NvmlUnavailable, match=r"the simulated NVML cannot be loaded.*--run-dir"):
         Nvml(tmp_path)
 
 
