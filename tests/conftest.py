@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,12 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> None:
+    """A manager within the test's own process changes what is one for all of its threads, while it binds its sockets and for good."""
+    os.umask(0o022)
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     assert re.search(r"^keep +/var/lib/nodemgr", removed, re.MULTILINE)
     assert machine.show("ActiveState") == "inactive"
     assert machine.run("ls", "/etc/nodemgr", "/var/lib/nodemgr").split() == [
-        "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "manager.lock", "state.db",
+        "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "client", "manager.lock", "state.db",
     ]  # fmt: skip
     assert "No such file" in machine.run("ls", "/run/nodemgr", check=False)
     assert machine.run("find", "/sys/fs/bpf", "-path", "*/nodemgr-*", "-type", "f") == ""
