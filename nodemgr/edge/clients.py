@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import errno
 import os
 import resource
 import socket
@@ -24,7 +23,7 @@ from nodemgr.core.model import Transport
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
 from nodemgr.edge.loop import SwallowingSelector
-from nodemgr.edge.processes import Identity, PeerGone, ProcessTable, ancestors, identify_peer, user_name
+from nodemgr.edge.processes import EXHAUSTED, Identity, PeerGone, ProcessTable, ancestors, identify_peer, user_name
 from nodemgr.edge.quarantine import ANCILLARY_BYTES, Quarantine, Received, brings_rights, close_all, descriptors_of, refuse_rights
 from nodemgr.edge.rates import Allowance
 from nodemgr.edge.sessions import BEAT_NS, DECODED_NS, Hub, Session, cost_ns
@@ -48,7 +47,6 @@ TURN_NS = 20_000_000
 """After so much time spent on one env all others that wait get their turn."""
 _UCRED = struct.Struct("3i")
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RETRY_S = 0.2
 _CALM_NS = 60_000_000_000
 """So long after the last time that descriptors were out, the next time is told again."""
@@ -250,7 +248,7 @@ class ClientServer:
             except BlockingIOError:
                 return None
             except OSError as error:
-                if error.errno in _EXHAUSTED:
+                if error.errno in EXHAUSTED:
                     return self._exhausted()
                 continue  # the peer gave up
             sock.setblocking(False)
@@ -265,7 +263,7 @@ class ClientServer:
         except (PeerGone, OSError) as error:
             sock.close()
             self.hub.counters["connections_refused"] += 1
-            if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            if isinstance(error, OSError) and error.errno in EXHAUSTED:
                 self._exhausted()
                 return False
             return True

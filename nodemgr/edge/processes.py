@@ -9,6 +9,7 @@ names the peer itself, so that a PID reused between accept() and a look into /pr
 from __future__ import annotations
 
 import asyncio
+import errno
 import grp
 import os
 import pwd
@@ -213,17 +214,29 @@ def identify_peer(sock: socket.socket) -> Identity:
 
 
 def identify(key: ProcessKey) -> Identity | None:
-    """The process of a key that the store kept, if it still lives. The caller knows that the machine has not booted since."""
+    """The process of a key that the store kept, if it still lives. The caller knows that the machine has not booted since. Raises
+    OSError where that cannot be known now: descriptors are exhausted."""
     _, pid_text, ticks_text = key.split(":")
     pid = int(pid_text)
     try:
         pidfd = os.pidfd_open(pid)
-    except OSError:
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
         return None
-    if start_ticks(pid) != int(ticks_text) or has_ended(pidfd):
+    ticks = start_ticks(pid)
+    if ticks != int(ticks_text) or has_ended(pidfd):
+        unread = ticks is None and not has_ended(pidfd)
         os.close(pidfd)
+        if unread:
+            raise OSError(errno.EMFILE, f"/proc/{pid}/stat cannot be read")
         return None
     return Identity(pid, int(ticks_text), os.stat(f"/proc/{pid}").st_uid, frozenset(), pidfd)
+
+
+RETRY_S = 1.0
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+"""What says that descriptors or memory are out: it says nothing of a process."""
 
 
 class _Entry:
@@ -242,6 +255,8 @@ class ProcessTable:
         self._loop = loop
         self._on_gone = on_gone
         self._entries: dict[ProcessKey, _Entry] = {}
+        self._retries: dict[ProcessKey, asyncio.TimerHandle] = {}
+        """Processes to watch for which there was no descriptor."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -263,10 +278,16 @@ class ProcessTable:
             self._forget_unused(key, entry)
 
     def watch(self, key: ProcessKey) -> bool:
-        """From now on its death is told, once. False: it is gone already (and was never told)."""
+        """From now on its death is told, once. False: it is gone already (and was never told). Without a free descriptor it counts
+        as living, and is tried again."""
         entry = self._entries.get(key)
         if entry is None:
-            identity = identify(key)
+            try:
+                identity = identify(key)
+            except OSError:
+                if key not in self._retries:
+                    self._retries[key] = self._loop.call_later(RETRY_S, self._watch_again, key)
+                return True
             if identity is None:
                 return False
             entry = self._entries[key] = _Entry(identity)
@@ -275,7 +296,14 @@ class ProcessTable:
             self._loop.add_reader(entry.identity.pidfd, self._ended, key)
         return True
 
+    def _watch_again(self, key: ProcessKey) -> None:
+        del self._retries[key]
+        if not self.watch(key):
+            self._on_gone(key)
+
     def unwatch(self, key: ProcessKey) -> None:
+        if key in self._retries:
+            self._retries.pop(key).cancel()
         entry = self._entries.get(key)
         if entry is not None and entry.watched:
             entry.watched = False
@@ -289,7 +317,10 @@ class ProcessTable:
     def kill(self, key: ProcessKey, number: signal.Signals = signal.SIGKILL) -> bool:
         """A signal to exactly this process, be it watched or not; False: it is gone, or not ours to end."""
         entry = self._entries.get(key)
-        identity = identify(key) if entry is None else entry.identity
+        try:
+            identity = identify(key) if entry is None else entry.identity
+        except OSError:
+            return False
         if identity is None:
             return False
         try:
@@ -302,6 +333,8 @@ class ProcessTable:
         return True
 
     def close(self) -> None:
+        for retry in self._retries.values():
+            retry.cancel()
         for entry in self._entries.values():
             if entry.watched:
                 self._loop.remove_reader(entry.identity.pidfd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -120,6 +121,29 @@ def test_a_death_is_told_once(loop: asyncio.AbstractEventLoop, sleeper: subproce
     assert told == [key]
     assert len(table) == 0
     assert not table.watch(key), "it is gone"
+    table.close()
+
+
+def test_who_cannot_be_looked_at_for_want_of_descriptors_is_not_dead(
+    loop: asyncio.AbstractEventLoop, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "RETRY_S", 0)
+
+    def exhausted(pid: int, flags: int = 0) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    gone: list[str] = []
+    table = ProcessTable(loop, gone.append)
+    key = key_of(sleeper.pid)
+    with monkeypatch.context() as out_of_descriptors:
+        out_of_descriptors.setattr(os, "pidfd_open", exhausted)
+        assert table.watch(key)
+        assert not table.kill(key)
+        settle(loop)
+    turn(loop, lambda: table.is_watched(key))
+    assert gone == []
+    sleeper.kill()
+    turn(loop, lambda: gone == [key])
     table.close()
 
 
