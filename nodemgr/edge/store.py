@@ -28,7 +28,9 @@ TRIM_SHARE = 50
 """Of the bound, that part is made free at once."""
 CHECKPOINT_BYTES = 4 * 2**20
 WAL_LIMIT_BYTES = 64 * 2**20
-"""Beyond this a checkpoint makes writers wait until the log can begin anew."""
+"""Beyond this a commit waits for the checkpoint: the log must not eat the disk because a thread came too late."""
+WAL_WAIT_S = 2.0
+"""At most so long: beside a disk that is stuck the node goes on, and the log grows."""
 LOOK_EVERY_COMMITS = 64
 BUSY_MS = 1_000
 
@@ -239,11 +241,13 @@ class Store:
 
     def _look_at_log(self) -> None:
         size_bytes = self.log_bytes()
-        if size_bytes < CHECKPOINT_BYTES or (self._checkpoint is not None and self._checkpoint.is_alive()):
+        if size_bytes < CHECKPOINT_BYTES:
             return
-        mode = "RESTART" if size_bytes > WAL_LIMIT_BYTES else "PASSIVE"
-        self._checkpoint = threading.Thread(target=_checkpoint, args=(self.path, mode), name="checkpoint", daemon=True)
-        self._checkpoint.start()
+        if self._checkpoint is None or not self._checkpoint.is_alive():
+            self._checkpoint = threading.Thread(target=_checkpoint, args=(self.path,), name="checkpoint", daemon=True)
+            self._checkpoint.start()
+        if size_bytes > WAL_LIMIT_BYTES:
+            self._checkpoint.join(WAL_WAIT_S)
 
     def log_bytes(self) -> int:
         try:
@@ -308,9 +312,9 @@ def _close_to_others(path: Path) -> None:
             os.close(descriptor)
 
 
-def _checkpoint(path: Path, mode: str) -> None:
+def _checkpoint(path: Path) -> None:
     """In its own thread: the log's pages into the database. A failure shows itself at the next commit or checkpoint."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1_000)) as db:
         db.execute("PRAGMA synchronous = NORMAL")
-        db.execute(f"PRAGMA wal_checkpoint({mode})")
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 

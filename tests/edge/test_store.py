@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import zlib
 from pathlib import Path
 
@@ -219,9 +220,30 @@ def test_the_log_is_kept_short_by_a_thread(tmp_path: Path, monkeypatch: pytest.M
         store.commit(batch(**{f"t{n % 10}": "x" * 500}))
         largest = max(largest, store.log_bytes())
     assert store._checkpoint is not None
-    assert 200_000 < largest < 8_000_000, "it wrote some 50 MB"
+    # It wrote some 50 MB. Between two looks it grows by at most LOOK_EVERY_COMMITS commits; then a commit waits.
+    assert 200_000 < largest < 8_000_000
     store.close()
     assert store.log_bytes() == 0
+
+
+def test_a_commit_waits_for_a_late_checkpoint_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECKPOINT_BYTES", 50_000)
+    monkeypatch.setattr(module, "WAL_LIMIT_BYTES", 100_000)
+    monkeypatch.setattr(module, "WAL_WAIT_S", 0.01)
+    stuck = threading.Event()
+    begun: list[Path] = []
+
+    def late(path: Path) -> None:
+        begun.append(path)
+        stuck.wait(60)
+
+    monkeypatch.setattr(module, "_checkpoint", late)
+    store = Store(tmp_path)
+    for _ in range(module.LOOK_EVERY_COMMITS * 4):
+        store.commit(batch(t1="x" * 5_000))
+    assert len(begun) == 1, "one at a time"
+    stuck.set()
+    store.close()
 
 
 def test_free_space_is_told(tmp_path: Path) -> None:
