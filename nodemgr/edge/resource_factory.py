@@ -1,0 +1,103 @@
+"""The only door to what executes jobs: what the queue may ask of it, and what it tells.
+
+Knows: the words of that conversation. Must not know: who is behind the door (this node's launcher, a stand-in, a cluster's engine).
+
+The queue says `create` once for each attempt that the store already calls started, and believes what the `Listener` hears. A
+job is named by its id, one start of it by (job_id, attempt); every verb may be said again for the same attempt and then does
+nothing new. No verb waits, none raises for what is the job's own fault: that is an end, and `Listener.ended` tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+AttemptState = Literal["unknown", "starting", "running", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be run, all of it: whoever carries it out adds nothing."""
+
+    job_id: str
+    attempt: int
+    env: str
+    user: str
+    uid: int
+    gid: int
+    argv: tuple[str, ...]
+    cwd: str
+    environ: tuple[str, ...]
+    """The process's whole environment, "K=V"."""
+    time_limit_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What there is, and what was done with it since the manager began."""
+
+    nodes: int
+    gpus: int
+    running: int
+    """Attempts that were created and have not ended."""
+    started: int
+    """Attempts whose process ran."""
+    ended: int
+    failed: int
+    """Of those that ended: never ran, were lost, ended by a signal or with another exit code than 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One attempt, as far as it is known. Ended: an exit code, or a signal, or neither and `why` (it never ran, or was lost)."""
+
+    state: AttemptState
+    pid: int | None = None
+    started_wall_ns: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    why: str = ""
+    """In a person's words; empty: its process ended by itself."""
+    hopeless: bool = False
+    """Trying again cannot help: no such command, no such directory, no such user."""
+
+
+class Listener(Protocol):
+    """Who is told, in the manager's loop and never from within a verb: each attempt starts at most once and ends exactly once.
+    After a restart both may be told again for the attempts that were adopted."""
+
+    def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None: ...
+
+    def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
+        """Nothing of this attempt runs any more."""
+
+
+class ResourceFactory(Protocol):
+    def nodes(self) -> int: ...
+
+    def capacity(self) -> Capacity: ...
+
+    def create(self, order: Order) -> None:
+        """Begins the attempt; returns at once. `ended` tells where it could not."""
+
+    def withdraw(self, job_id: str, attempt: int, why: str) -> None:
+        """Ends it: asks, waits a little, then insists. An attempt that ended or that nobody knows: nothing."""
+
+    def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
+        """Another limit for its time, counted from its start; None: none."""
+
+    def status(self, job_id: str, attempt: int) -> Status: ...
+
+    def delete(self, job_id: str) -> None:
+        """The job is final: what it left (orders, logs) may go."""
+
+    def logs(self, job_id: str, attempt: int | None = None) -> int:
+        """A descriptor of the attempt's output (None: of the last one), read-only, the caller's to close. Raises FileNotFoundError."""
+
+    def adopt(self, expected: Iterable[tuple[str, int]]) -> None:
+        """After a restart, before any other verb: for each attempt that the store calls started, `started` is told again if it
+        runs, and `ended` if it ended or if nothing of it ever ran and now never will. Attempts that nobody expects are ended."""
+
+    def close(self) -> None:
+        """The manager ends; what runs goes on."""
