@@ -95,9 +95,10 @@ class ResourceFactory(Protocol):
     def logs(self, job_id: str, attempt: int | None = None) -> int:
         """A descriptor of the attempt's output (None: of the last one), read-only, the caller's to close. Raises FileNotFoundError."""
 
-    def adopt(self, expected: Iterable[tuple[str, int]]) -> None:
-        """After a restart, before any other verb: for each attempt that the store calls started, `started` is told again if it
-        runs, and `ended` if it ended or if nothing of it ever ran and now never will. Attempts that nobody expects are ended."""
+    def adopt(self, expected: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """After a restart, before any other verb: of each attempt that the store calls started, `started` is told again if it
+        runs, and `ended` if it has ended or was lost. Returns those that nobody has begun: they may be created again, and still
+        run once. Attempts that nobody expects are ended."""
 
     def close(self) -> None:
         """The manager ends; what runs goes on."""
