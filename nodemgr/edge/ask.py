@@ -12,8 +12,9 @@ from typing import Any
 
 from nodemgr.core import events
 from nodemgr.edge import log
-from nodemgr.edge.control import JsonText, OrderError, WhenFresh
+from nodemgr.edge.control import WhenFresh
 from nodemgr.edge.daemon import Daemon
+from nodemgr.edge.order import JsonText, OrderError
 from nodemgr.edge.sessions import Session
 from nodemgr.edge.views import Views
 

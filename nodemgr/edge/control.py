@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import zmq
 
 from nodemgr.edge import log
 from nodemgr.edge.control_client import WELCOME
+from nodemgr.edge.order import JsonText, Later, Order, OrderError, Orders, check
 from nodemgr.edge.rundir import CONTROL_SOCKET, EVENTS_SOCKET, give_to_group
 
 MAX_ORDER_BYTES = 2**18
@@ -26,58 +26,9 @@ SEND_HWM = 100_000
 """Events that one slow subscriber may lag behind before it misses some (their numbers show it)."""
 LINGER_MS = 200
 
-Reply = Callable[[Any], None]
-
-
-class JsonText(str):
-    """A result that is JSON text already."""
-
-
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
-class OrderError(Exception):
-    """One line and a code: usage, not_found, refused, quota, store."""
-
-    def __init__(self, text: str, code: str = "usage") -> None:
-        super().__init__(text)
-        self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """One row of a verb's table: how its value is checked. `parse` raises OrderError."""
-
-    parse: Callable[[object], Any]
-    required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A verb: its arguments, and what does it. `fresh`: needs a fresh look at the GPUs first."""
-
-    arguments: Mapping[str, Argument]
-    perform: Callable[[dict[str, Any]], Any]
-    fresh: bool = False
-
-    def check(self, given: object) -> dict[str, Any]:
-        """The arguments as the verb wants them. Raises OrderError."""
-        if not isinstance(given, dict):
-            raise OrderError("args must be an object")
-        if unknown := given.keys() - self.arguments.keys():
-            raise OrderError(f"unknown argument {', '.join(sorted(map(repr, unknown)))}")
-        if missing := {name for name, row in self.arguments.items() if row.required} - given.keys():
-            raise OrderError(f"argument {', '.join(sorted(missing))} is missing")
-        checked = {}
-        for name, value in given.items():
-            try:
-                checked[name] = self.arguments[name].parse(value)
-            except OrderError as error:
-                raise OrderError(f"{name}: {error}", error.code) from None
-        return checked
-
-
-Orders = Mapping[str, Order]
 WhenFresh = Callable[[Callable[[], None]], None]
 """Calls its argument once there is a fresh reading of the GPUs."""
 
@@ -163,12 +114,15 @@ class Control:
         order = self.orders.get(message["verb"])
         if order is None:
             raise OrderError(f"unknown verb {message['verb'][:40]!r} (known: {', '.join(sorted(self.orders))})")
-        return order, order.check(message.get("args", {}))
+        return order, check(order.arguments, message.get("args", {}))
 
     def _perform(self, envelope: list[bytes], order: Order, arguments: dict[str, Any]) -> None:
         try:
             result = order.perform(arguments)
-            reply = f'{{"ok":true,"result":{result if isinstance(result, JsonText) else _to_text(result)}}}'
+            if isinstance(result, Later):
+                result.begin(lambda answer: self._reply(envelope, _answer(answer)))
+                return
+            reply = _answer(result)
         except OrderError as error:
             reply = _refusal(error)
         except Exception as error:  # an answer is owed whatever happens
@@ -194,5 +148,11 @@ def _option(socket: zmq.Socket[bytes], option: int) -> int:
     return int(socket.getsockopt(option))
 
 
+def _answer(result: object) -> str:
+    if isinstance(result, OrderError):
+        return _refusal(result)
+    return f'{{"ok":true,"result":{result if isinstance(result, JsonText) else _to_text(result)}}}'
+
+
 def _refusal(error: OrderError) -> str:
-    return _to_text({"ok": False, "error": " ".join(str(error).split()), "code": error.code})
+    return _to_text({"ok": False, "error": str(error), "code": error.code})

@@ -6,71 +6,24 @@ Knows: the control plane's words (CONTRACT "Control plane"), which event or view
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from nodemgr.core import books, events, snapshot
 from nodemgr.core.cdi import DEVICE_FORM, is_device_name
 from nodemgr.core.model import ENFORCE, MS, Env, Quota
-from nodemgr.edge.control import Argument, Order, OrderError, Orders
 from nodemgr.edge.daemon import Daemon
-from nodemgr.edge.processes import group_id, one_line, user_id
+from nodemgr.edge.order import Argument, Order, OrderError, Orders, choice, env_name, integer, names, optional, text
+from nodemgr.edge.processes import group_id, user_id
 from nodemgr.edge.rundir import SOCKET_NAME, RunDirError, check_socket_path
 from nodemgr.edge.views import Views
-from nodemgr.paths import ENV_NAME_FORM, env_dir, installed_version, is_env_name
+from nodemgr.paths import env_dir, installed_version
 from nodemgr.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES, format_size
 
 SCHEMA_VERSION = 1
 CLIENT_ABI = 1
 MAX_QUOTA_GPUS = 1_024
-MAX_NAMES = 256
 MAX_EVENTS = 10_000
-
-
-def _integer(low: int, high: int) -> Callable[[object], Any]:
-    def parse(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise OrderError(f"must be a whole number from {low} to {high}")
-        return value
-
-    return parse
-
-
-def _optional(parse: Callable[[object], Any]) -> Callable[[object], Any]:
-    return lambda value: None if value is None else parse(value)
-
-
-def _choice(*names: str) -> Callable[[object], Any]:
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or value not in names:
-            raise OrderError(f"must be one of {', '.join(names)}")
-        return value
-
-    return parse
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= 256:
-        raise OrderError("must be a text of 1 to 256 characters")
-    return one_line(value)
-
-
-def _env_name(value: object) -> str:
-    if not isinstance(value, str) or not is_env_name(value):
-        raise OrderError(f"is no name of an environment: {ENV_NAME_FORM}")
-    return value
-
-
-def _names(find: Callable[[str], int | None], what: str) -> Callable[[object], Any]:
-    def parse(value: object) -> tuple[str, ...]:
-        if not isinstance(value, list) or len(value) > MAX_NAMES or not all(isinstance(name, str) and name for name in value):
-            raise OrderError(f"must be a list of at most {MAX_NAMES} {what}s")
-        if unknown := [name for name in value if find(name) is None]:
-            raise OrderError(f"this node knows no {what} {unknown[0][:40]!r}")
-        return tuple(dict.fromkeys(value))
-
-    return parse
 
 
 class Administration:
@@ -81,38 +34,38 @@ class Administration:
         self._views = views
 
     def orders(self) -> Orders:
-        env = Argument(_env_name, required=True)
+        env = Argument(env_name, required=True)
         queues = tuple(name for name, _ in self._daemon.state.config.queues)
         quota = {
-            "gpus": Argument(_integer(0, MAX_QUOTA_GPUS)),
-            "memory_bytes": Argument(_optional(_integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES))),
-            "default_gpus": Argument(_optional(_integer(0, MAX_QUOTA_GPUS))),
-            "priority": Argument(_choice(*queues)),
-            "acquire": Argument(_choice("import", "first-use")),
-            "no_gpu": Argument(_choice("error", "cpu")),
-            "no_manager": Argument(_choice("wait", "cpu", "error")),
-            "enforce": Argument(_optional(_choice(*ENFORCE))),
-            "users": Argument(_names(user_id, "user")),
-            "groups": Argument(_names(group_id, "group")),
+            "gpus": Argument(integer(0, MAX_QUOTA_GPUS)),
+            "memory_bytes": Argument(optional(integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES))),
+            "default_gpus": Argument(optional(integer(0, MAX_QUOTA_GPUS))),
+            "priority": Argument(choice(*queues)),
+            "acquire": Argument(choice("import", "first-use")),
+            "no_gpu": Argument(choice("error", "cpu")),
+            "no_manager": Argument(choice("wait", "cpu", "error")),
+            "enforce": Argument(optional(choice(*ENFORCE))),
+            "users": Argument(names(user_id, "user")),
+            "groups": Argument(names(group_id, "group")),
         }
-        by = {"by": Argument(_text)}
-        since = Argument(_integer(0, 2**63 - 1))
+        by = {"by": Argument(text)}
+        since = Argument(integer(0, 2**63 - 1))
         views = self._views
         return {
             "ping": Order({}, lambda _: {"version": installed_version(), "pid": os.getpid(), "abi": CLIENT_ABI}),
             "status": Order({}, lambda _: views.status(), fresh=True),
             "quota_set": Order({"env": env, **quota, **by}, self._quota_set),
-            "quota_show": Order({"env": Argument(_env_name)}, self._quota_show),
+            "quota_show": Order({"env": Argument(env_name)}, self._quota_show),
             "quota_rm": Order({"env": env, **by}, self._quota_rm),
             "env_create": Order({"env": env, **quota, **by}, self._env_create),
-            "env_rekey": Order({"env": env, "grace_ms": Argument(_integer(0, MAX_DURATION_MS)), **by}, self._env_rekey),
-            "env_show": Order({"env": Argument(_env_name)}, self._env_show),
+            "env_rekey": Order({"env": env, "grace_ms": Argument(integer(0, MAX_DURATION_MS)), **by}, self._env_rekey),
+            "env_show": Order({"env": Argument(env_name)}, self._env_show),
             "allocations": Order(
-                {"env": Argument(_env_name), "since_wall_ns": since},
+                {"env": Argument(env_name), "since_wall_ns": since},
                 lambda given: views.allocations(given.get("env"), given.get("since_wall_ns", 0)),
             ),
-            "release": Order({"task": Argument(_text, required=True), **by}, self._release),
-            "events": Order({"since": since, "limit": Argument(_integer(1, MAX_EVENTS))}, self._events),
+            "release": Order({"task": Argument(text, required=True), **by}, self._release),
+            "events": Order({"since": since, "limit": Argument(integer(1, MAX_EVENTS))}, self._events),
             "doctor": Order({}, lambda _: {"schema_version": SCHEMA_VERSION, "checks": views.checks()}, fresh=True),
         }
 

@@ -14,8 +14,8 @@ from nodemgr.core import reasons, snapshot
 from nodemgr.core.model import Asker, Process, Task
 from nodemgr.core.snapshot import SECOND_NS
 from nodemgr.edge import doctor, processes
-from nodemgr.edge.control import JsonText
 from nodemgr.edge.daemon import Daemon
+from nodemgr.edge.order import JsonText
 from nodemgr.edge.settings import Settings
 from nodemgr.edge.store import KEPT_RECORDS, Store
 from nodemgr.edge.task_rows import TaskRows
