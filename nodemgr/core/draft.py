@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from nodemgr.core import books
+from nodemgr.core import books, job_ids
 from nodemgr.core.effects import Effect, Publish
 from nodemgr.core.model import (
     LEDGER_SLOTS,
@@ -23,8 +23,11 @@ from nodemgr.core.model import (
     Env,
     Gpu,
     Grant,
+    Job,
+    JobSpec,
     Process,
     ProcessKey,
+    QueueRow,
     Record,
     Request,
     Residue,
@@ -36,7 +39,7 @@ from nodemgr.core.model import (
 )
 from nodemgr.core.schema import STORED, Deadline, EnvGpu
 from nodemgr.core.state import State
-from nodemgr.core.tables import Groups, Overlay, Table
+from nodemgr.core.tables import Groups, Overlay, Table, first
 from nodemgr.core.values import replace
 
 K = TypeVar("K")
@@ -62,6 +65,9 @@ class Draft:
         self.requests: Overlay[str, Request] = Overlay(state.requests, changed)
         self.residues: Overlay[tuple[ProcessKey, Uuid], Residue] = Overlay(state.residues, changed)
         self.records: Overlay[str, Record] = Overlay(state.records, changed)
+        self.queues: Overlay[str, QueueRow] = Overlay(state.queues, changed)
+        self.specs: Overlay[str, JobSpec] = Overlay(state.specs, changed)
+        self.jobs: Overlay[str, Job] = Overlay(state.jobs, changed)
         self.counters: Overlay[str, int] = Overlay(state.counters, changed)
         self.connections: Overlay[ProcessKey, ConnectionId] = Overlay(state.connections, changed)
         self.process_of_connection: Overlay[ConnectionId, ProcessKey] = Overlay(state.process_of_connection, changed)
@@ -87,6 +93,12 @@ class Draft:
         self.wants_figures: Overlay[str, bool] = Overlay(state.wants_figures, changed)
         self.violations: Overlay[tuple[ProcessKey, Uuid], Violation] = Overlay(state.violations, changed)
         self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked, changed)
+        self.job_of_key: Overlay[tuple[str, str], str] = Overlay(state.job_of_key, changed)
+        self.spec_jobs: Overlay[str, int] = Overlay(state.spec_jobs, changed)
+        self.env_jobs: Overlay[str, int] = Overlay(state.env_jobs, changed)
+        self.queued: Overlay[str, int] = Overlay(state.queued, changed)
+        self.elements: Groups[str, str] = Groups(state.elements, changed)
+        self.dependents: Groups[str, str] = Groups(state.dependents, changed)
         self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks, changed)
         self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
         tables: dict[str, Overlay[Any, object]] = vars(self)
@@ -233,6 +245,40 @@ class Draft:
         self.schedule(("wait", request.request_id), None)
         for asker in request.askers:
             self._forget_asker(request.env, asker)
+
+    def put_job(self, job: Job) -> None:
+        before = self.jobs.get(job.job_id)
+        self.jobs.put(job.job_id, job)
+        if before is None:
+            _add(self.spec_jobs, job.spec_id, 1)
+            _add(self.env_jobs, job.env, 1)
+            array = job_ids.array_of(job.job_id)
+            if array is not None:
+                self.elements.add(array, job.job_id)
+            if job.key:
+                self.job_of_key.put((job.env, job.key), array or job.job_id)
+        awaited_before = () if before is None else before.after
+        for awaited in awaited_before:
+            if awaited not in job.after:
+                self.dependents.remove(awaited, job.job_id)
+        for awaited in job.after:
+            if awaited not in awaited_before:
+                self.dependents.add(awaited, job.job_id)
+
+    def drop_job(self, job: Job) -> None:
+        """Its spec goes with the last job that runs it."""
+        self.jobs.drop(job.job_id)
+        _add(self.spec_jobs, job.spec_id, -1)
+        if self.spec_jobs.get(job.spec_id) is None:
+            self.specs.drop(job.spec_id)
+        _add(self.env_jobs, job.env, -1)
+        array = job_ids.array_of(job.job_id)
+        if array is not None:
+            self.elements.remove(array, job.job_id)
+        if job.key and (array is None or first(self.elements.members(array)) is None):
+            self.job_of_key.drop((job.env, job.key))
+        for awaited in job.after:
+            self.dependents.remove(awaited, job.job_id)
 
     def _forget_asker(self, env: str, asker: Asker) -> None:
         self.request_of.drop(asker.process)

@@ -14,8 +14,8 @@ class Save:
     """Put (or with None delete) one row. `kind` is a table of the state; the value is its dataclass."""
 
     kind: str
-    """A table of state.STORED: "gpu", "env", "task", "process", "grant", "request", "residue", "record", "counter". A
-    record is never deleted: it is put again when the lease ends."""
+    """A kind of schema.STORED, or "history" (model.Ended). A record is never deleted: it is put again when the lease ends. A row of
+    the history is deleted when its job is to run again."""
     key: str
     value: object | None
 
@@ -176,7 +176,50 @@ class GpusHeld:
     env: str
 
 
+@value
+class StartJob:
+    """Run it, once: an attempt that was begun is not begun again."""
+
+    job_id: str
+    attempt: int
+    env: str
+    spec_id: str
+    token: str
+    """The lease that its processes join."""
+    gpus: tuple[Uuid, ...]
+    memory_bytes: int | None
+    time_limit_ms: int | None
+    array_index: int | None
+
+
+@value
+class StopJob:
+    """Ask it to end, then end it. JobEnded follows in any case."""
+
+    job_id: str
+    attempt: int
+    why: str
+
+
+@value
+class ForgetJob:
+    """It is final: its files may go."""
+
+    job_id: str
+
+
+@value
+class SubmitAnswered:
+    """`job_id` is the job's or the array's; None: refused."""
+
+    ref: int
+    job_id: str | None
+    code: DenyCode | None
+    reason: str
+
+
 Effect = (
     SendGrant | SendWait | SendDeny | SendFence | SendNote | SendAck | OpenLedger | SetLimit | BeginSlot | SetSlot
-    | ClearSlot | CloseLedger | Watch | Unwatch | WatchResidue | Kill | EnvChanged | GpusHeld
+    | ClearSlot | CloseLedger | Watch | Unwatch | WatchResidue | Kill | EnvChanged | GpusHeld | StartJob | StopJob | ForgetJob
+    | SubmitAnswered
 )

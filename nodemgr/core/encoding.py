@@ -19,7 +19,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from operator import attrgetter, call
 from typing import Any
 
-from nodemgr.core.model import Env, Gpu, Grant, Process, Record, Request, Residue, Task
+from nodemgr.core.model import Ended, Env, Gpu, Grant, Job, JobSpec, Process, QueueRow, Record, Request, Residue, Task
 
 KINDS: dict[str, Any] = {
     "gpu": Gpu,
@@ -30,9 +30,13 @@ KINDS: dict[str, Any] = {
     "request": Request,
     "residue": Residue,
     "record": Record,
+    "queue": QueueRow,
+    "spec": JobSpec,
+    "job": Job,
     "counter": int,
+    "history": Ended,
 }
-"""What each kind of row holds (state.STORED)."""
+"""What each kind of row holds: those of schema.STORED, and the history's."""
 
 Writer = Callable[[Any], str]
 """The JSON text of a value of one type."""

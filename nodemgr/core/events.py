@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from nodemgr.core.model import ConnectionId, Gpu, ProcessKey, Quota, Transport, Uuid
+from nodemgr.core.model import ConnectionId, Gpu, Job, JobSpec, JobState, ProcessKey, Quota, Transport, Uuid
 from nodemgr.core.values import value
 
 
@@ -192,7 +192,137 @@ class Match:
     """As in the Tick that it follows, if it follows one."""
 
 
+@value
+class Submission:
+    """One job, or an array of them, as somebody asks for it."""
+
+    ref: int
+    """The edge's own number for it: effects.SubmitAnswered carries it back."""
+    env: str
+    spec: JobSpec
+    """Its `spec_id` is not looked at."""
+    name: str
+    command: str
+    gpus: int | None
+    """None: as for a request that names none. 0: a job without a GPU."""
+    memory_bytes: int | None
+    priority: str | None
+    """None: the quota's queue."""
+    after: tuple[str, ...] = ()
+    """Jobs of its env, or arrays, that must end well before it may start."""
+    array: tuple[int, ...] = ()
+    time_limit_ms: int | None = None
+    max_restarts: int = 3
+    hold: bool = False
+    key: str = ""
+    ended: Mapping[str, JobState] = field(default_factory=dict)
+    """What the history says of the jobs in `after`, and of the elements of arrays there, that have ended in its env."""
+
+
+@value
+class SubmitJobs:
+    """Many at once are one commit."""
+
+    submissions: tuple[Submission, ...]
+    by: str
+    wall_ns: int
+
+
+@value
+class JobStarted:
+    """Its process runs. Told again after a restart of the manager."""
+
+    job_id: str
+    attempt: int
+    pid: int | None
+    wall_ns: int
+
+
+@value
+class JobEnded:
+    """Its process has ended, and all that it left behind; or it could not be started."""
+
+    job_id: str
+    attempt: int
+    exit_code: int | None
+    signal: int | None
+    why: str
+    """What ended it, or kept it from starting, if not itself."""
+    hopeless: bool
+    """Trying again cannot help: the command is not found, its time limit was reached."""
+    log_tail: str
+    started_wall_ns: int | None
+    wall_ns: int
+    begun: bool = True
+    """False: nothing of it was run, by the manager's fault: it is no restart, and it keeps its place."""
+
+
+@value
+class WithdrawJob:
+    """This order and the next ones name a job, or all living elements of an array."""
+
+    job_id: str
+    by: str
+    wall_ns: int
+
+
+@value
+class HoldJob:
+    job_id: str
+    by: str
+    wall_ns: int
+
+
+@value
+class FreeJob:
+    job_id: str
+    by: str
+    wall_ns: int
+
+
+@value
+class RequeueJob:
+    job_id: str
+    by: str
+    wall_ns: int
+    job: Job | None = None
+    """Of a job that has ended, what the history has of it."""
+    spec: JobSpec | None = None
+
+
+@value
+class MoveJob:
+    """To the end of another queue, or to the front of its own."""
+
+    job_id: str
+    queue: str | None
+    first: bool
+    by: str
+    wall_ns: int
+
+
+@value
+class SetQueue:
+    """A queue is made, or changed."""
+
+    name: str
+    rank: int
+    cap: int | None
+    by: str
+    wall_ns: int
+
+
+@value
+class RemoveQueue:
+    """Not while something waits in it, or a quota names it."""
+
+    name: str
+    by: str
+    wall_ns: int
+
+
 Event = (
     Acquire | Cancel | Rejoin | Beat | Release | Disconnected | ProcessGone | ResidueChanged | Tick | SetQuota
-    | RemoveQuota | GpusChanged | ReleaseTask | Match | Audited
+    | RemoveQuota | GpusChanged | ReleaseTask | Match | Audited | SubmitJobs | JobStarted | JobEnded | WithdrawJob | HoldJob
+    | FreeJob | RequeueJob | MoveJob | SetQueue | RemoveQueue
 )

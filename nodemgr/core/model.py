@@ -28,6 +28,11 @@ LEDGER_SLOTS = 1024
 GENERATIONS = 1 << 16
 """Generations of a ledger's slot wrap here (csrc/ledger.h)."""
 
+KEPT_ATTEMPTS = 10
+KEPT_DEEDS = 32
+"""Of a job, so many of its last attempts and of what was done to it are remembered."""
+LOG_TAIL_CHARACTERS = 4_096
+
 
 class DenyCode(enum.StrEnum):
     """Why a request is refused: the one table of reasons (DESIGN.md, life of a request, 5)."""
@@ -44,6 +49,10 @@ class DenyCode(enum.StrEnum):
     BAD_REQUEST = "bad_request"
     RELEASED = "released"
     TOO_MANY_PROCESSES = "too_many_processes"
+    QUEUE_FULL = "queue_full"
+    UNKNOWN_QUEUE = "unknown_queue"
+    UNKNOWN_JOB = "unknown_job"
+    TOO_MANY_JOBS = "too_many_jobs"
 
 
 class Transport(enum.StrEnum):
@@ -61,6 +70,27 @@ class Offence(enum.StrEnum):
 class TaskState(enum.StrEnum):
     RUNNING = "running"
     STALLED = "stalled"
+
+
+class JobState(enum.StrEnum):
+    """Where a job is in its life; the last three end it (FINAL)."""
+
+    HELD = "held"
+    """By order: it waits for another order."""
+    AFTER = "after"
+    """It waits for other jobs to end well."""
+    QUEUED = "queued"
+    STARTING = "starting"
+    """It has its GPUs, and is about to be started: stored before the deed."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """It was asked to end; `Job.then` says what it is after that."""
+    DONE = "done"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+
+
+FINAL = frozenset((JobState.DONE, JobState.FAILED, JobState.WITHDRAWN))
 
 
 @value
@@ -82,6 +112,13 @@ class Config:
     """How long a process that is to be killed has to end by itself."""
     audit_tolerance_bytes: int = 1 << 30
     """What the driver may show of a process beyond its charges: contexts, modules, local memory (audit.py)."""
+    ageing_ms: int = 36_000
+    """Who waits gains one point of rank in so long; 0: strictly by rank."""
+    backfill_depth: int = 100
+    """So many of those who wait may be looked at for an earlier start behind one that cannot start."""
+    max_jobs: int = 1_000_000
+    """Jobs of the node that have not ended; and of one env:"""
+    max_env_jobs: int = 200_000
 
 
 @value
@@ -162,6 +199,10 @@ class Task:
     world: int = 1
     """Processes that were announced: without a named memory, each one over UDP may take this part of a grant."""
     stalled_since_ns: int | None = None
+    job_id: str | None = None
+    """The job that holds it: it lasts as long as the job's attempt, whoever joins and leaves."""
+    time_limit_ms: int | None = None
+    """The job's."""
 
 
 @value
@@ -257,7 +298,122 @@ class Request:
     wait_ms: int | None
     """How long it waits at most, from its start or a restart of the manager on; None: without limit."""
     askers: tuple[Asker, ...]
+    """Nobody, for a job's request."""
     world: int = 1
+    job_id: str | None = None
+    """The job that it is for."""
+    time_limit_ms: int | None = None
+    """The job's."""
+    queued_ns: int = 0
+    """When it entered its queue, by the queue's own clock (State.queue_now): orders by age, also over restarts."""
+
+
+@value
+class JobSpec:
+    """What is run: opaque to decisions. One for each submission: an array's elements share it."""
+
+    spec_id: str
+    user: str
+    uid: int
+    gid: int
+    argv: tuple[str, ...]
+    cwd: str
+    environ: tuple[str, ...]
+    """`KEY=value`, each."""
+
+
+@value
+class Attempt:
+    """One start of a job."""
+
+    number: int
+    """From 1."""
+    started_wall_ns: int | None
+    """None: it never ran."""
+    ended_wall_ns: int | None
+    gpus: tuple[Uuid, ...]
+    exit_code: int | None
+    signal: int | None
+    why: str
+    """Why it ended as it did, if not by itself."""
+    log_tail: str
+
+
+@value
+class Deed:
+    """Who did what to a job."""
+
+    wall_ns: int
+    who: str
+    """`root (uid 0)`, or `nodemgr`."""
+    what: str
+
+
+@value
+class Job:
+    """A program that is run when its turn comes. A final one leaves the state for the history."""
+
+    job_id: str
+    """`j12`; the elements of an array are `j12.0` and so on, and `j12` means all of them."""
+    env: str
+    name: str
+    command: str
+    """One line for people."""
+    user: str
+    spec_id: str
+    gpus: int
+    memory_bytes: int | None
+    """Per GPU, if it was named."""
+    priority: str
+    """Its queue."""
+    time_limit_ms: int | None
+    submitted_wall_ns: int
+    state: JobState
+    after: tuple[str, ...] = ()
+    """Jobs that must end well before it may start, as far as they have not."""
+    max_restarts: int = 3
+    attempt: int = 0
+    """The number of its last start; 0 before the first."""
+    restarts: int = 0
+    """How many of them followed a failure."""
+    key: str = ""
+    """The submitter's own random name for it: the same submission again is the same job."""
+    request_id: str | None = None
+    """While QUEUED."""
+    task_id: str | None = None
+    """Its lease, while it has GPUs."""
+    then: JobState | None = None
+    """While STOPPING: what it is after that. QUEUED for one that is to begin anew."""
+    entered_wall_ns: int | None = None
+    """When it entered its queue last."""
+    started_wall_ns: int | None = None
+    """When it ran last, from here"""
+    ended_wall_ns: int | None = None
+    """to here."""
+    why: str = ""
+    """Why it is held, ends, or failed last."""
+    attempts: tuple[Attempt, ...] = ()
+    """The last KEPT_ATTEMPTS; the last of them is under way while it is STARTING, RUNNING or STOPPING."""
+    deeds: tuple[Deed, ...] = ()
+    """The last KEPT_DEEDS."""
+
+
+@value
+class Ended:
+    """A final job as the history keeps it: with what was run, so that it can be run again."""
+
+    job: Job
+    spec: JobSpec
+
+
+@value
+class QueueRow:
+    """A queue as it was set: without any row, Config's presets are the queues."""
+
+    name: str
+    rank: int
+    cap: int | None = None
+    """How many may wait in it; who would be one more is refused. None: no limit."""
 
 
 @value

@@ -64,5 +64,8 @@ _PUT: dict[str, Callable[[Draft, str, Any, int], None]] = {
     "request": _put_request,
     "residue": lambda draft, _key, residue, _now_ns: draft.put_residue(residue),
     "record": _put_record,
+    "queue": lambda draft, _key, row, _now_ns: draft.queues.put(row.name, row),
+    "spec": lambda draft, _key, spec, _now_ns: draft.specs.put(spec.spec_id, spec),
+    "job": lambda draft, _key, job, _now_ns: draft.put_job(job),
     "counter": lambda draft, key, count, _now_ns: draft.counters.put(key, count),
 }

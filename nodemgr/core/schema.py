@@ -23,6 +23,9 @@ STORED: dict[str, tuple[str, Callable[[Any], str]]] = {
     "requests": ("request", str),
     "residues": ("residue", "/".join),
     "records": ("record", str),
+    "queues": ("queue", str),
+    "specs": ("spec", str),
+    "jobs": ("job", str),
     "counters": ("counter", str),
 }
 """Each stored table: its kind in the store, and how a key of it is written there. Restored in this order."""
@@ -32,6 +35,7 @@ FOLLOWING = (
     "task_of_token", "request_of_token", "request_of", "process_of_pid", "slots", "members",
     "charged", "env_charged", "active", "residue_alive", "residue_dead",
     "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks", "violations", "unbooked",
+    "job_of_key", "elements", "dependents", "spec_jobs", "env_jobs", "queued",
 )  # fmt: skip
 """The tables that follow from stored ones, or that a restart forgets."""
 
@@ -39,4 +43,5 @@ TABLES = (*STORED, *FOLLOWING)
 
 IDS = "ids"
 GENERATION = "generation"
-"""The counters: of tasks and requests together, and of the generations of ledger slots."""
+JOBS = "jobs"
+"""The counters: of tasks and requests together, of the generations of ledger slots, of jobs and what they run."""

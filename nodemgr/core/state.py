@@ -15,8 +15,11 @@ from nodemgr.core.model import (
     Env,
     Gpu,
     Grant,
+    Job,
+    JobSpec,
     Process,
     ProcessKey,
+    QueueRow,
     Record,
     Request,
     Residue,
@@ -45,7 +48,7 @@ class State:
         self.records: dict[str, Record] = {}
         """Of leases that have not ended, by task."""
         self.counters: dict[str, int] = {}
-        """schema.IDS and schema.GENERATION."""
+        """schema.IDS, schema.GENERATION and schema.JOBS."""
 
         self.connections: dict[ProcessKey, ConnectionId] = {}
         self.process_of_connection: dict[ConnectionId, ProcessKey] = {}
@@ -88,6 +91,26 @@ class State:
         """What the audit found, sure or not yet."""
         self.unbooked: dict[Uuid, int] = {}
         """Bytes on each GPU that the driver shows and nobody was promised, where that is more than can be overlooked."""
+        self._no_jobs_yet()
+
+    def _no_jobs_yet(self) -> None:
+        self.queues: dict[str, QueueRow] = {}
+        """As they were set; none: Config's presets."""
+        self.specs: dict[str, JobSpec] = {}
+        """What living jobs run."""
+        self.jobs: dict[str, Job] = {}
+        """Those that have not ended."""
+        self.job_of_key: dict[tuple[str, str], str] = {}
+        """By env and the submitter's key: the job or array."""
+        self.elements: dict[str, dict[str, None]] = {}
+        """Of each array, those that have not ended."""
+        self.dependents: dict[str, dict[str, None]] = {}
+        """By job: those who wait for its end."""
+        self.spec_jobs: dict[str, int] = {}
+        """How many living jobs run each spec; and how many there are of each env:"""
+        self.env_jobs: dict[str, int] = {}
+        self.queued: dict[str, int] = {}
+        """How many requests wait in each queue."""
         self.queue = WorkQueue(config.queues)
 
     def wake_ns(self) -> int | None:

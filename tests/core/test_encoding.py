@@ -21,7 +21,7 @@ TASK = Task("t1", "alice", "token", ("GPU-0",), ("GPU-0",), TaskState.RUNNING, "
 
 
 def test_every_stored_table_has_its_kind() -> None:
-    assert list(encoding.KINDS) == [kind for kind, _ in STORED.values()]
+    assert list(encoding.KINDS) == [*(kind for kind, _ in STORED.values()), "history"]
 
 
 @pytest.mark.parametrize("kind", encoding.KINDS)

@@ -16,7 +16,7 @@ from nodemgr.core.manager import RULES, step
 from nodemgr.core.model import Quota
 from nodemgr.core.schema import TABLES
 from nodemgr.core.state import State
-from tests.core.world import WALL, Node, gpu, key, seen
+from tests.core.world import WALL, Node, gpu, key, seen, submission
 
 SOURCES = sorted(Path(nodemgr.core.__file__).parent.glob("*.py"))
 UNCLEAN = {
@@ -97,6 +97,16 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.GpusChanged((gpu(0),), WALL),
         events.ReleaseTask("t1", "root", WALL),
         events.Audited(frozenset(["GPU-0"]), (seen(90, 0, 5), seen(10, 0, 50, "alice")), WALL),
+        events.SubmitJobs((submission("alice", gpus=1), submission("alice", gpus=0, array=(0, 1))), "ann", WALL),
+        events.JobStarted("j1", 1, 900, WALL),
+        events.JobEnded("j1", 1, 1, None, "", False, "", WALL, WALL),
+        events.WithdrawJob("j1", "ann", WALL),
+        events.HoldJob("j2", "ann", WALL),
+        events.FreeJob("j3", "ann", WALL),
+        events.RequeueJob("j1", "ann", WALL),
+        events.MoveJob("j2", "low", False, "ann", WALL),
+        events.SetQueue("night", 50, None, "root", WALL),
+        events.RemoveQueue("low", "root", WALL),
     )
     assert {type(event) for event in tried} == set(RULES)
     for event in tried:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from nodemgr.core import encoding, events, invariants
 from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait
 from nodemgr.core.manager import State, step
-from nodemgr.core.model import Config, Gpu, Grant, Quota, Task, Transport
+from nodemgr.core.model import Config, Gpu, Grant, JobSpec, Quota, Task, Transport
 from nodemgr.core.restart import restore
 
 GIB = 1 << 30
@@ -257,6 +257,13 @@ class Node:
 def seen(pid: int, index: int, gib: float, env: str | None = None, *, charged_gib: float = 0) -> events.Seen:
     """What the driver shows of a process on one GPU."""
     return events.Seen(key(pid), pid, f"GPU-{index}", int(gib * GIB), env, int(charged_gib * GIB), "python train.py")
+
+
+def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
+    """Somebody's `python train.py` as a job."""
+    spec = JobSpec("", "ann", 1000, 1000, ("python", "train.py"), "/home/ann", ("HOME=/home/ann",))
+    defaults: dict[str, Any] = {"name": "train", "command": "python train.py", "gpus": None, "memory_bytes": None, "priority": None}
+    return events.Submission(ref=ref, env=env, **({"spec": spec} | defaults | more))
 
 
 def key(pid: int, *, udp: bool = False) -> str:

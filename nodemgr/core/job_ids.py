@@ -1,0 +1,33 @@
+"""The names of jobs, and the token of each attempt: `j12`, an array's element `j12.3`.
+
+Knows: how they are written. Must not know: what a job is.
+"""
+
+from __future__ import annotations
+
+_INDEX_BITS = 32
+
+
+def array_of(job_id: str) -> str | None:
+    """`j12` of `j12.3`; None for a job that is no element."""
+    array, dot, _ = job_id.partition(".")
+    return array if dot else None
+
+
+def index_of(job_id: str) -> int | None:
+    """3 of `j12.3`."""
+    _, dot, index = job_id.partition(".")
+    return int(index) if dot else None
+
+
+def order(job_id: str) -> tuple[int, int]:
+    """By submission, then by index."""
+    number, _, index = job_id[1:].partition(".")
+    return int(number), int(index or 0)
+
+
+def token(job_id: str, attempt: int, salt: int = 0) -> str:
+    """The task token of an attempt, 32 hexadecimal digits: another for each attempt, so that what an earlier one left behind is no
+    member of the next. `salt`: another one still."""
+    number, index = order(job_id)
+    return f"{number + (salt << 48):016x}{index & ((1 << _INDEX_BITS) - 1):08x}{attempt:08x}"
