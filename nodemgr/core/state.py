@@ -111,7 +111,7 @@ class State:
         self.env_jobs: dict[str, int] = {}
         self.queued: dict[str, int] = {}
         """How many requests wait in each queue."""
-        self.queue = WorkQueue(config.queues)
+        self.queue = WorkQueue(self.config.queues)
 
     def wake_ns(self) -> int | None:
         """When a Tick is due at the latest; None: nothing is waited for."""
