@@ -24,8 +24,10 @@ from nodemgr.edge.clock import Clock
 from nodemgr.edge.context_size import ContextSizes
 from nodemgr.edge.driver_limits import DriverLimits
 from nodemgr.edge.envs import Envs
+from nodemgr.edge.event_loop import EventLoop
 from nodemgr.edge.gate import Gate
 from nodemgr.edge.gpus import GpuWatcher, Reading
+from nodemgr.edge.informer import ClusterInformer
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledger import LedgerError, SlotState
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers, Row, Slot
@@ -79,6 +81,10 @@ class Daemon:
         self.clients: ClientServer
         self.udp: UdpServer | None = None
         self.envs: Envs
+        self.event_loop: EventLoop
+        self.informer = ClusterInformer(lambda: self.gpus.look(lambda _reading: None))
+        self._figures_due = False
+        """Time passed, and somebody waits for what its figures show."""
         self.on_ask: Callable[[Session, Mapping[str, Any]], None] = lambda session, fields: None
         self._sessions: dict[ConnectionId, Session] = {}
         self._connections = 0
@@ -124,6 +130,7 @@ class Daemon:
             durable = isinstance(event, DURABLE)
             if not self.journal.write(transition.saved, transition.published, must_hold=transition.must_apply, durable=durable):
                 return False
+            news = self.informer.news(self.state, transition.saved)
             transition.apply()
             for effect in transition.effects:
                 self._do(effect)
@@ -136,7 +143,9 @@ class Daemon:
         if self.journal.fault is not None and self._store_retry is None:
             self._store_retry = self.loop.call_later(STORE_RETRY_S, self._retry_store)
         if transition.then is not None:
-            self.submit(transition.then)
+            self._figures_due = self._figures_due or transition.then.used_bytes is not None
+            self.event_loop.wake(type(event).__name__)
+        self.informer.tell(news)
         self._sleep()
         self._watch_gpus()
         if self._draft is None:
@@ -144,8 +153,10 @@ class Daemon:
         return True
 
     def match(self) -> None:
-        """Grants to those who wait what became free."""
-        self.submit(events.Match(self.clock.wall_ns()))
+        """Grants to those who wait what became free. The event loop says when."""
+        figures = self._watched_figures() if self._figures_due else None
+        self._figures_due = False
+        self.submit(events.Match(self.clock.wall_ns(), figures))
 
     def _do(self, effect: effects.Effect) -> None:
         kind = type(effect)
@@ -167,7 +178,7 @@ class Daemon:
                 self._beats_fast(value.key, False)
 
     def _store_recovered(self) -> None:
-        self.loop.call_soon(self.match)
+        self.event_loop.wake("store recovered")
 
     def _retry_store(self) -> None:
         self._store_retry = None

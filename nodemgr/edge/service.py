@@ -36,11 +36,14 @@ from nodemgr.edge.control import Control
 from nodemgr.edge.daemon import LEDGER_META, Daemon
 from nodemgr.edge.driver_limits import DriverLimits
 from nodemgr.edge.envs import Envs
+from nodemgr.edge.event_loop import EventLoop
 from nodemgr.edge.gate import Gate, GateUnavailable
 from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
+from nodemgr.edge.jobs import Jobs
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers
 from nodemgr.edge.loop import new_loop
+from nodemgr.edge.no_factory import NoFactory
 from nodemgr.edge.orders import Administration
 from nodemgr.edge.processes import boot_id, pid_of
 from nodemgr.edge.settings import Settings
@@ -154,6 +157,7 @@ class Service:
         views = self.views = Views(self.daemon, settings, store)
         self.daemon.on_ask = Questions(self.daemon, views, self._when_fresh).received
         self._resume(reading)
+        self._reside(stack)
         control.start(Administration(self.daemon, views).orders())
         gc.collect()
         gc.freeze()  # what lives for ever need not be looked at again
@@ -179,6 +183,8 @@ class Service:
         stack.callback(ledgers.forget_all)
         daemon = self.daemon = Daemon(loop, self.clock, state, journal, ledgers)
         stack.callback(daemon.processes.close)
+        jobs = Jobs(state, daemon.match)
+        daemon.event_loop = EventLoop(jobs, NoFactory(loop, jobs))
         daemon.gate, daemon.no_gate = gate
         if daemon.gate is not None:
             daemon.gate.keep_only(state.envs)
@@ -210,6 +216,17 @@ class Service:
             state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, lambda: sizes.told_bytes, containers,
             daemon.gate,
         )
+
+    def _reside(self, stack: contextlib.ExitStack) -> None:
+        """The tasks that live as long as the loop."""
+        residents = [self.loop.create_task(resident) for resident in (self.daemon.event_loop.run(), self.daemon.informer.run())]
+
+        def end() -> None:
+            for resident in residents:
+                resident.cancel()
+            self.loop.run_until_complete(asyncio.gather(*residents, return_exceptions=True))
+
+        stack.callback(end)
 
     def _start_gate(self, note: Callable[..., None]) -> tuple[Gate | None, str]:
         """The gate, or why there is none. Raises ServiceFault where the administrator wants one."""
@@ -243,7 +260,7 @@ class Service:
         daemon.envs.refresh_all()
         daemon.settle_gates()
         daemon.audit(reading)
-        daemon.match()
+        daemon.event_loop.wake("manager started")
         daemon.tick()
         daemon.settle_driver_limits()
         journal.note("manager.started", pid=os.getpid(), tasks=len(daemon.state.tasks), waiting=len(daemon.state.requests))

@@ -1,0 +1,52 @@
+"""A factory that runs nothing, and says so of each attempt.
+
+Knows: the factory's words. Must not know: anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
+
+WHY = "this manager cannot run jobs"
+
+
+class NoFactory:
+    def __init__(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._refused = 0
+
+    def nodes(self) -> int:
+        return 0
+
+    def capacity(self) -> Capacity:
+        return Capacity(0, 0, 0, 0, self._refused, self._refused)
+
+    def create(self, order: Order) -> None:
+        self._end(order.job_id, order.attempt)
+
+    def withdraw(self, job_id: str, attempt: int, why: str) -> None: ...
+
+    def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None: ...
+
+    def status(self, job_id: str, attempt: int) -> Status:
+        return Status("unknown")
+
+    def delete(self, job_id: str) -> None: ...
+
+    def logs(self, job_id: str, attempt: int | None = None) -> int:
+        raise FileNotFoundError(f"{job_id} has no log: {WHY}")
+
+    def adopt(self, expected: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        for job_id, attempt in expected:
+            self._end(job_id, attempt)
+        return []
+
+    def close(self) -> None: ...
+
+    def _end(self, job_id: str, attempt: int) -> None:
+        self._refused += 1
+        self._loop.call_soon(self._listener.ended, job_id, attempt, Status("ended", why=WHY, hopeless=True), "", 0)
