@@ -28,6 +28,7 @@ from nodemgr.edge.event_loop import EventLoop
 from nodemgr.edge.gate import Gate
 from nodemgr.edge.gpus import GpuWatcher, Reading
 from nodemgr.edge.informer import ClusterInformer
+from nodemgr.edge.jobs import Jobs
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledger import LedgerError, SlotState
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers, Row, Slot
@@ -44,8 +45,11 @@ SHOWN_NS = 200_000_000
 """A reading older than this is not shown as what is now."""
 STORE_RETRY_S = 1.0
 MIN_WAKE_S = 0.001
-DURABLE = (events.SetQuota, events.RemoveQuota)
-"""Written so that a power failure loses none of them either."""
+DURABLE = (
+    events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.JobEnded, events.WithdrawJob, events.HoldJob, events.FreeJob,
+    events.RequeueJob, events.MoveJob, events.SetQueue, events.RemoveQueue,
+)  # fmt: skip
+"""Written so that a power failure loses none of them either. So is the start of a job, whatever event it follows from."""
 GUARDED = frozenset({"ACQUIRE", "ASK", "REJOIN"})
 """Verbs for those who may enter the env; who holds something already may go on and give it back."""
 LEDGER_META = "ledger:"
@@ -81,6 +85,7 @@ class Daemon:
         self.clients: ClientServer
         self.udp: UdpServer | None = None
         self.envs: Envs
+        self.jobs = Jobs(loop, clock, state, journal, self.submit, self.match)
         self.event_loop: EventLoop
         self.informer = ClusterInformer(lambda: self.gpus.look(lambda _reading: None))
         self._figures_due = False
@@ -116,6 +121,10 @@ class Daemon:
             effects.Kill: self._kill,
             effects.EnvChanged: self._env_changed,
             effects.GpusHeld: self._gpus_held,
+            effects.StartJob: lambda effect: self.jobs.begin(effect),
+            effects.StopJob: lambda effect: self.jobs.stop(effect),
+            effects.ForgetJob: lambda effect: self.jobs.forget(effect),
+            effects.SubmitAnswered: lambda effect: self.jobs.answered(effect),
         }
 
     # -- steps --
@@ -127,7 +136,7 @@ class Daemon:
         try:
             draft, self._draft = self._draft, None
             transition = step(self.state, event, self.clock.monotonic_ns(), draft)
-            durable = isinstance(event, DURABLE)
+            durable = isinstance(event, DURABLE) or any(isinstance(effect, effects.StartJob) for effect in transition.effects)
             if not self.journal.write(transition.saved, transition.published, must_hold=transition.must_apply, durable=durable):
                 return False
             news = self.informer.news(self.state, transition.saved)
@@ -179,6 +188,7 @@ class Daemon:
 
     def _store_recovered(self) -> None:
         self.event_loop.wake("store recovered")
+        self.loop.call_soon(self.jobs.settle)
 
     def _retry_store(self) -> None:
         self._store_retry = None

@@ -1,38 +1,205 @@
-"""Jobs between the core and the door to what executes: what is to be started, and what became of it.
+"""Jobs between the core and the door to what executes: what is asked for, what is to be started, what became of it.
 
-Knows: the core's words for jobs, and the factory's. Must not know: how a job is decided upon (core) or run (the factory).
+Knows: the core's words for jobs, the factory's, and what a job finds in its environment. Must not know: what is decided about a
+job (core), how one is run (the factory), how a submission travels.
+
+Submissions of one turn of the loop are one commit: the disk is waited for once for all of them. What the factory tells becomes an
+event of the core, which forgets nothing of it: while the store fails a job's files stay, so that the next manager would learn of
+its end again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 
+from nodemgr.core import effects, events, job_ids
 from nodemgr.core.manager import State
-from nodemgr.edge.resource_factory import Order, Status
+from nodemgr.core.model import DenyCode, Job, JobState
+from nodemgr.core.values import replace
+from nodemgr.edge import log
+from nodemgr.edge.clock import Clock
+from nodemgr.edge.event_loop import EventLoop
+from nodemgr.edge.journal import Journal
+from nodemgr.edge.resource_factory import Order, ResourceFactory, Status
+
+TURN_SUBMISSIONS = 64
+"""At most so many are one step of the core: others, who wait for a grant, get their turn between two of them."""
+BEGUN = frozenset((JobState.STARTING, JobState.RUNNING, JobState.STOPPING))
+"""An attempt is under way, as far as the store knows."""
+TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
+JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
+
+Answer = Callable[[effects.SubmitAnswered], None]
+
+
+def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...]:
+    """What the job's process finds: the submitter's variables, without the traces of a lease that he held himself, and the job's own."""
+    variables = dict(entry.partition("=")[::2] for entry in submitted)
+    visible = variables.pop(VISIBLE, None)
+    if visible is not None and variables.get(CUDA) == visible:
+        del variables[CUDA]
+    for name in (TASK, JOB, ARRAY_INDEX):
+        variables.pop(name, None)
+    variables[JOB] = f"{start.job_id}:{start.attempt}"
+    if start.array_index is not None:
+        variables[ARRAY_INDEX] = str(start.array_index)
+    if start.gpus:
+        variables[TASK] = start.token
+    else:
+        variables[CUDA] = ""
+    return tuple(f"{name}={value}" for name, value in variables.items())
+
+
+def _start_again(state: State, job: Job) -> effects.StartJob:
+    """What the core ordered when the job became STARTING."""
+    token = "" if job.task_id is None else state.tasks[job.task_id].token
+    return effects.StartJob(
+        job.job_id, job.attempt, job.env, job.spec_id, token, job.attempts[-1].gpus, job.memory_bytes, job.time_limit_ms,
+        job_ids.index_of(job.job_id),
+    )  # fmt: skip
 
 
 class Jobs:
-    """The event loop's matcher, on the core."""
+    """The event loop's matcher, the factory's listener, and the daemon's effects for jobs."""
 
-    def __init__(self, state: State, match: Callable[[], None]) -> None:
+    factory: ResourceFactory
+    event_loop: EventLoop
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        state: State,
+        journal: Journal,
+        submit: Callable[[events.Event], bool],
+        match: Callable[[], None],
+    ) -> None:
+        """`submit` steps the core, `match` has it look along the queues."""
+        self._loop = loop
+        self._clock = clock
         self._state = state
+        self._journal = journal
+        self._submit = submit
         self._match = match
+        self._arrived: list[tuple[str, events.Submission, Answer]] = []
+        self._answers: dict[int, Answer] = {}
+        self._references = itertools.count(1)
+        self._orders: list[Order] = []
+        """Of the jobs that the store calls started, for the event loop to give."""
+        self._finished: list[str] = []
+        """Final jobs whose files stay until the store has their end."""
+        self.on_final: list[Callable[[str], None]] = []
+        """Told of each job that became final, in the loop, after that was stored."""
+
+    # -- what is asked for --
+
+    def submit(self, submission: events.Submission, by: str, answer: Answer) -> None:
+        """`answer` is called in the loop when the job is stored or refused. The submission's `ref` and `ended` are filled in here."""
+        ended = {job.job_id: job.state for name in submission.after for job in self._ended_of(name, submission.env)}
+        self._arrived.append((by, replace(submission, ref=next(self._references), ended=ended), answer))
+        if len(self._arrived) == 1:
+            self._loop.call_soon(self._commit)
+
+    def _ended_of(self, name: str, env: str) -> list[Job]:
+        return [ended.job for ended in self._journal.ended(name) if ended.job.env == env]
+
+    def _commit(self) -> None:
+        arrived, self._arrived = self._arrived[:TURN_SUBMISSIONS], self._arrived[TURN_SUBMISSIONS:]
+        if self._arrived:
+            self._loop.call_soon(self._commit)
+        for by, group in itertools.groupby(arrived, itemgetter(0)):
+            asked = list(group)
+            self._answers |= {submission.ref: answer for _, submission, answer in asked}
+            submissions = tuple(submission for _, submission, _ in asked)
+            if not self._submit(events.SubmitJobs(submissions, by, self._clock.wall_ns())):
+                reason = f"the manager cannot store a job now: {self._journal.fault}"
+                for submission in submissions:
+                    self.answered(effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason))
+
+    def answered(self, effect: effects.SubmitAnswered) -> None:
+        self._answers.pop(effect.ref)(effect)
+
+    # -- what is to be started (event_loop.Matcher) --
 
     def is_queued(self) -> bool:
         """Also a grant that is smaller than its quota says waits for what becomes free."""
-        return bool(self._state.requests or self._state.unsettled)
+        return bool(self._state.requests or self._state.unsettled or self._orders)
 
     def scan(self) -> Iterable[Order]:
         self._match()
-        return ()
+        orders, self._orders = self._orders, []
+        return orders
+
+    def begin(self, effect: effects.StartJob) -> None:
+        job, spec = self._state.jobs[effect.job_id], self._state.specs[effect.spec_id]
+        self._orders.append(
+            Order(
+                job_id=job.job_id, attempt=effect.attempt, env=effect.env, user=spec.user, uid=spec.uid, gid=spec.gid, argv=spec.argv,
+                cwd=spec.cwd, environ=environ(spec.environ, effect), time_limit_ms=effect.time_limit_ms,
+            )
+        )  # fmt: skip
 
     def not_started(self, order: Order, why: str) -> None:
-        raise AssertionError(f"{order.job_id} was never ordered: {why}")
+        self.ended(order.job_id, order.attempt, Status("ended", why=why), "", self._clock.wall_ns())
+
+    def resume(self) -> None:
+        """After a restart: what runs is found again, what ended meanwhile is told, and what was stored but never begun is begun."""
+        state = self._state
+        expected = [(job.job_id, job.attempt) for job in state.jobs.values() if job.state in BEGUN]
+        for job_id, attempt in self.factory.adopt(expected):
+            job = state.jobs[job_id]
+            if job.state is JobState.STARTING:
+                self.begin(_start_again(state, job))
+            else:
+                self._loop.call_soon(self._never_began, job_id, attempt)
+        self.event_loop.wake("manager started")
+
+    def _never_began(self, job_id: str, attempt: int) -> None:
+        """Withdrawn before it began; or the store says that it runs, and its files are gone."""
+        why, now_ns = "nothing is known of it any more", self._clock.wall_ns()
+        begun = self._state.jobs[job_id].state is JobState.RUNNING
+        self._submit(events.JobEnded(job_id, attempt, None, None, why, False, "", None, now_ns, begun))
+
+    # -- what is to be ended --
+
+    def stop(self, effect: effects.StopJob) -> None:
+        """A job whose order was not given yet, a manager ago or now, is not started at all."""
+        begun = [order for order in self._orders if (order.job_id, order.attempt) != (effect.job_id, effect.attempt)]
+        if len(begun) < len(self._orders):
+            self._orders = begun
+            self._loop.call_soon(self._never_began, effect.job_id, effect.attempt)
+        else:
+            self.factory.withdraw(effect.job_id, effect.attempt, effect.why)
+
+    def forget(self, effect: effects.ForgetJob) -> None:
+        self._finished.append(effect.job_id)
+        if len(self._finished) == 1:
+            self._loop.call_soon(self.settle)
+
+    def settle(self) -> None:
+        """Who waits for the end of a job hears of it; its files may go once the store has it."""
+        if self._journal.fault is not None:
+            return  # called again when it can be written
+        finished, self._finished = self._finished, []
+        for job_id in finished:
+            for tell in self.on_final:
+                try:
+                    tell(job_id)
+                except Exception as error:  # the others hear of it all the same
+                    log.fault(f"telling that {job_id} has ended", error)
+            self.factory.delete(job_id)
 
     # -- what the factory tells (resource_factory.Listener) --
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
-        raise AssertionError(f"{job_id} was never ordered")
+        self._submit(events.JobStarted(job_id, attempt, pid, wall_ns))
 
     def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
-        raise AssertionError(f"{job_id} was never ordered")
+        self._submit(
+            events.JobEnded(
+                job_id, attempt, status.exit_code, status.signal, status.why, status.hopeless, log_tail, status.started_wall_ns, wall_ns
+            )
+        )

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from json.encoder import c_make_encoder  # type: ignore[attr-defined]
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from nodemgr.core import encoding
 from nodemgr.core.effects import Publish, Save
-from nodemgr.core.model import Record
+from nodemgr.core.model import MS, Ended, JobState, Record
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
-from nodemgr.edge.store import KEPT_RECORDS, Batch, EventRow, RecordRow, Store, StoreFailed
+from nodemgr.edge.store import KEPT_RECORDS, Batch, EventRow, HistoryRow, RecordRow, Store, StoreFailed
 
 SCHEMA_VERSION = 1
+SPREAD_RUNS = 100
+MAX_SPREADS = 10_000
+"""Commands whose figures are kept at hand."""
 MAX_PENDING_EVENTS = 10_000
 """Events that wait for a store that fails; the oldest are forgotten first."""
 
@@ -31,6 +35,23 @@ Publisher = Callable[[str, str], None]
 _encoded: Callable[[object, int], tuple[str, ...]] = c_make_encoder(None, str, quoted, None, ":", ",", False, False, True)
 """What JSONEncoder(separators=(",", ":"), default=str, check_circular=False) makes anew for each text: an event is written while
 a client waits. Called with 0, the indentation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How long a command ran: the middle of the last SPREAD_RUNS that ended well, and the quarters around it."""
+
+    count: int
+    quarter_ms: int
+    median_ms: int
+    three_quarters_ms: int
+
+    @classmethod
+    def of(cls, sorted_ms: list[int]) -> Spread | None:
+        if not sorted_ms:
+            return None
+        last = len(sorted_ms) - 1
+        return cls(len(sorted_ms), *(sorted_ms[round(last * share)] for share in (0.25, 0.5, 0.75)))
 
 
 class Journal:
@@ -43,6 +64,8 @@ class Journal:
         self._sequence = store.last_sequence()
         self._pending = Batch.empty()
         self._untold: list[tuple[str, str]] = []
+        self._spreads: dict[tuple[str, str], Spread | None] = {}
+        """What was worked out of the history."""
         self.fault: str | None = None
         """Why the store cannot be written now; None: it can."""
         self.on_recovery: Callable[[], None] = lambda: None
@@ -55,10 +78,19 @@ class Journal:
         batch = Batch({}, [], [], {})
         for save in saved:
             kind, value = save.kind, save.value
+            if kind == "history":
+                self._add_ended(batch, save)
+                continue
             batch.current[kind, save.key] = None if value is None else encoding.encode(kind, value)
             if kind == "record":
                 _add_record(batch, save)
         return self._commit(batch, published, must_hold=must_hold, durable=durable)
+
+    def _add_ended(self, batch: Batch, save: Save) -> None:
+        value = save.value
+        batch.history[save.key] = _history_row(value) if isinstance(value, Ended) else None
+        if isinstance(value, Ended):
+            self._spreads.pop((value.job.env, value.job.command), None)
 
     def publish(self) -> None:
         """Tells the stream what was stored since the last call: after the clients, who wait for their answers."""
@@ -146,6 +178,42 @@ class Journal:
 
     def records(self, env: str | None, since_wall_ns: int, limit: int = KEPT_RECORDS) -> list[Any]:
         return [json.loads(text) for text in self._store.records(env, since_wall_ns, limit)]
+
+
+    # -- jobs that have ended --
+
+    def history(
+        self, env: str | None = None, since_wall_ns: int = 0, after: int | None = None, limit: int = 1_000
+    ) -> list[tuple[int, Any]]:
+        """(number, {"job": …, "spec": …}), oldest first: the first `limit` after number `after`, or without it the last `limit`; of
+        those that ended at or after `since_wall_ns`."""
+        return [(number, json.loads(text)) for number, text in self._store.history(env, since_wall_ns, after, limit)]
+
+    def ended(self, job_id: str, limit: int = KEPT_RECORDS) -> list[Ended]:
+        """What is known of a job that has ended, or of all elements of an array that have; also what the store could not take yet."""
+        stored = {name: encoding.decode("history", text) for name, text in self._store.history_of(job_id, limit)}
+        for name, row in self._pending.history.items():
+            if name == job_id or name.startswith(f"{job_id}."):
+                stored.pop(name, None)
+                stored |= {} if row is None else {name: encoding.decode("history", row.value)}
+        return list(stored.values())
+
+    def spread(self, env: str, command: str) -> Spread | None:
+        """How long this command took in this env where it ended well; None: it never did."""
+        key = (env, command)
+        if key not in self._spreads:
+            if len(self._spreads) >= MAX_SPREADS:
+                self._spreads.clear()
+            self._spreads[key] = Spread.of(self._store.durations_ms(env, command, SPREAD_RUNS))
+        return self._spreads[key]
+
+
+def _history_row(ended: Ended) -> HistoryRow:
+    job = ended.job
+    ran_ms = None
+    if job.state is JobState.DONE and job.started_wall_ns is not None and job.ended_wall_ns is not None:
+        ran_ms = max(0, job.ended_wall_ns - job.started_wall_ns) // MS
+    return HistoryRow(job.job_id, job.env, job.ended_wall_ns or 0, job.state.value, job.command, ran_ms, encoding.encode("history", ended))
 
 
 def _add_record(batch: Batch, save: Save) -> None:

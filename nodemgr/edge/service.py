@@ -39,13 +39,13 @@ from nodemgr.edge.envs import Envs
 from nodemgr.edge.event_loop import EventLoop
 from nodemgr.edge.gate import Gate, GateUnavailable
 from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
-from nodemgr.edge.jobs import Jobs
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers
 from nodemgr.edge.loop import new_loop
 from nodemgr.edge.no_factory import NoFactory
 from nodemgr.edge.orders import Administration
 from nodemgr.edge.processes import boot_id, pid_of
+from nodemgr.edge.resource_factory import Listener, ResourceFactory
 from nodemgr.edge.settings import Settings
 from nodemgr.edge.store import CommitHook, Store, StoreUnusable
 from nodemgr.edge.systemd import ServiceManager
@@ -97,15 +97,17 @@ class Service:
         gpus: Callable[[list[Gpu]], GpuSource] | None = None,
         commit_hook: CommitHook | None = None,
         harden: Callable[[bool, Gate | None], None] = lambda _driver_limits, _gate: None,
+        factory: Callable[[asyncio.AbstractEventLoop, Listener], ResourceFactory] = NoFactory,
     ) -> None:
-        """`clock`, `gpus` (given those that must keep their index) and `commit_hook` are a test's places to put its own. `harden` is
-        called, with whether the driver keeps limits and with the device gate, when all is done that takes more rights than a
-        running manager needs."""
+        """`clock`, `gpus` (given those that must keep their index), `commit_hook` and `factory` are a test's places to put its own.
+        `harden` is called, with whether the driver keeps limits and with the device gate, when all is done that takes more rights than
+        a running manager needs."""
         self.settings = settings
         self.clock = clock or RealClock()
         self._make_gpus = gpus or self._nvml
         self._commit_hook = commit_hook or (_crash_hook() if settings.simulate else None)
         self._harden = harden
+        self._make_factory = factory
         self._supervisor = ServiceManager(os.environ)
         self.loop, self._selector = new_loop()
         self._closing = contextlib.ExitStack()
@@ -183,8 +185,9 @@ class Service:
         stack.callback(ledgers.forget_all)
         daemon = self.daemon = Daemon(loop, self.clock, state, journal, ledgers)
         stack.callback(daemon.processes.close)
-        jobs = Jobs(state, daemon.match)
-        daemon.event_loop = EventLoop(jobs, NoFactory(loop, jobs))
+        daemon.jobs.factory = self._make_factory(loop, daemon.jobs)
+        stack.callback(daemon.jobs.factory.close)
+        daemon.jobs.event_loop = daemon.event_loop = EventLoop(daemon.jobs, daemon.jobs.factory)
         daemon.gate, daemon.no_gate = gate
         if daemon.gate is not None:
             daemon.gate.keep_only(state.envs)
@@ -260,7 +263,7 @@ class Service:
         daemon.envs.refresh_all()
         daemon.settle_gates()
         daemon.audit(reading)
-        daemon.event_loop.wake("manager started")
+        daemon.jobs.resume()
         daemon.tick()
         daemon.settle_driver_limits()
         journal.note("manager.started", pid=os.getpid(), tasks=len(daemon.state.tasks), waiting=len(daemon.state.requests))

@@ -14,7 +14,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ FILE_NAME = "state.db"
 APPLICATION_ID = 0x4E4D4752  # "NMGR"
 KEPT_EVENTS = 100_000
 KEPT_RECORDS = 1_000_000
+KEPT_HISTORY = 100_000
 TRIM_EVERY = 1_000
 """Whether there are too many events or records is looked at when a number divides by this: the bound is kept to within it."""
 TRIM_SHARE = 50
@@ -40,8 +41,13 @@ CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, granted_
 CREATE INDEX records_of_env ON records (env, record_id);
 CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL, env TEXT NOT NULL);
 CREATE INDEX events_of_env ON events (env, sequence);
+CREATE TABLE history (number INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, env TEXT NOT NULL,
+  ended_wall_ns INTEGER NOT NULL, state TEXT NOT NULL, command TEXT NOT NULL, ran_ms INTEGER, value TEXT NOT NULL);
+CREATE INDEX history_of_env ON history (env, number);
+CREATE INDEX history_of_command ON history (env, command, number) WHERE ran_ms IS NOT NULL;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
+HISTORY_COLUMNS = "job_id, env, ended_wall_ns, state, command, ran_ms, value"
 SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
 """Other tables are another version, whoever changes them; SQLite keeps 31 bits of it."""
 SCHEMA = f"{TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
@@ -78,21 +84,35 @@ class EventRow(NamedTuple):
     """Empty: the node's own."""
 
 
+class HistoryRow(NamedTuple):
+    """A job that has ended."""
+
+    job_id: str
+    env: str
+    ended_wall_ns: int
+    state: str
+    command: str
+    ran_ms: int | None
+    """Of one that ended well."""
+    value: str
+
+
 @dataclass(slots=True)
 class Batch:
-    """What one commit writes. `current`: (kind, key) to JSON text, None deletes."""
+    """What one commit writes. `current`: (kind, key) to JSON text, None deletes; so does a `history` of None, by job."""
 
     current: dict[tuple[str, str], str | None]
     records: list[RecordRow]
     events: list[EventRow]
     meta: dict[str, str | None]
+    history: dict[str, HistoryRow | None] = field(default_factory=dict)
 
     @classmethod
     def empty(cls) -> Batch:
         return cls({}, [], [], {})
 
     def __bool__(self) -> bool:
-        return bool(self.current or self.records or self.events or self.meta)
+        return bool(self.current or self.records or self.events or self.meta or self.history)
 
     def add(self, later: Batch) -> None:
         """What was to be written later, on top of this."""
@@ -100,6 +120,7 @@ class Batch:
         self.records += later.records
         self.events += later.events
         self.meta |= later.meta
+        self.history |= later.history
 
 
 class CommitHook:
@@ -217,6 +238,12 @@ class Store:
             execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", event)
             if event.sequence % TRIM_EVERY == 0:
                 self._trim("events", "sequence", KEPT_EVENTS)
+        for job_id, row in batch.history.items():
+            execute("DELETE FROM history WHERE job_id = ?", (job_id,))
+            if row is not None:
+                number = execute(f"INSERT INTO history ({HISTORY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row).lastrowid
+                if number is not None and number % TRIM_EVERY == 0:
+                    self._trim("history", "number", KEPT_HISTORY)
         for name, text in batch.meta.items():
             if text is None:
                 execute("DELETE FROM meta WHERE key = ?", (name,))
@@ -277,6 +304,26 @@ class Store:
             return [value for (value,) in rows]
         rows = self._db.execute("SELECT value FROM events ORDER BY sequence DESC LIMIT ?", (limit,))
         return [value for (value,) in reversed(rows.fetchall())]
+
+    def history(self, env: str | None, since_wall_ns: int, after: int | None, limit: int) -> list[tuple[int, str]]:
+        """(number, JSON text), oldest first: the first `limit` after number `after`, or without it the last `limit`; of those that ended
+        at or after `since_wall_ns`."""
+        where, arguments = "ended_wall_ns >= ?" + (" AND env = ?" if env is not None else ""), [since_wall_ns, *filter(None, [env])]
+        if after is not None:
+            query = f"SELECT number, value FROM history WHERE {where} AND number > ? ORDER BY number LIMIT ?"
+            return self._db.execute(query, (*arguments, after, limit)).fetchall()
+        query = f"SELECT number, value FROM history WHERE {where} ORDER BY number DESC LIMIT ?"
+        return self._db.execute(query, (*arguments, limit)).fetchall()[::-1]
+
+    def history_of(self, job_id: str, limit: int) -> list[tuple[str, str]]:
+        """(job, JSON text) of one job, or of an array's elements (`j12` is also `j12.0`, `j12.1` …)."""
+        query = "SELECT job_id, value FROM history WHERE job_id = ? OR (job_id > ? AND job_id < ?) ORDER BY number LIMIT ?"
+        return self._db.execute(query, (job_id, f"{job_id}.", f"{job_id}/", limit)).fetchall()
+
+    def durations_ms(self, env: str, command: str, limit: int) -> list[int]:
+        """How long the last `limit` that ended well ran, shortest first."""
+        last = "SELECT ran_ms FROM history WHERE env = ? AND command = ? AND ran_ms IS NOT NULL ORDER BY number DESC LIMIT ?"
+        return [ran_ms for (ran_ms,) in self._db.execute(f"SELECT ran_ms FROM ({last}) ORDER BY 1", (env, command, limit))]
 
     def last_sequence(self) -> int:
         return int(self._db.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0])

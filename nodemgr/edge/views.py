@@ -55,6 +55,8 @@ class Views:
         if env is None:
             frame["counters"] = {name: daemon.counters[name] for name in COUNTERS}
             frame["manager"] = self._manager()
+            queue_loop = daemon.event_loop
+            frame["queue_loop"] = {"wakes": queue_loop.wakes.total(), "scans": queue_loop.scans, "started": queue_loop.started}
         state = daemon.state
         shown = state.tasks.values() if env is None else [state.tasks[task_id] for task_id in state.env_tasks.get(env, ())]
         tasks = self._task_rows.texts(shown, now_ns, daemon.last_beat_ns)

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from nodemgr.core.effects import Publish, Save
-from nodemgr.core.model import Env, Quota, Record
+from nodemgr.core.model import Ended, Env, Job, JobSpec, JobState, Quota, Record
 from nodemgr.edge.clock import SimulatedClock
-from nodemgr.edge.journal import Journal
+from nodemgr.edge.journal import Journal, Spread
 from nodemgr.edge.store import Store
 from tests.support.local import FailingStore
+
+SECOND_NS = 1_000_000_000
+WALL_NS = 1_700_000_000 * SECOND_NS
 
 
 class World:
@@ -132,3 +135,46 @@ def test_numbers_go_on_after_a_restart(world: World, tmp_path: Path) -> None:
     again = World(tmp_path)
     again.journal.note("b")
     assert again.told[0]["sequence"] == 2
+
+
+# -- jobs that have ended --
+
+
+def final(job_id: str, ran_s: int, state: JobState = JobState.DONE) -> Save:
+    job = Job(
+        job_id, "alice", "", "python train.py", "alice", "s1", 1, None, "normal", None, 0, state,
+        started_wall_ns=WALL_NS, ended_wall_ns=WALL_NS + ran_s * SECOND_NS,
+    )  # fmt: skip
+    return Save("history", job_id, Ended(job, JobSpec("s1", "alice", 1_000, 1_000, ("python", "train.py"), "/", ("A=1",))))
+
+
+def test_a_job_that_ended_is_found_with_what_was_run(world: World) -> None:
+    world.journal.write([final("j1", 10)], [], must_hold=True, durable=True)
+    (ended,) = world.journal.ended("j1")
+    assert (ended.job.state, ended.spec.argv) == (JobState.DONE, ("python", "train.py"))
+    ((_, row),) = world.journal.history("alice")
+    assert (row["job"]["job_id"], row["spec"]["cwd"]) == ("j1", "/")
+    assert world.journal.ended("j2") == []
+
+
+def test_an_end_that_the_store_cannot_take_yet_is_known_all_the_same(world: World) -> None:
+    world.journal.write([final("j1.0", 10), final("j2", 10)], [], must_hold=True)
+    world.hook.fault = "disk I/O error"
+    world.journal.write([final("j1.1", 10), Save("history", "j2", None)], [], must_hold=True)
+    assert [ended.job.job_id for ended in world.journal.ended("j1")] == ["j1.0", "j1.1"]
+    assert world.journal.ended("j2") == [], "it runs again"
+    world.hook.fault = None
+    assert world.journal.retry()
+    assert [row["job"]["job_id"] for _, row in world.journal.history()] == ["j1.0", "j1.1"]
+
+
+def test_how_long_a_command_takes_follows_what_ends(world: World) -> None:
+    assert world.journal.spread("alice", "python train.py") is None
+    world.journal.write([final(f"j{number}", number) for number in range(1, 6)], [], must_hold=True)
+    assert world.journal.spread("alice", "python train.py") == Spread(5, 2_000, 3_000, 4_000)
+    world.journal.write([final("j6", 60, JobState.FAILED)], [], must_hold=True)
+    assert world.journal.spread("alice", "python train.py") == Spread(5, 2_000, 3_000, 4_000), "a failure says nothing"
+    world.journal.write([final("j7", 100)], [], must_hold=True)
+    spread = world.journal.spread("alice", "python train.py")
+    assert spread is not None
+    assert spread.count == 6

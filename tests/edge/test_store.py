@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr.edge import store as module
-from nodemgr.edge.store import Batch, EventRow, RecordRow, Store, StoreFailed, StoreUnusable
+from nodemgr.edge.store import Batch, EventRow, HistoryRow, RecordRow, Store, StoreFailed, StoreUnusable
 
 
 def batch(**rows: str) -> Batch:
@@ -249,4 +249,71 @@ def test_a_commit_waits_for_a_late_checkpoint_but_not_for_ever(tmp_path: Path, m
 def test_free_space_is_told(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert abs(store.free_bytes() - shutil.disk_usage(tmp_path).free) < 2**30
+    store.close()
+
+
+# -- jobs that have ended --
+
+
+def ended(job_id: str, env: str = "alice", wall_ns: int = 0, command: str = "train", ran_ms: int | None = 1_000) -> HistoryRow:
+    return HistoryRow(job_id, env, wall_ns, "done" if ran_ms is not None else "failed", command, ran_ms, f"{job_id} ended")
+
+
+def history(store: Store, *rows: HistoryRow | str) -> None:
+    """Commits rows, and that the jobs of these names run again."""
+    changes = {row: None for row in rows if isinstance(row, str)} | {row.job_id: row for row in rows if isinstance(row, HistoryRow)}
+    store.commit(Batch({}, [], [], {}, changes))
+
+
+def test_the_history_is_paged_by_env_and_time(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    history(store, ended("j1", wall_ns=10), ended("j2", env="bob", wall_ns=20), ended("j3", wall_ns=30))
+    assert [text for _, text in store.history(None, 0, None, 10)] == ["j1 ended", "j2 ended", "j3 ended"]
+    assert [text for _, text in store.history("alice", 0, None, 1)] == ["j3 ended"]
+    assert [text for _, text in store.history(None, 20, None, 10)] == ["j2 ended", "j3 ended"]
+    ((first, _),) = store.history(None, 0, 0, 1)
+    assert [text for _, text in store.history("alice", 0, first, 10)] == ["j3 ended"]
+    store.close()
+
+
+def test_a_job_that_runs_again_leaves_the_history_and_comes_back_as_the_last(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    history(store, ended("j1"), ended("j2"))
+    history(store, "j1", "j9")
+    assert [text for _, text in store.history(None, 0, None, 10)] == ["j2 ended"]
+    history(store, ended("j1"))
+    history(store, ended("j2", ran_ms=None))
+    assert [text for _, text in store.history(None, 0, None, 10)] == ["j1 ended", "j2 ended"], "once each"
+    store.close()
+
+
+def test_an_arrays_elements_are_found_by_its_name_and_no_others(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    history(store, *(ended(name) for name in ("j1", "j10", "j12.0", "j12.11", "j12", "j121.0", "j2")))
+    assert [name for name, _ in store.history_of("j12", 10)] == ["j12.0", "j12.11", "j12"]
+    assert [name for name, _ in store.history_of("j12.1", 10)] == []
+    assert [name for name, _ in store.history_of("j1", 10)] == ["j1"]
+    store.close()
+
+
+def test_how_long_a_command_ran_counts_its_own_env_and_what_ended_well(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    runs = [("alice", "train", 30), ("alice", "train", 10), ("alice", "train", None), ("alice", "eval", 5), ("bob", "train", 7)]
+    history(store, *(ended(f"j{number}", env, 0, command, ran_ms) for number, (env, command, ran_ms) in enumerate(runs)))
+    history(store, ended("j9", ran_ms=20))
+    assert store.durations_ms("alice", "train", 10) == [10, 20, 30]
+    assert store.durations_ms("alice", "train", 2) == [10, 20], "the last two"
+    assert store.durations_ms("carol", "train", 10) == []
+    store.close()
+
+
+def test_the_history_is_bounded_and_the_fullest_env_loses_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_HISTORY", 2_000)
+    store = Store(tmp_path)
+    history(store, ended("j0", env="bob"))
+    for start in range(1, 4_000, 500):
+        history(store, *(ended(f"j{number}") for number in range(start, start + 500)))
+    kept = store.history(None, 0, None, 10_000)
+    assert len(kept) <= 3_000
+    assert kept[0][1] == "j0 ended", "one job of bob's is not washed away by alice's thousands"
     store.close()

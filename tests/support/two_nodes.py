@@ -1,0 +1,190 @@
+"""A ResourceFactory of two nodes: the stand-in for a cluster's engine. A job is a child of the test's own process, on the node where
+fewer run.
+
+The cluster outlives its factories as it outlives a manager: what it has begun it knows, and tells the next factory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
+
+GPUS = 4
+"""Of each node."""
+GRACE_S = 5.0
+"""How long one that was asked to end has."""
+TAIL_BYTES = 4_096
+
+Key = tuple[str, int]
+
+
+@dataclass
+class Attempt:
+    order: Order
+    node: int
+    process: subprocess.Popen[bytes] | None = None
+    status: Status = field(default_factory=lambda: Status("starting"))
+    why: str = ""
+    """Why it is being ended."""
+    hopeless: bool = False
+    ended_wall_ns: int = 0
+
+
+class Cluster:
+    """Two nodes with what runs on them. Thread-safe; its watchers are threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.attempts: dict[Key, Attempt] = {}
+        self.lock = threading.RLock()
+        self.tell: Callable[[str, Key], None] = lambda what, key: None
+        """The present factory's, if there is one."""
+        self.begun: list[Key] = []
+        """Each attempt whose process was really made: twice would show here."""
+
+    def log(self, key: Key) -> Path:
+        return self.directory / key[0] / str(key[1])
+
+    def begin(self, order: Order) -> None:
+        key = (order.job_id, order.attempt)
+        with self.lock:
+            if key in self.attempts:
+                return
+            loads = [sum(a.node == node and a.status.state != "ended" for a in self.attempts.values()) for node in (0, 1)]
+            attempt = self.attempts[key] = Attempt(order, loads.index(min(loads)))
+            self.log(key).parent.mkdir(parents=True, exist_ok=True)
+        threading.Thread(target=self._live, args=(key, attempt), daemon=True).start()
+
+    def _live(self, key: Key, attempt: Attempt) -> None:
+        order = attempt.order
+        environ = dict(entry.split("=", 1) for entry in order.environ)
+        with open(self.log(key), "wb") as log:
+            try:
+                attempt.process = subprocess.Popen(
+                    order.argv, cwd=order.cwd, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+            except OSError as error:
+                self._end(key, attempt, Status("ended", why=f"{order.argv[0]}: {error.strerror}", hopeless=True))
+                return
+        began_wall_ns = time.time_ns()
+        with self.lock:
+            self.begun.append(key)
+            attempt.status = Status("running", attempt.process.pid, began_wall_ns)
+        self.tell("started", key)
+        if attempt.why:
+            self.kill(key, signal.SIGTERM)
+        limit_ms = order.time_limit_ms
+        try:
+            code = attempt.process.wait(None if limit_ms is None else limit_ms / 1_000)
+        except subprocess.TimeoutExpired:
+            attempt.hopeless = True
+            self.withdraw(key, f"time limit of {limit_ms} ms")
+            code = attempt.process.wait()
+        exit_code, number = (code, None) if code >= 0 else (None, -code)
+        self.kill(key, signal.SIGKILL)
+        self._end(key, attempt, Status("ended", attempt.process.pid, began_wall_ns, exit_code, number, attempt.why, attempt.hopeless))
+
+    def _end(self, key: Key, attempt: Attempt, status: Status) -> None:
+        with self.lock:
+            attempt.status, attempt.ended_wall_ns = status, time.time_ns()
+        self.tell("ended", key)
+
+    def withdraw(self, key: Key, why: str) -> None:
+        attempt = self.attempts.get(key)
+        if attempt is not None and attempt.status.state != "ended" and not attempt.why:
+            attempt.why = why
+            self.kill(key, signal.SIGTERM)
+            timer = threading.Timer(GRACE_S, self.kill, (key, signal.SIGKILL))
+            timer.daemon = True
+            timer.start()
+
+    def kill(self, key: Key, number: signal.Signals) -> None:
+        """All that is left of its process group."""
+        process = self.attempts[key].process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+
+    def close(self) -> None:
+        for key, attempt in self.attempts.items():
+            if attempt.status.state != "ended":
+                self.kill(key, signal.SIGKILL)
+
+
+class TwoNodes:
+    """The factory."""
+
+    def __init__(self, call_soon: Callable[..., object], listener: Listener, cluster: Cluster) -> None:
+        """`call_soon` brings a call into the manager's loop from any thread."""
+        self._call_soon = call_soon
+        self._listener = listener
+        self._cluster = cluster
+        cluster.tell = self._tell
+
+    def _tell(self, what: str, key: Key) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the next factory hears of it
+            self._call_soon(self._told, what, key)
+
+    def _told(self, what: str, key: Key) -> None:
+        attempt = self._cluster.attempts[key]
+        status = attempt.status
+        if what == "started":
+            self._listener.started(*key, status.pid, status.started_wall_ns or 0)
+        else:
+            tail = self._cluster.log(key).read_bytes()[-TAIL_BYTES:].decode(errors="replace")
+            self._listener.ended(*key, status, tail, attempt.ended_wall_ns)
+
+    def nodes(self) -> int:
+        return 2
+
+    def capacity(self) -> Capacity:
+        every = [attempt.status for attempt in self._cluster.attempts.values()]
+        ended = [status for status in every if status.state == "ended"]
+        begun = [status for status in every if status.started_wall_ns is not None]
+        failed = [status for status in ended if status.exit_code != 0]
+        return Capacity(2, 2 * GPUS, len(every) - len(ended), len(begun), len(ended), len(failed))
+
+    def create(self, order: Order) -> None:
+        self._cluster.begin(order)
+
+    def withdraw(self, job_id: str, attempt: int, why: str) -> None:
+        self._cluster.withdraw((job_id, attempt), why)
+
+    def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
+        raise NotImplementedError("no test of both asks for it")
+
+    def status(self, job_id: str, attempt: int) -> Status:
+        known = self._cluster.attempts.get((job_id, attempt))
+        return Status("unknown") if known is None else known.status
+
+    def delete(self, job_id: str) -> None:
+        for key in [key for key in self._cluster.attempts if key[0] == job_id]:
+            self._cluster.log(key).unlink(missing_ok=True)
+            del self._cluster.attempts[key]
+
+    def logs(self, job_id: str, attempt: int | None = None) -> int:
+        numbers = [key[1] for key in self._cluster.attempts if key[0] == job_id]
+        if not numbers:
+            raise FileNotFoundError(f"{job_id} has no log")
+        return os.open(self._cluster.log((job_id, max(numbers) if attempt is None else attempt)), os.O_RDONLY | os.O_CLOEXEC)
+
+    def adopt(self, expected: Iterable[Key]) -> list[Key]:
+        keys = list(expected)
+        for key, attempt in list(self._cluster.attempts.items()):
+            if key not in keys:
+                self._cluster.withdraw(key, "nobody expects it")
+            elif attempt.status.state != "starting":
+                self._tell("started" if attempt.status.state == "running" else "ended", key)
+        return [key for key in keys if key not in self._cluster.attempts]
+
+    def close(self) -> None:
+        self._cluster.tell = lambda what, key: None
