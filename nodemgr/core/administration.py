@@ -5,10 +5,10 @@ Knows: what a change means for those who hold and wait. Must not know: who may o
 
 from __future__ import annotations
 
-from nodemgr.core import answers, effects, leases, reasons, requests, waiting
+from nodemgr.core import admission, answers, effects, job_orders, jobs, leases, reasons, waiting
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
-from nodemgr.core.model import DenyCode, Env, Gpu, Quota, Uuid
+from nodemgr.core.model import DenyCode, Env, Gpu, JobState, Quota, Uuid
 from nodemgr.core.values import replace
 
 
@@ -21,16 +21,22 @@ def set_quota(draft: Draft, event: SetQuota, now_ns: int) -> None:
     for uuid, grant in before.items():
         if draft.grants[event.env, uuid] != grant:
             leases.publish_grant(draft, event.env, uuid)
-    _refuse_impossible(draft, event.env, event.quota, now_ns)
+    _refuse_impossible(draft, event.env, event.quota, now_ns, event.wall_ns)
     draft.rescan = True
 
 
-def _refuse_impossible(draft: Draft, env: str, quota: Quota, now_ns: int) -> None:
+def _refuse_impossible(draft: Draft, env: str, quota: Quota, now_ns: int, wall_ns: int) -> None:
     """Those who wait for what the new quota never gives."""
     for request in [request for request in draft.requests.values() if request.env == env]:
-        refused = requests.refused(draft, env, quota, request.gpus, request.memory_bytes, explicit=False)
-        if refused is not None:
+        if request.job_id is not None and request.gpus == 0:
+            continue
+        refused = admission.refused(draft, env, quota, request.gpus, request.memory_bytes, explicit=False)
+        if refused is None:
+            continue
+        if request.job_id is None:
             waiting.refuse(draft, request, *refused, now_ns)
+        elif (job := draft.jobs.get(request.job_id)) is not None:  # else it waited for another one of these
+            jobs.finish(draft, job, JobState.FAILED, refused[1], now_ns, wall_ns)
 
 
 def _quota_fields(quota: Quota) -> dict[str, object]:
@@ -51,10 +57,11 @@ def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
     reason = f"the quota of {event.env} was removed by {event.by}"
     if event.env not in draft.envs:
         return
-    for request in [request for request in draft.requests.values() if request.env == event.env]:
+    for request in [request for request in draft.requests.values() if request.env == event.env and request.job_id is None]:
         waiting.refuse(draft, request, DenyCode.UNKNOWN_ENV, reason, now_ns)
     for task_id in list(draft.env_tasks.members(event.env)):
         leases.fence(draft, draft.tasks[task_id], reason, now_ns, event.wall_ns, by=event.by)
+    job_orders.environment_removed(draft, event.env, reason, now_ns, event.wall_ns)
     draft.envs.drop(event.env)
     draft.emit(effects.EnvChanged(event.env))
     draft.publish("quota.removed", {"env": event.env, "by": event.by})
@@ -62,10 +69,15 @@ def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
 
 
 def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
-    """A lease, or a waiting request, of that id. Of another env than the asking user's, or unknown: nothing happens."""
+    """A lease, or a waiting request, of that id. Of another env than the asking user's, or unknown: nothing happens. A job goes with
+    its lease or request: it is withdrawn."""
     task = draft.tasks.get(event.task_id)
     request = draft.requests.get(event.task_id)
-    if task is not None and event.env in (None, task.env):
+    row = task or request
+    job = None if row is None or row.job_id is None or event.env not in (None, row.env) else draft.jobs[row.job_id]
+    if job is not None:
+        job_orders.withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
+    elif task is not None and event.env in (None, task.env):
         leases.fence(draft, task, reasons.taken_back(event.by), now_ns, event.wall_ns, by=event.by)
     elif request is not None and event.env in (None, request.env):
         waiting.refuse(draft, request, DenyCode.RELEASED, reasons.taken_out(event.by), now_ns)

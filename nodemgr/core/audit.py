@@ -20,10 +20,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from nodemgr.core import answers, books, effects, leases, reasons
+from nodemgr.core import answers, books, effects, jobs, leases, reasons
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import Audited, Seen
-from nodemgr.core.model import MS, Env, Offence, Process, ProcessKey, Residue, Task, Uuid, Violation
+from nodemgr.core.model import MS, Env, JobState, Offence, Process, ProcessKey, Residue, Task, Uuid, Violation
 from nodemgr.core.tables import Readable
 from nodemgr.core.values import replace, value
 
@@ -232,8 +232,11 @@ def _warn(draft: Draft, violation: Violation, _now_ns: int, _wall_ns: int) -> No
 
 
 def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
-    """Its task's lease is taken back, as a whole."""
+    """Its task's lease is taken back, as a whole; a job is ended."""
     task = draft.tasks[violation.task_id or ""]
+    if task.job_id is not None:
+        jobs.stop(draft, draft.jobs[task.job_id], JobState.FAILED, reasons.audit_note(draft, violation))
+        return
     leases.fence(draft, task, reasons.audit_note(draft, violation), now_ns, wall_ns, by="the audit")
 
 

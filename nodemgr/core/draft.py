@@ -20,6 +20,7 @@ from nodemgr.core.model import (
     MS,
     Asker,
     ConnectionId,
+    Ended,
     Env,
     Gpu,
     Grant,
@@ -104,6 +105,8 @@ class Draft:
         tables: dict[str, Overlay[Any, object]] = vars(self)
         self.stored = [(kind, key_text, tables[name]) for name, (kind, key_text) in STORED.items()]
         """The tables that are stored, each with its kind, and how a key of it is written."""
+        self.history: dict[str, Ended | None] = {}
+        """Jobs that ended; None: one that had ended runs again."""
         self.effects: list[Effect] = []
         self.published: list[Publish] = []
         self.figures: Mapping[EnvGpu, int] = {}
@@ -226,7 +229,10 @@ class Draft:
     def put_request(self, request: Request) -> None:
         before = self.requests.get(request.request_id)
         self.requests.put(request.request_id, request)
-        self.request_of_token.put((request.env, request.token), request.request_id)
+        if before is None:
+            _add(self.queued, request.priority, 1)
+        if request.job_id is None:
+            self.request_of_token.put((request.env, request.token), request.request_id)
         for asker in () if before is None else before.askers:
             if asker not in request.askers:
                 self._forget_asker(request.env, asker)
@@ -238,7 +244,9 @@ class Draft:
 
     def drop_request(self, request: Request) -> None:
         self.requests.drop(request.request_id)
-        self.request_of_token.drop((request.env, request.token))
+        _add(self.queued, request.priority, -1)
+        if request.job_id is None:
+            self.request_of_token.drop((request.env, request.token))
         self.reasons.drop(request.request_id)
         self.places.drop(request.request_id)
         _mark(self.wants_figures, request.request_id, False)
@@ -265,9 +273,10 @@ class Draft:
             if awaited not in awaited_before:
                 self.dependents.add(awaited, job.job_id)
 
-    def drop_job(self, job: Job) -> None:
+    def drop_job(self, job_id: str) -> None:
         """Its spec goes with the last job that runs it."""
-        self.jobs.drop(job.job_id)
+        job = self.jobs[job_id]
+        self.jobs.drop(job_id)
         _add(self.spec_jobs, job.spec_id, -1)
         if self.spec_jobs.get(job.spec_id) is None:
             self.specs.drop(job.spec_id)
@@ -344,6 +353,11 @@ class Draft:
         state.version += 1
         for deadline, due_ns in self.agenda.changes.items():
             _reschedule(state, deadline, due_ns)
+        for name, row in self.queues.changes.items():
+            if row is None:
+                state.queue.remove(name)
+            else:
+                state.queue.configure(name, row.rank)
         for request_id, request in self.requests.changes.items():
             _requeue(state, request_id, request)
         records = self.records.changes
@@ -377,6 +391,11 @@ class Draft:
         for request_id, request in changes.items():
             if request is not None and request.priority == name and request_id not in self.state.queue:
                 yield request_id
+
+    def front_ns(self, name: str, now_ns: int) -> int:
+        """The queue's time of the first who waits there."""
+        ahead = first(self.in_queue(name))
+        return self.state.queue_now(now_ns) if ahead is None else self.requests[ahead].queued_ns
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)

@@ -198,6 +198,7 @@ class Submission:
 
     ref: int
     """The edge's own number for it: effects.SubmitAnswered carries it back."""
+    by: str
     env: str
     spec: JobSpec
     """Its `spec_id` is not looked at."""
@@ -224,7 +225,6 @@ class SubmitJobs:
     """Many at once are one commit."""
 
     submissions: tuple[Submission, ...]
-    by: str
     wall_ns: int
 
 
@@ -253,8 +253,6 @@ class JobEnded:
     log_tail: str
     started_wall_ns: int | None
     wall_ns: int
-    begun: bool = True
-    """False: nothing of it was run, by the manager's fault: it is no restart, and it keeps its place."""
 
 
 @value

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from nodemgr.core import books
+from nodemgr.core import books, job_invariants
 from nodemgr.core.model import LEDGER_SLOTS, Task, TaskState
 from nodemgr.core.outcome import Transition
 from nodemgr.core.state import State
@@ -19,7 +19,7 @@ from nodemgr.core.state import State
 
 def check(state: State) -> list[str]:
     """Everything that is wrong with a state, a line each; nothing in a right one."""
-    checks = (_grants, _tasks, _processes, _residues, _requests, _sums, _indices, _times, _audit)
+    checks = (_grants, _tasks, _processes, _residues, _requests, _sums, _indices, _times, _audit, job_invariants.check)
     return list(chain.from_iterable(part(state) for part in checks))
 
 
@@ -71,7 +71,7 @@ def _grants(state: State) -> Iterator[str]:
 
 def _tasks(state: State) -> Iterator[str]:
     for task in state.tasks.values():
-        if not task.processes:
+        if not task.processes and task.job_id is None:
             yield f"{task.task_id} has no process"
         if len(set(task.processes)) != len(task.processes):
             yield f"{task.task_id} has a process twice"
@@ -122,7 +122,7 @@ def _requests(state: State) -> Iterator[str]:
     if len(set(askers)) != len(askers):
         yield "a process waits twice"
     for request in state.requests.values():
-        if not request.askers or request.env not in state.envs:
+        if bool(request.askers) == (request.job_id is not None) or request.env not in state.envs:
             yield f"{request.request_id} has no asker, or no env"
         if (request.env, request.token) in state.task_of_token:
             yield f"{request.request_id} waits though its task has a lease"
@@ -168,7 +168,7 @@ def _sums(state: State) -> Iterator[str]:
 def _indices(state: State) -> Iterator[str]:
     requests = state.requests.values()
     yield from _differ("task_of_token", state.task_of_token, {(t.env, t.token): t.task_id for t in state.tasks.values()})
-    yield from _differ("request_of_token", state.request_of_token, {(r.env, r.token): r.request_id for r in requests})
+    yield from _differ("request_of_token", state.request_of_token, {(r.env, r.token): r.request_id for r in requests if r.job_id is None})
     yield from _differ("request_of", state.request_of, {a.process: r.request_id for r in requests for a in r.askers})
     yield from _differ("stalled", state.stalled, {t.task_id: True for t in state.tasks.values() if t.state is TaskState.STALLED})
     udp_askers = {a.process: True for r in requests for a in r.askers if a.pid is None}
@@ -198,7 +198,10 @@ def _times(state: State) -> Iterator[str]:
     kills = {("kill", task_id) for task_id in state.stalled}
     if not waits | aways <= state.agenda.keys() <= waits | aways | kills:
         yield f"agenda {sorted(state.agenda)} for {sorted(waits)}, {sorted(aways)}, {sorted(kills)}"
-    listens = bool(state.udp_askers) or any(task.state is TaskState.RUNNING for task in state.tasks.values())
+    over_udp = {process.task_id for process in state.processes.values() if process.pid is None}
+    listens = bool(state.udp_askers) or any(
+        task.state is TaskState.RUNNING and (task.job_id is None or task.task_id in over_udp) for task in state.tasks.values()
+    )
     if listens and "silence" not in state.timers:
         yield "somebody could fall silent, and nobody listens"
     idle = not (state.tasks or state.requests)

@@ -1,42 +1,276 @@
-"""The life of a job: submitted, queued, started, ended; and the orders on the way.
+"""The life of a job: it enters its queue, is started, ends, tries again, or is over; and what that means for those who wait for it.
 
-Knows: what each of these does to jobs and their requests. Must not know: who may order it, how a program is run.
+Knows: jobs, their requests and their leases. Must not know: what was submitted (submissions.py), who may order what
+(job_orders.py), which GPUs a job gets (matching.py), how a program is run.
+
+A job waits as a request without askers, and holds its GPUs by a task that lasts as long as the attempt, whoever joins and leaves.
+STARTING is stored before anything is run, so an attempt runs at most once; what becomes of it is told by JobEnded, always.
 """
 
 from __future__ import annotations
 
-from nodemgr.core import effects, events
+from nodemgr.core import admission, answers, effects, job_ids, leases, reasons
+from nodemgr.core.allocator import Choice
 from nodemgr.core.draft import Draft
-from nodemgr.core.model import DenyCode
+from nodemgr.core.events import JobEnded, JobStarted
+from nodemgr.core.model import (
+    FINAL,
+    KEPT_ATTEMPTS,
+    KEPT_DEEDS,
+    LOG_TAIL_CHARACTERS,
+    Attempt,
+    Deed,
+    Ended,
+    Job,
+    JobState,
+    Request,
+)
+from nodemgr.core.schema import IDS
+from nodemgr.core.state import State
+from nodemgr.core.values import replace
+
+UNDER_WAY = frozenset((JobState.STARTING, JobState.RUNNING, JobState.STOPPING))
+"""States in which an attempt is, or may be, running somewhere."""
+MANAGER = "nodemgr"
 
 
-def submit(draft: Draft, event: events.SubmitJobs, _now_ns: int) -> None:
-    for submission in event.submissions:
-        draft.emit(effects.SubmitAnswered(submission.ref, None, DenyCode.BAD_REQUEST, "this manager takes no jobs yet"))
+def facts(job: Job) -> dict[str, object]:
+    """What each event says of a job."""
+    return {"env": job.env, "job": job.job_id, "user": job.user, "queue": job.priority, "command": job.command}
 
 
-def started(_draft: Draft, _event: events.JobStarted, _now_ns: int) -> None: ...
+def noted(job: Job, wall_ns: int, who: str, what: str) -> Job:
+    """The job, with one deed more."""
+    return replace(job, deeds=(*job.deeds, Deed(wall_ns, who, what))[-KEPT_DEEDS:])
 
 
-def ended(_draft: Draft, _event: events.JobEnded, _now_ns: int) -> None: ...
+# Into the queue, and out of it.
 
 
-def withdraw(_draft: Draft, _event: events.WithdrawJob, _now_ns: int) -> None: ...
+def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | None = None) -> Job | None:
+    """It waits, at the end of its queue or where `queued_ns` puts it there. The job has its row. None: it can never be served, and
+    has failed."""
+    quota = draft.envs[job.env].quota
+    refusal = admission.refused(draft, job.env, quota, job.gpus, job.memory_bytes, explicit=False) if job.gpus else None
+    if refusal is not None:
+        finish(draft, job, JobState.FAILED, refusal[1], now_ns, wall_ns)
+        return None
+    number = draft.count(IDS)
+    request = Request(
+        request_id=f"r{number}",
+        env=job.env,
+        token="",
+        gpus=job.gpus,
+        memory_bytes=job.memory_bytes,
+        command=job.command,
+        priority=job.priority,
+        sequence=number,
+        since_ns=now_ns,
+        since_wall_ns=wall_ns,
+        wait_ms=None,
+        askers=(),
+        job_id=job.job_id,
+        time_limit_ms=job.time_limit_ms,
+        queued_ns=draft.state.queue_now(now_ns) if queued_ns is None else queued_ns,
+    )
+    draft.put_request(request)
+    job = replace(job, state=JobState.QUEUED, request_id=request.request_id, entered_wall_ns=wall_ns)
+    draft.put_job(job)
+    draft.rescan = True
+    return job
 
 
-def hold(_draft: Draft, _event: events.HoldJob, _now_ns: int) -> None: ...
+def dequeue(draft: Draft, job: Job) -> Job:
+    """It waits no more, if it did. Its row is the caller's to write."""
+    if job.request_id is None:
+        return job
+    draft.drop_request(draft.requests[job.request_id])
+    draft.rescan = True
+    return replace(job, request_id=None)
 
 
-def free(_draft: Draft, _event: events.FreeJob, _now_ns: int) -> None: ...
+def publish_queued(draft: Draft, job: Job, reason: str, *, name: str = "job.queued", **more: object) -> None:
+    """It has just come to the end of its queue."""
+    place = draft.queued.get(job.priority) or 0
+    draft.publish(name, {**facts(job), **more, "position": place, "restarts": job.restarts, "reason": reason})
 
 
-def requeue(_draft: Draft, _event: events.RequeueJob, _now_ns: int) -> None: ...
+# An attempt.
 
 
-def move(_draft: Draft, _event: events.MoveJob, _now_ns: int) -> None: ...
+def start(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> None:
+    """Its turn has come. The request's row is the caller's to drop."""
+    job = draft.jobs[request.job_id or ""]
+    number = job.attempt + 1
+    task = None
+    if choice.fresh or choice.reused:
+        task = leases.begin(draft, replace(request, token=_token(draft, job, number)), choice, now_ns, wall_ns)
+    attempt = Attempt(number, None, None, () if task is None else task.gpus, None, None, "", "")
+    job = replace(
+        job,
+        state=JobState.STARTING,
+        attempt=number,
+        request_id=None,
+        task_id=None if task is None else task.task_id,
+        started_wall_ns=None,
+        ended_wall_ns=None,
+        attempts=(*job.attempts, attempt)[-KEPT_ATTEMPTS:],
+    )
+    draft.put_job(job)
+    draft.emit(start_of(draft, job))
+    waited_ns = max(0, now_ns - request.since_ns)
+    draft.publish("job.starting", {**facts(job), "attempt": number, **answers.named_gpus(draft, attempt.gpus), "waited_ns": waited_ns})
 
 
-def set_queue(_draft: Draft, _event: events.SetQueue, _now_ns: int) -> None: ...
+def _token(draft: Draft, job: Job, attempt: int) -> str:
+    """The attempt's, or another if somebody of the env guessed it."""
+    salt = 0
+    while (key := (job.env, job_ids.token(job.job_id, attempt, salt))) in draft.task_of_token or key in draft.request_of_token:
+        salt += 1
+    return key[1]
 
 
-def remove_queue(_draft: Draft, _event: events.RemoveQueue, _now_ns: int) -> None: ...
+def start_of(book: Draft | State, job: Job) -> effects.StartJob:
+    """How the attempt under way is to be run."""
+    task = None if job.task_id is None else book.tasks[job.task_id]
+    return effects.StartJob(
+        job_id=job.job_id,
+        attempt=job.attempt,
+        env=job.env,
+        spec_id=job.spec_id,
+        token=job_ids.token(job.job_id, job.attempt) if task is None else task.token,
+        gpus=() if task is None else task.gpus,
+        memory_bytes=job.memory_bytes,
+        time_limit_ms=job.time_limit_ms,
+        array_index=job_ids.index_of(job.job_id),
+    )
+
+
+def _under_way(draft: Draft, job_id: str, attempt: int) -> Job | None:
+    """The job, if that attempt of it is under way."""
+    job = draft.jobs.get(job_id)
+    return job if job is not None and job.state in UNDER_WAY and job.attempt == attempt else None
+
+
+def started(draft: Draft, event: JobStarted, _now_ns: int) -> None:
+    job = _under_way(draft, event.job_id, event.attempt)
+    if job is None or job.attempts[-1].started_wall_ns is not None:
+        return  # told again, after a restart
+    state = JobState.RUNNING if job.state is JobState.STARTING else job.state
+    attempt = replace(job.attempts[-1], started_wall_ns=event.wall_ns)
+    draft.put_job(replace(job, state=state, started_wall_ns=event.wall_ns, attempts=(*job.attempts[:-1], attempt)))
+    gpus = answers.named_gpus(draft, attempt.gpus)
+    draft.publish("job.started", {**facts(job), "attempt": job.attempt, "pid": event.pid, **gpus})
+
+
+def stop(draft: Draft, job: Job, then: JobState, why: str) -> Job:
+    """The attempt under way is ended; `then` is what the job is after that."""
+    job = replace(job, state=JobState.STOPPING, then=then, why=why)
+    draft.put_job(job)
+    draft.emit(effects.StopJob(job.job_id, job.attempt, why))
+    draft.publish("job.stopping", {**facts(job), "attempt": job.attempt, "then": then.value, "reason": why})
+    return job
+
+
+def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
+    job = _under_way(draft, event.job_id, event.attempt)
+    if job is None:
+        return
+    said = _said(event)
+    job = _close(job, event, said)
+    if job.task_id is not None:
+        leases.end_of_job(draft, draft.tasks[job.task_id], said or "the job is done", now_ns, event.wall_ns)
+        job = replace(job, task_id=None)
+    then = job.then
+    if then is not None:
+        _stopped(draft, replace(job, then=None), then, said, now_ns, event.wall_ns)
+    elif not said:
+        finish(draft, job, JobState.DONE, "", now_ns, event.wall_ns)
+    elif event.hopeless or job.restarts >= job.max_restarts:
+        finish(draft, job, JobState.FAILED, said, now_ns, event.wall_ns)
+    else:
+        again = enqueue(draft, replace(job, restarts=job.restarts + 1, why=said), now_ns, event.wall_ns)
+        if again is not None:
+            publish_queued(draft, again, said)
+
+
+def _said(event: JobEnded) -> str:
+    """What went wrong, in words; empty for one that ended well."""
+    if event.why:
+        return event.why
+    if event.signal is not None:
+        return f"ended by signal {event.signal}"
+    return "" if event.exit_code == 0 else "its end was not told" if event.exit_code is None else f"exit code {event.exit_code}"
+
+
+def _close(job: Job, event: JobEnded, said: str) -> Job:
+    last = job.attempts[-1]
+    started_wall_ns = event.started_wall_ns if last.started_wall_ns is None else last.started_wall_ns
+    attempt = replace(
+        last,
+        started_wall_ns=started_wall_ns,
+        ended_wall_ns=event.wall_ns,
+        exit_code=event.exit_code,
+        signal=event.signal,
+        why=said,
+        log_tail=event.log_tail[-LOG_TAIL_CHARACTERS:],
+    )
+    return replace(job, started_wall_ns=started_wall_ns, ended_wall_ns=event.wall_ns, attempts=(*job.attempts[:-1], attempt))
+
+
+def _stopped(draft: Draft, job: Job, then: JobState, said: str, now_ns: int, wall_ns: int) -> None:
+    """It ended since it was asked to."""
+    if then in FINAL:
+        finish(draft, job, then, job.why or said, now_ns, wall_ns)
+        return
+    again = enqueue(draft, job, now_ns, wall_ns)
+    if again is not None:
+        publish_queued(draft, again, job.why)
+
+
+# The end.
+
+
+def finish(draft: Draft, job: Job, state: JobState, why: str, now_ns: int, wall_ns: int) -> None:
+    """The job is over, and with it those who wait for it to end well, if it did not; who waited for nothing else enters its queue.
+    (One after the other, not one within the other: a chain may be long.)"""
+    ending = [(job, state, why)]
+    doomed = {job.job_id}
+    for over, how, reason in ending:  # it grows
+        waiters = [draft.jobs[waiter] for waiter in draft.dependents.members(over.job_id)]
+        _leave(draft, over, how, reason, wall_ns)
+        for waiter in waiters:
+            if how is JobState.DONE:
+                _awaits_one_less(draft, waiter, over.job_id, now_ns, wall_ns)
+            elif waiter.job_id not in doomed:
+                doomed.add(waiter.job_id)
+                ending.append((waiter, JobState.WITHDRAWN, reasons.in_vain(over.job_id, how)))
+
+
+def _leave(draft: Draft, job: Job, state: JobState, why: str, wall_ns: int) -> None:
+    """From the state into the history."""
+    job = replace(dequeue(draft, job), state=state, then=None, why=why, after=(), ended_wall_ns=wall_ns)
+    draft.history[job.job_id] = Ended(job, draft.specs[job.spec_id])
+    draft.drop_job(job.job_id)
+    draft.emit(effects.ForgetJob(job.job_id))
+    last = job.attempts[-1] if job.attempts else None
+    draft.publish(
+        "job.withdrawn" if state is JobState.WITHDRAWN else "job.ended",
+        {
+            **facts(job),
+            "state": state.value,
+            "reason": why,
+            "attempt": job.attempt,
+            "exit_code": None if last is None else last.exit_code,
+            "signal": None if last is None else last.signal,
+        },
+    )
+
+
+def _awaits_one_less(draft: Draft, job: Job, awaited: str, now_ns: int, wall_ns: int) -> None:
+    job = replace(job, after=tuple(other for other in job.after if other != awaited))
+    draft.put_job(job)
+    if job.state is JobState.AFTER and not job.after:
+        queued = enqueue(draft, job, now_ns, wall_ns)
+        if queued is not None:
+            publish_queued(draft, queued, f"{awaited} ended well")

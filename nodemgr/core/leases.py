@@ -24,9 +24,10 @@ REFUSED_MEMBERS = {
 """Why a process cannot be a member of its own task."""
 
 
-def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> None:
+def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> Task:
     """A lease for the request and all who wait for it: request r5 becomes task t5. The request's own row, if it has one,
     is the caller's to drop."""
+    is_job = request.job_id is not None
     fresh, reused = tuple([gpu.uuid for gpu in choice.fresh]), tuple([gpu.uuid for gpu in choice.reused])
     over_unix = Transport.UNIX in [asker.transport for asker in request.askers]
     task = Task(
@@ -41,18 +42,22 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
         since_wall_ns=wall_ns,
         processes=tuple([asker.process for asker in request.askers]),
         memory_bytes=request.memory_bytes,
-        kept_bytes=(request.memory_bytes or 0) if over_unix else 0,
+        kept_bytes=(request.memory_bytes or 0) if over_unix or is_job else 0,
         world=request.world,
+        job_id=request.job_id,
+        time_limit_ms=request.time_limit_ms,
     )
     given_bytes = {uuid: _hold(draft, task, uuid) for uuid in task.gpus}
     records.open_record(draft, task, reused, given_bytes, choice.used + len(fresh), request.since_wall_ns)
-    heard_just_now = request.since_ns == now_ns
-    draft.at_latest("silence", now_ns + (draft.config.timeout_ms if heard_just_now else draft.config.beat_ms) * MS)
+    if not is_job:
+        heard_just_now = request.since_ns == now_ns
+        draft.at_latest("silence", now_ns + (draft.config.timeout_ms if heard_just_now else draft.config.beat_ms) * MS)
     task = _admit(draft, task, request.askers)
-    if task.processes:
+    if task.processes or is_job:
         _publish_granted(draft, task, request, given_bytes, now_ns)
     else:
         end(draft, task, "no process could be given a place", now_ns, wall_ns)
+    return task
 
 
 def _hold(draft: Draft, task: Task, uuid: Uuid) -> int:
@@ -119,17 +124,20 @@ def _publish_granted(draft: Draft, task: Task, request: Request, given_bytes: Ma
             "memory_bytes": list(given_bytes.values()),
             "waited_ns": now_ns - request.since_ns,
             "pids": [asker.pid for asker in askers if asker.pid is not None],
-            "user": askers[0].user,
+            "user": askers[0].user if request.job_id is None else draft.jobs[request.job_id].user,
             "command": task.command,
+            **({} if request.job_id is None else {"job": request.job_id}),
         },
     )
 
 
 def lose_member(draft: Draft, task: Task, process: Process, why: str, now_ns: int, wall_ns: int) -> None:
-    """`task` is already without this process (members.depart, members.bury): written, or ended with its last process."""
+    """`task` is already without this process (members.depart, members.bury): written, or ended with its last process; but a job's
+    ends with the job."""
     draft.put_task(task)
-    if task.processes:
-        draft.at_latest("silence", now_ns + draft.config.beat_ms * MS)  # those who are left may be silent since long
+    if task.processes or task.job_id is not None:
+        if task.job_id is None:
+            draft.at_latest("silence", now_ns + draft.config.beat_ms * MS)  # those who are left may be silent since long
         draft.publish(
             "task.left",
             {"env": task.env, "task": task.task_id, "pid": process.pid, "user": process.user, "why": why, "processes": len(task.processes)},
@@ -178,6 +186,14 @@ def fence(draft: Draft, task: Task, reason: str, now_ns: int, wall_ns: int, by: 
         task = members.depart(draft, task, draft.processes[key])
     draft.put_task(task)
     end(draft, task, reason, now_ns, wall_ns)
+
+
+def end_of_job(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
+    """The job's main process has ended: what is left of its processes holds nothing more."""
+    if task.processes:
+        fence(draft, task, why, now_ns, wall_ns)
+    else:
+        end(draft, task, why, now_ns, wall_ns)
 
 
 def stall(draft: Draft, task: Task, now_ns: int) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from nodemgr.core import administration, audit, jobs, matching, processes, requests, time_passed
+from nodemgr.core import administration, audit, job_orders, jobs, matching, processes, queues, requests, submissions, time_passed
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import (
     Acquire,
@@ -78,16 +78,16 @@ RULES: dict[type, _Rule] = {
     GpusChanged: _Rule(administration.gpus_changed, True),
     ReleaseTask: _Rule(administration.release_task, True),
     Audited: _Rule(audit.audited, True),
-    SubmitJobs: _Rule(jobs.submit, False),
+    SubmitJobs: _Rule(submissions.submit, False),
     JobStarted: _Rule(jobs.started, True),
     JobEnded: _Rule(jobs.ended, True),
-    WithdrawJob: _Rule(jobs.withdraw, True),
-    HoldJob: _Rule(jobs.hold, False),
-    FreeJob: _Rule(jobs.free, False),
-    RequeueJob: _Rule(jobs.requeue, False),
-    MoveJob: _Rule(jobs.move, False),
-    SetQueue: _Rule(jobs.set_queue, False),
-    RemoveQueue: _Rule(jobs.remove_queue, False),
+    WithdrawJob: _Rule(job_orders.withdraw, True),
+    HoldJob: _Rule(job_orders.hold, False),
+    FreeJob: _Rule(job_orders.free, False),
+    RequeueJob: _Rule(job_orders.requeue, False),
+    MoveJob: _Rule(job_orders.move, False),
+    SetQueue: _Rule(queues.set_queue, False),
+    RemoveQueue: _Rule(queues.remove_queue, False),
 }
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nodemgr.core import answers, books, leases, members, reasons
+from nodemgr.core import answers, books, jobs, leases, members, reasons
 from nodemgr.core.allocator import POLICIES, Ask, Candidate, Choice, Shortage, choose
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import MS, Gpu, Request, Transport, Uuid
@@ -50,6 +50,7 @@ def candidates(draft: Draft, request: Request, kept: Mapping[Uuid, Request], gpu
     """Those of the GPUs that are healthy, as the request's env sees them."""
     env, named_bytes, udp_askers = request.env, request.memory_bytes, _udp_askers(request)
     quota = draft.envs[env].quota
+    alone = request.job_id is not None and named_bytes is None
     rows = []
     for gpu in gpus:
         if not gpu.healthy:
@@ -69,7 +70,7 @@ def candidates(draft: Draft, request: Request, kept: Mapping[Uuid, Request], gpu
                 books.gpu_room(draft, gpu),
                 0 if used else books.need(draft, env, gpu.uuid, grant, full_bytes),
                 named_bytes is None or named_bytes <= full_bytes,
-                wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes),
+                not (used and alone) and (wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes)),
                 gpu.uuid in kept,
             )
         )
@@ -127,11 +128,16 @@ def _serve_or_say_why(draft: Draft, scan: Scan, request: Request, now_ns: int, w
     before = scan.turns.get(request.env)
     if before is not None:
         return reasons.behind(request, before)
+    if request.job_id is not None and request.gpus == 0:
+        draft.drop_request(request)
+        jobs.start(draft, request, Choice((), (), 0), now_ns, wall_ns)
+        return None
     verdict = _look(draft, scan, request)
     if isinstance(verdict.answer, Choice):
-        if any(asker.process not in draft.away for asker in request.askers):
+        if request.job_id is not None or any(asker.process not in draft.away for asker in request.askers):
             draft.drop_request(request)
-            leases.begin(draft, request, verdict.answer, now_ns, wall_ns)
+            begin = leases.begin if request.job_id is None else jobs.start
+            begin(draft, request, verdict.answer, now_ns, wall_ns)
             scan.known.clear()
             draft.rescan = draft.rescan or request.env in scan.passed
             return None
@@ -141,12 +147,13 @@ def _serve_or_say_why(draft: Draft, scan: Scan, request: Request, now_ns: int, w
         _keep(scan, request, verdict)
     else:
         scan.turns[request.env] = request
-    _want_figures(draft, request, verdict.answer is Shortage.LEDGER, now_ns)
+    alone = request.job_id is not None and request.memory_bytes is None
+    _want_figures(draft, request, verdict.answer is Shortage.LEDGER and not alone, now_ns)
     return verdict.why
 
 
 def _look(draft: Draft, scan: Scan, request: Request) -> Verdict:
-    same = (request.env, request.gpus, request.memory_bytes, request.world, _udp_askers(request))
+    same = (request.env, request.gpus, request.memory_bytes, request.world, request.job_id is None, _udp_askers(request))
     verdict = scan.known.get(same)
     if verdict is None:
         verdict = scan.known[same] = judge(draft, request, scan.kept)

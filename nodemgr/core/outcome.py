@@ -36,8 +36,9 @@ def finish(draft: Draft, *, must_apply: bool, then: Match | None = None) -> Tran
     """The transition: rows and events to store; what the ledgers need, the handlers' own effects in their order (the answers
     are among them), whom to watch from now on, and what ends."""
     before, after = draft.state.members, draft.members
-    every: list[Effect] = [effects.OpenLedger(env) for env in after.changes if env not in before and env in after]
-    every += _grants(draft)
+    opened = [env for env in after.changes if env not in before and env in after]
+    every: list[Effect] = [effects.OpenLedger(env) for env in opened]
+    every += _grants(draft, opened)
     every += draft.effects
     every += _watching(draft)
     every += [effects.CloseLedger(env) for env in after.changes if env in before and env not in after]
@@ -52,11 +53,13 @@ def _saves(draft: Draft) -> list[Save]:
                 before = table.base.get(key)
                 if after is not before and (before is None or after != before):
                     saves.append(Save(kind, key_text(key), after))
+    saves += [Save("history", job_id, ended) for job_id, ended in draft.history.items()]
     return saves
 
 
-def _grants(draft: Draft) -> list[Effect]:
-    """Which GPUs are held now, and what the ledgers enforce, but for those that end with their last process."""
+def _grants(draft: Draft, opened: list[str]) -> list[Effect]:
+    """Which GPUs are held now, and what the ledgers enforce, but for those that end with their last process. A ledger may be
+    `opened` later than its grants: a job's first process comes when it likes."""
     held: dict[str, Effect] = {}
     limits: list[Effect] = []
     for (env, uuid), grant in draft.grants.changes.items():
@@ -67,6 +70,11 @@ def _grants(draft: Draft) -> list[Effect]:
         if (before is None or before.limit_bytes != limit_bytes) and env in draft.members:
             gpu = draft.gpus[uuid]
             limits.append(effects.SetLimit(env, uuid, gpu.index, limit_bytes, gpu.memory_total_bytes))
+    for env in opened:
+        for uuid, gpu in draft.state.gpus.items():
+            grant = draft.state.grants.get((env, uuid))
+            if grant is not None and (env, uuid) not in draft.grants.changes:
+                limits.append(effects.SetLimit(env, uuid, gpu.index, grant.limit_bytes, gpu.memory_total_bytes))
     return [*held.values(), *limits]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from nodemgr.core.allocator import Ask, Candidate, Shortage, qualifies
 from nodemgr.core.draft import Draft
-from nodemgr.core.model import DenyCode, Gpu, Offence, Request, Task, TaskState, Uuid, Violation
+from nodemgr.core.model import DenyCode, Gpu, Job, JobState, Offence, Request, Task, TaskState, Uuid, Violation
 from nodemgr.core.tables import first
 
 SHOWN_HOLDERS = 3
@@ -92,6 +92,40 @@ def taken_back(by: str) -> str:
 
 def taken_out(by: str) -> str:
     return f"{by} took this request out of the queue (nodemgr release): run it again to ask anew"
+
+
+def no_quota(env: str) -> str:
+    return f"environment {env} has no quota on this node"
+
+
+def queue_full(name: str, waiting: int, cap: int) -> str:
+    return f"{waiting} wait in queue {name}, and its cap is {cap}: try again later, or name another queue"
+
+
+def no_queue(name: str, known: Iterable[str]) -> str:
+    return f"there is no queue {name}: there are {', '.join(known)}"
+
+
+def no_job(name: str, env: str | None = None) -> str:
+    return f"no job {name} waits or runs" if env is None else f"{env} has no job {name}"
+
+
+def too_many_jobs(whose: str, there: int, limit: int) -> str:
+    return f"{whose} has {there} jobs that wait or run, and {limit} are the most: wait for some to end"
+
+
+def held_by(by: str) -> str:
+    return f"held by {by}"
+
+
+def in_vain(awaited: str, how: JobState) -> str:
+    """Of a job that waits for another one."""
+    return f"{awaited}, which it waits for, {'was withdrawn' if how is JobState.WITHDRAWN else 'failed'}"
+
+
+def job_is_under_way(job: Job) -> str:
+    doing = "being ended" if job.state is JobState.STOPPING else job.state.value
+    return f"{job.job_id} is {doing}: withdraw it, or requeue it"
 
 
 def gpu_health(gpu: Gpu) -> str:

@@ -6,7 +6,7 @@ Knows: who holds, who waits, who may join whom, and what refuses a request. Must
 
 from __future__ import annotations
 
-from nodemgr.core import allocator, answers, books, leases, matching, reasons, waiting
+from nodemgr.core import admission, allocator, answers, leases, matching, queues, reasons, waiting
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import Acquire, Caller
 from nodemgr.core.model import MS, Asker, DenyCode, ProcessKey, Quota, Request, Task, TaskState
@@ -31,7 +31,7 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     request_id = _request_of(draft, event, kin)
     gpus = _asked_gpus(draft, event, env.quota)
     explicit = event.gpus is not None or event.world > 1
-    refusal = refused(draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=explicit)
+    refusal = admission.refused(draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=explicit)
     if request_id is not None:
         _ask_again(draft, event, draft.requests[request_id], gpus, refusal, now_ns)
     elif refusal is not None:
@@ -89,7 +89,8 @@ def _join_task(draft: Draft, event: Acquire, task: Task, now_ns: int) -> None:
     waiting.leave(draft, caller.process, "it joined a task that has a lease", now_ns)
     task = leases.join(draft, task, _asker(event))
     if caller.process in task.processes:
-        draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+        if task.job_id is None or caller.pid is None:
+            draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
         draft.publish(
             "task.joined",
             {"env": task.env, "task": task.task_id, "pid": caller.pid, "user": caller.user, "processes": len(task.processes)},
@@ -111,30 +112,11 @@ def _request_of(draft: Draft, event: Acquire, kin: list[ProcessKey]) -> str | No
 
 
 def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
-    """DESIGN.md's n, without what refuses it: by default the env's `default_gpus`, else its quota, at most the node's
-    healthy ones; for a task of several processes at least as many."""
+    """DESIGN.md's n, without what refuses it; for a task of several processes at least as many."""
     if event.gpus == 0:
         return 0
-    gpus = event.gpus
-    if gpus is None:
-        healthy = sum([gpu.healthy for gpu in draft.gpus.values()]) or len(draft.gpus)
-        gpus = min(quota.gpus if quota.default_gpus is None else quota.default_gpus, healthy)
+    gpus = admission.default_gpus(draft, quota) if event.gpus is None else event.gpus
     return max(gpus, event.world) if event.world > 1 else gpus
-
-
-def refused(
-    draft: Draft, env: str, quota: Quota, gpus: int, memory_bytes: int | None, *, explicit: bool
-) -> tuple[DenyCode, str] | None:
-    """What refuses a request under a quota, whatever is free: it can never be served as it stands."""
-    node_gpus = len(draft.gpus)
-    code = allocator.refusal(gpus, quota.gpus, node_gpus, explicit=explicit)
-    if code is not None:
-        return code, reasons.refusal(code, env, quota.gpus, gpus, node_gpus)
-    if memory_bytes is not None:
-        limit_bytes = max((books.full_grant(quota, gpu) for gpu in draft.gpus.values()), default=0)
-        if memory_bytes > limit_bytes:
-            return DenyCode.MEMORY_ABOVE_LIMIT, reasons.memory_above_limit(env, memory_bytes, limit_bytes)
-    return None
 
 
 def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> None:
@@ -154,6 +136,7 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> 
         wait_ms=event.wait_ms,
         askers=(_asker(event),),
         world=max(1, event.world),
+        queued_ns=draft.state.queue_now(now_ns),
     )
     if not draft.state.requests and not draft.rescan:
         verdict = matching.judge(draft, request, {})
@@ -223,5 +206,8 @@ def _match_now(draft: Draft, event: Acquire, now_ns: int) -> None:
     if event.wait_ms == 0:
         waiting.remove(draft, request, process)
         _deny(draft, event, DenyCode.WAIT_TIMEOUT, reasons.would_not_wait(why))
+    elif len(request.askers) == 1 and (full := queues.full(draft, request.priority, 0)) is not None:
+        waiting.remove(draft, request, process)
+        _deny(draft, event, DenyCode.QUEUE_FULL, full)
     else:
         waiting.entered(draft, request, request.askers[-1], now_ns)

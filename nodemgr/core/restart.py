@@ -22,13 +22,20 @@ def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int
     draft = Draft(state)
     draft.now_ns = now_ns
     order = {kind: place for place, (kind, _) in enumerate(STORED.values())}
-    for kind, key, value in sorted(_known(rows), key=lambda row: order[row[0]]):
+    for kind, key, value in sorted(_known(rows), key=lambda row: (order[row[0]], _age(row[2]))):
         _PUT[kind](draft, key, value, now_ns)
+        if isinstance(value, Request):
+            state.queue_ahead_ns = max(state.queue_ahead_ns, value.queued_ns + 1 - now_ns)
     for process in draft.request_of:
         draft.go_away(process, now_ns)
     draft.timers.put("silence", now_ns + config.timeout_ms * MS)
     draft.settle()
     return state
+
+
+def _age(row: object) -> tuple[int, int]:
+    """Requests enter their queues in the order in which they entered them before."""
+    return (row.queued_ns, row.sequence) if isinstance(row, Request) else (0, 0)
 
 
 def _known(rows: Iterable[tuple[str, str, object]]) -> Iterator[tuple[str, str, object]]:

@@ -214,7 +214,7 @@ def _pids(members: Iterable[Process]) -> list[int]:
 
 
 def _waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> Row:
-    present = any(asker.process not in state.away for asker in request.askers)
+    present = request.job_id is not None or any(asker.process not in state.away for asker in request.askers)
     return {
         "id": request.request_id,
         "env": request.env,

@@ -36,6 +36,8 @@ class State:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        self.queue_ahead_ns = 0
+        """How far the queue's clock is ahead of the monotonic one, which a boot sets back."""
         self.version = 0
         """How many transitions were applied: one made for another version is refused."""
         self.gpus: dict[Uuid, Gpu] = {}
@@ -117,6 +119,10 @@ class State:
         """When a Tick is due at the latest; None: nothing is waited for."""
         times = [*self.timers.values(), *(due_ns for due_ns, _ in self.deadlines[:1])]
         return min(times) if times else None
+
+    def queue_now(self, now_ns: int) -> int:
+        """The queue's clock: for the order of those who wait, over restarts and boots."""
+        return now_ns + self.queue_ahead_ns
 
     def waiting(self) -> Iterator[tuple[Request, int, str]]:
         """Every waiting request in the order of service, with its position in its queue and why it waits."""

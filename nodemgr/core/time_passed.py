@@ -50,8 +50,9 @@ def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
     earliest_ns = now_ns
     listening = False
     for task in list(draft.tasks.values()):
-        if task.state is TaskState.RUNNING:
-            last_ns = max([heard_ns(key, now_ns) for key in task.processes])
+        listened_to = task.processes if task.job_id is None else _over_udp(draft, task)
+        if task.state is TaskState.RUNNING and listened_to:
+            last_ns = max([heard_ns(key, now_ns) for key in listened_to])
             if now_ns - last_ns >= timeout_ns:
                 _silent(draft, task, now_ns, event.wall_ns)
             else:
@@ -68,14 +69,19 @@ def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
         draft.timers.drop("silence")
 
 
+def _over_udp(draft: Draft, task: Task) -> list[ProcessKey]:
+    """Whose silence matters in a job: of the others the kernel tells, and of the job itself its end is told."""
+    return [key for key in task.processes if draft.processes[key].pid is None]
+
+
 def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
-    """Over UDP nobody can tell whether it lives: reclaimed. On the UNIX socket it lives: stalled."""
+    """Over UDP nobody can tell whether it lives: reclaimed. On the UNIX socket it lives: stalled, unless it is a job's."""
     for process in [draft.processes[key] for key in task.processes]:
         if process.pid is None:
             answers.fence(draft, process.key, task.task_id, leases.RECLAIMED)
             task = members.depart(draft, task, process)
             leases.lose_member(draft, task, process, leases.RECLAIMED, now_ns, wall_ns)
-    if task.processes:
+    if task.processes and task.job_id is None:
         leases.stall(draft, task, now_ns)
 
 

@@ -133,6 +133,14 @@ class WorkQueue:
         self._queues[name].insert(entry)
         self._name_of[entry] = name
 
+    def configure(self, name: str, rank: int) -> None:
+        self._ranks[name] = rank
+        self._queues.setdefault(name, Fifo())
+        self._sort()
+
+    def remove(self, name: str) -> None:
+        del self._ranks[name], self._queues[name]
+
     def peek(self) -> str | None:
         """The entry that is served first."""
         return next(iter(self), None)

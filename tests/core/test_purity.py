@@ -97,7 +97,7 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.GpusChanged((gpu(0),), WALL),
         events.ReleaseTask("t1", "root", WALL),
         events.Audited(frozenset(["GPU-0"]), (seen(90, 0, 5), seen(10, 0, 50, "alice")), WALL),
-        events.SubmitJobs((submission("alice", gpus=1), submission("alice", gpus=0, array=(0, 1))), "ann", WALL),
+        events.SubmitJobs((submission("alice", gpus=1), submission("alice", gpus=0, array=(0, 1))), WALL),
         events.JobStarted("j1", 1, 900, WALL),
         events.JobEnded("j1", 1, 1, None, "", False, "", WALL, WALL),
         events.WithdrawJob("j1", "ann", WALL),

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from nodemgr.core import encoding, events, invariants
-from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait
+from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, SubmitAnswered
 from nodemgr.core.manager import State, step
-from nodemgr.core.model import Config, Gpu, Grant, JobSpec, Quota, Task, Transport
+from nodemgr.core.model import Config, Ended, Gpu, Grant, Job, JobSpec, Quota, Task, Transport
 from nodemgr.core.restart import restore
 
 GIB = 1 << 30
@@ -40,6 +40,7 @@ class Node:
         """Ticks in the time that passed last."""
         self.beats: dict[str, int] = {}
         """When each process was last heard."""
+        self.history: dict[str, Ended] = {}
         self.used: dict[tuple[str, str], int] = {}
         """Memory in use by env and GPU index, for the next Tick."""
         self.gpus_are([gpu(index, gib) for index in range(gpus)])
@@ -64,6 +65,12 @@ class Node:
         return self.effects
 
     def _save(self, save: Save) -> None:
+        if save.kind == "history":
+            if save.value is None:
+                del self.history[save.key]
+            else:
+                self.history[save.key] = encoding.decode("history", encoding.encode("history", save.value))
+            return
         if save.value is None:
             assert self.store.pop((save.kind, save.key), None) is not None, f"{save} deletes nothing"
             if save.kind == "grant":
@@ -208,6 +215,59 @@ class Node:
     def removes(self, env: str) -> list[Effect]:
         return self.happens(events.RemoveQuota(env, "root", WALL))
 
+    # -- jobs --
+
+    def submits(self, env: str, **more: Any) -> str | None:
+        """One submission (world.submission); the id of the job, or None: refused."""
+        self.happens(events.SubmitJobs((submission(env, **more),), WALL))
+        return self.of(SubmitAnswered)[0].job_id
+
+    def begins(self, job_id: str, attempt: int | None = None) -> list[Effect]:
+        """Its process runs."""
+        number = self.state.jobs[job_id].attempt if attempt is None else attempt
+        return self.happens(events.JobStarted(job_id, number, 4_000 + number, WALL))
+
+    def job_ends(self, job_id: str, exit_code: int | None = 0, **more: Any) -> list[Effect]:
+        """The attempt under way, or the one that `more` names."""
+        job = self.state.jobs.get(job_id)
+        facts: dict[str, Any] = {
+            "job_id": job_id,
+            "attempt": 0 if job is None else job.attempt,
+            "exit_code": exit_code,
+            "signal": None,
+            "why": "",
+            "hopeless": False,
+            "log_tail": "the last line\n",
+            "started_wall_ns": None,
+            "wall_ns": WALL,
+        }
+        return self.happens(events.JobEnded(**(facts | more)))
+
+    def job(self, job_id: str) -> Job:
+        """As it is, or as it ended."""
+        return self.state.jobs[job_id] if job_id in self.state.jobs else self.history[job_id].job
+
+    def withdraws(self, job_id: str) -> list[Effect]:
+        return self.happens(events.WithdrawJob(job_id, "root (uid 0)", WALL))
+
+    def holds(self, job_id: str) -> list[Effect]:
+        return self.happens(events.HoldJob(job_id, "root (uid 0)", WALL))
+
+    def frees(self, job_id: str) -> list[Effect]:
+        return self.happens(events.FreeJob(job_id, "root (uid 0)", WALL))
+
+    def moves(self, job_id: str, queue: str | None = None, *, first: bool = False) -> list[Effect]:
+        return self.happens(events.MoveJob(job_id, queue, first, "root (uid 0)", WALL))
+
+    def requeues(self, job_id: str) -> list[Effect]:
+        over = self.history.get(job_id)
+        job, spec = (None, None) if over is None else (over.job, over.spec)
+        return self.happens(events.RequeueJob(job_id, "root (uid 0)", WALL, job, spec))
+
+    def queued_jobs(self) -> list[str]:
+        """In the order of service."""
+        return [request.job_id for request, _, _ in self.state.waiting() if request.job_id is not None]
+
     # -- what there is to see --
 
     def of(self, kind: type[E]) -> list[E]:
@@ -248,7 +308,7 @@ class Node:
 
     def waiting(self) -> list[int]:
         """The PIDs of the first asker of each waiting request, in the order of service."""
-        return [int(request.askers[0].process.split(":")[1]) for request, _, _ in self.state.waiting()]
+        return [int(request.askers[0].process.split(":")[1]) for request, _, _ in self.state.waiting() if request.askers]
 
     def remaining_gib(self, index: int) -> float:
         return self.state.remaining_bytes(f"GPU-{index}") / GIB
@@ -263,7 +323,7 @@ def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
     """Somebody's `python train.py` as a job."""
     spec = JobSpec("", "ann", 1000, 1000, ("python", "train.py"), "/home/ann", ("HOME=/home/ann",))
     defaults: dict[str, Any] = {"name": "train", "command": "python train.py", "gpus": None, "memory_bytes": None, "priority": None}
-    return events.Submission(ref=ref, env=env, **({"spec": spec} | defaults | more))
+    return events.Submission(ref=ref, by="ann (uid 1000)", env=env, **({"spec": spec} | defaults | more))
 
 
 def key(pid: int, *, udp: bool = False) -> str:

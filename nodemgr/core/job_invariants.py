@@ -1,0 +1,75 @@
+"""What always holds of jobs: a part of invariants.py, counted again from the rows alone.
+
+Knows: jobs, their requests, leases and specs. Must not know: how they came to be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from nodemgr.core.job_ids import array_of
+from nodemgr.core.model import FINAL, KEPT_ATTEMPTS, KEPT_DEEDS, Job, JobState
+from nodemgr.core.state import State
+
+HOLDING = frozenset((JobState.STARTING, JobState.RUNNING))
+
+
+def check(state: State) -> Iterator[str]:
+    for job in state.jobs.values():
+        for wrong in (*_state(job), *_rows(state, job)):
+            yield f"{job.job_id}, {job.state.value}: {wrong}"
+    yield from _named_once(state)
+
+
+def _state(job: Job) -> Iterator[str]:
+    if job.state in FINAL:
+        yield "has ended, and is still there"
+    if (job.then is not None) != (job.state is JobState.STOPPING) or job.then in HOLDING:
+        yield f"then {job.then}"
+    if (job.request_id is not None) != (job.state is JobState.QUEUED):
+        yield f"request {job.request_id}"
+    if (job.task_id is not None) != (job.state in HOLDING and job.gpus > 0) and job.state is not JobState.STOPPING:
+        yield f"lease {job.task_id} for {job.gpus} GPUs"
+    if bool(job.after) != (job.state is JobState.AFTER) and job.state is not JobState.HELD:
+        yield f"waits for {job.after}"
+    if (job.attempt and job.attempts[-1].number != job.attempt) or len(job.attempts) != min(job.attempt, KEPT_ATTEMPTS):
+        yield f"attempt {job.attempt}, known are {[attempt.number for attempt in job.attempts]}"
+    under_way = job.state in HOLDING or job.state is JobState.STOPPING
+    if job.attempts and (job.attempts[-1].ended_wall_ns is None) != under_way:
+        yield f"its last attempt is {job.attempts[-1]}"
+    if not job.deeds or len(job.deeds) > KEPT_DEEDS:
+        yield f"{len(job.deeds)} deeds"
+
+
+def _rows(state: State, job: Job) -> Iterator[str]:
+    request = None if job.request_id is None else state.requests.get(job.request_id)
+    if job.request_id is not None and (request is None or request.job_id != job.job_id or request.priority != job.priority):
+        yield f"its request is {request}"
+    task = None if job.task_id is None else state.tasks.get(job.task_id)
+    if job.task_id is not None and (task is None or task.job_id != job.job_id or task.gpus != job.attempts[-1].gpus):
+        yield f"its lease is {task}"
+    if job.env not in state.envs and job.state is not JobState.STOPPING:
+        yield f"{job.env} has no quota"
+    if not set(job.after) <= {other.job_id for other in state.jobs.values() if other.env == job.env}:
+        yield f"waits for {job.after}, not all of which are there"
+
+
+def _named_once(state: State) -> Iterator[str]:
+    jobs = state.jobs.values()
+    elements = {(array, job_id) for array, members in state.elements.items() for job_id in members}
+    dependents = {(awaited, waiter) for awaited, waiters in state.dependents.items() for waiter in waiters}
+    for what, kept, counted in (
+        ("requests of jobs", {r.request_id for r in state.requests.values() if r.job_id}, {j.request_id for j in jobs if j.request_id}),
+        ("leases of jobs", {t.task_id for t in state.tasks.values() if t.job_id}, {j.task_id for j in jobs if j.task_id}),
+        ("specs", {(key, spec.spec_id) for key, spec in state.specs.items()}, {(j.spec_id, j.spec_id) for j in jobs}),
+        ("spec_jobs", state.spec_jobs, Counter(j.spec_id for j in jobs)),
+        ("env_jobs", state.env_jobs, Counter(j.env for j in jobs)),
+        ("job_of_key", state.job_of_key, {(j.env, j.key): array_of(j.job_id) or j.job_id for j in jobs if j.key}),
+        ("elements", elements, {(a, j.job_id) for j in jobs if (a := array_of(j.job_id))}),
+        ("dependents", dependents, {(a, j.job_id) for j in jobs for a in j.after}),
+        ("queued", state.queued, Counter(request.priority for request in state.requests.values())),
+        ("queues", state.queues.keys(), {row.name for row in state.queues.values()}),
+    ):
+        if kept != counted:
+            yield f"{what} are {kept}, counted {counted}"

@@ -1,0 +1,149 @@
+"""Jobs are handed in: what refuses one, and what it is from then on.
+
+Knows: limits, quotas, queues, whom a job may wait for. Must not know: how it is started or ends (jobs.py).
+A submission that is sent again under its key is the same job: its answer was lost, not the job.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core import admission, effects, job_ids, jobs, queues, reasons
+from nodemgr.core.admission import Refusal
+from nodemgr.core.draft import Draft
+from nodemgr.core.events import Submission, SubmitJobs
+from nodemgr.core.model import DenyCode, Job, JobState
+from nodemgr.core.schema import JOBS
+from nodemgr.core.values import replace
+
+MAX_INDEX = (1 << 31) - 1
+"""Of an array's elements: it is part of a token (job_ids.py)."""
+
+
+def submit(draft: Draft, event: SubmitJobs, now_ns: int) -> None:
+    for submission in event.submissions:
+        known = draft.job_of_key.get((submission.env, submission.key)) if submission.key else None
+        refusal = None if known is not None else _refused(draft, submission)
+        if refusal is not None:
+            draft.emit(effects.SubmitAnswered(submission.ref, None, *refusal))
+        else:
+            job_id = _enter(draft, submission, now_ns, event.wall_ns) if known is None else known
+            draft.emit(effects.SubmitAnswered(submission.ref, job_id, None, ""))
+
+
+def _refused(draft: Draft, submission: Submission) -> Refusal | None:
+    checks = (_without_sense, _without_env, _beyond_quota, _too_many, _no_room_in_queue, _waits_in_vain)
+    return next((refusal for check in checks if (refusal := check(draft, submission)) is not None), None)
+
+
+def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
+    array, count = submission.array, len(submission.array)
+    wrong = {
+        "an array's indices are different numbers from 0 on": len(set(array)) < count or any(not 0 <= i <= MAX_INDEX for i in array),
+        "a number of GPUs is 0 or more": submission.gpus is not None and submission.gpus < 0,
+        "memory is per GPU: a job without a GPU has none": submission.gpus == 0 and submission.memory_bytes is not None,
+        "memory is more than nothing": submission.memory_bytes is not None and submission.memory_bytes <= 0,
+        "a time limit is more than nothing": submission.time_limit_ms is not None and submission.time_limit_ms <= 0,
+        "a number of restarts is 0 or more": submission.max_restarts < 0,
+        "there is no command": not submission.spec.argv,
+    }
+    said = next((text for text, is_so in wrong.items() if is_so), None)
+    return None if said is None else (DenyCode.BAD_REQUEST, said)
+
+
+def _without_env(draft: Draft, submission: Submission) -> Refusal | None:
+    if submission.env in draft.envs:
+        return None
+    return DenyCode.UNKNOWN_ENV, reasons.no_quota(submission.env)
+
+
+def _gpus(draft: Draft, submission: Submission) -> int:
+    return admission.default_gpus(draft, draft.envs[submission.env].quota) if submission.gpus is None else submission.gpus
+
+
+def _beyond_quota(draft: Draft, submission: Submission) -> Refusal | None:
+    if submission.gpus == 0:
+        return None
+    quota, explicit = draft.envs[submission.env].quota, submission.gpus is not None
+    return admission.refused(draft, submission.env, quota, _gpus(draft, submission), submission.memory_bytes, explicit=explicit)
+
+
+def _too_many(draft: Draft, submission: Submission) -> Refusal | None:
+    more = max(1, len(submission.array))
+    for whose, there, limit in (
+        (submission.env, draft.env_jobs.get(submission.env) or 0, draft.config.max_env_jobs),
+        ("this node", sum(draft.env_jobs.values()), draft.config.max_jobs),
+    ):
+        if there + more > limit:
+            return DenyCode.TOO_MANY_JOBS, reasons.too_many_jobs(whose, there, limit)
+    return None
+
+
+def _queue(draft: Draft, submission: Submission) -> str:
+    return draft.envs[submission.env].quota.priority if submission.priority is None else submission.priority
+
+
+def _no_room_in_queue(draft: Draft, submission: Submission) -> Refusal | None:
+    name = _queue(draft, submission)
+    if submission.priority is not None and name not in (known := queues.rows(draft)):
+        return DenyCode.UNKNOWN_QUEUE, reasons.no_queue(name, known)
+    full = None if submission.hold or submission.after else queues.full(draft, name, max(1, len(submission.array)))
+    return None if full is None else (DenyCode.QUEUE_FULL, full)
+
+
+def _waits_in_vain(draft: Draft, submission: Submission) -> Refusal | None:
+    for name in submission.after:
+        ended = [how for job_id, how in submission.ended.items() if _is_or_is_of(job_id, name)]
+        if not ended and not _living(draft, submission.env, name):
+            return DenyCode.UNKNOWN_JOB, reasons.no_job(name, submission.env)
+        lost = next((how for how in ended if how is not JobState.DONE), None)
+        if lost is not None:
+            return DenyCode.UNKNOWN_JOB, reasons.in_vain(name, lost)
+    return None
+
+
+def _is_or_is_of(job_id: str, name: str) -> bool:
+    return name in (job_id, job_ids.array_of(job_id))
+
+
+def _living(draft: Draft, env: str, name: str) -> list[str]:
+    """The job of that name, or an array's elements, of this env."""
+    members = [name] if name in draft.jobs else draft.elements.members(name)
+    return [job_id for job_id in members if draft.jobs[job_id].env == env]
+
+
+def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> str:
+    """The id of the job or array that it is now."""
+    number = draft.count(JOBS)
+    array, spec_id = f"j{number}", f"s{number}"
+    draft.specs.put(spec_id, replace(submission.spec, spec_id=spec_id))
+    after = tuple(dict.fromkeys(job_id for name in submission.after for job_id in _living(draft, submission.env, name)))
+    state = JobState.HELD if submission.hold else JobState.AFTER
+    model = Job(
+        job_id=array,
+        env=submission.env,
+        name=submission.name,
+        command=submission.command,
+        user=submission.spec.user,
+        spec_id=spec_id,
+        gpus=_gpus(draft, submission),
+        memory_bytes=submission.memory_bytes,
+        priority=_queue(draft, submission),
+        time_limit_ms=submission.time_limit_ms,
+        submitted_wall_ns=wall_ns,
+        state=state,
+        after=after,
+        max_restarts=submission.max_restarts,
+        key=submission.key,
+        why=reasons.held_by(submission.by) if submission.hold else "",
+    )
+    model = jobs.noted(model, wall_ns, submission.by, "submitted")
+    for job_id in [f"{array}.{index}" for index in submission.array] or [array]:
+        _submitted(draft, replace(model, job_id=job_id), now_ns, wall_ns)
+    return array
+
+
+def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
+    draft.put_job(job)
+    queued = jobs.enqueue(draft, job, now_ns, wall_ns) if job.state is JobState.AFTER and not job.after else job
+    if queued is not None:
+        place = draft.queued.get(job.priority) if queued.state is JobState.QUEUED else None
+        draft.publish("job.submitted", {**jobs.facts(queued), "state": queued.state.value, "gpus_wanted": job.gpus, "position": place})
