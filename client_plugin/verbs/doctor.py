@@ -38,7 +38,10 @@ def environment() -> Outcome:
     settings = asking.settings()
     if "env" not in settings or "address" not in settings:
         return False, f"{asking.env_dir()}/client.conf names no env or no address"
-    return True, f"environment {settings['env']}, manager at {settings['address']}"
+    address = settings["address"]
+    if address.startswith("unix:"):
+        address = "unix:" + os.path.join(asking.env_dir(), address[len("unix:") :])
+    return True, f"environment {settings['env']}, manager at {address}"
 
 
 def preload() -> Outcome:

@@ -83,6 +83,15 @@ QUEUE: Columns = (
 )
 
 
+RESIDUES: Columns = (
+    ("GPU", lambda r: r["gpu_index"]),
+    ("STILL HOLDS", lambda r: ("up to " if r["at_most"] else "") + size(r["memory_bytes"])),
+    ("PID", lambda r: _pids({"places": r["places"], "pids": [r["pid"]]})),
+    ("CONTAINER", _where),
+    ("WHY", lambda r: "lives without a lease" if r["alive"] else "is dead: the driver has not let go of it"),
+)
+
+
 def table(columns: Columns, rows: Sequence[Row]) -> List[str]:
     cells = [[title for title, _ in columns]] + [[printable(str(cell(row))) for _, cell in columns] for row in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
@@ -95,6 +104,8 @@ def status(answer: Row) -> List[str]:
         lines += ["", *table(TASKS, answer["tasks"])]
     if answer["queue"]:
         lines += ["", *table(QUEUE, answer["queue"])]
+    if answer.get("residues"):
+        lines += ["", *table(RESIDUES, answer["residues"])]
     return lines + [printable(row["text"]) for row in answer.get("violations", ())]
 
 

@@ -89,6 +89,17 @@ def queue_columns() -> tuple[Column, ...]:
     )
 
 
+def residue_columns() -> tuple[Column, ...]:
+    return (
+        Column("GPU", lambda r: r["gpu_index"], right=True),
+        Column("STILL HOLDS", lambda r: f"{'up to ' if r['at_most'] else ''}{tables.size(r['memory_bytes'])}", right=True),
+        Column("PID", lambda r: r["pid"], right=True),
+        Column("ENV", lambda r: r["env"]),
+        Column("WHO", _who, spare=1),
+        Column("WHY", lambda r: "lives without a lease" if r["alive"] else "is dead: the driver has not let go of it"),
+    )
+
+
 def violation_columns() -> tuple[Column, ...]:
     return (
         Column("PID", lambda v: v["pid"], right=True),
@@ -132,8 +143,13 @@ def show(status: Row) -> None:
     if status["queue"]:
         click.echo()
         tables.show(queue_columns(), status["queue"])
+    if status.get("residues"):
+        click.echo()
+        tables.show(residue_columns(), status["residues"])
     if status.get("violations"):
         click.echo()
         tables.show(violation_columns(), status["violations"])
+    for crowd in status.get("crowds", ()):
+        say(f"warning: {crowd['text']}")
     if (store := status.get("store")) and store["state"] != "ok":
         say(f"warning: nothing new is granted, since the manager cannot store it: {store['error']}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from nodemgr.core import books, reasons
-from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Request, Task, Uuid, Violation
+from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Request, Residue, Task, Uuid, Violation
 from nodemgr.core.state import State
 
 SCHEMA_VERSION = 1
@@ -46,6 +46,7 @@ def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str
             if env in (None, request.env)
         ],
         "violations": [_violation(state, row, now_ns) for row in violations(state, env)],
+        "residues": [_residue(state, row) for row in residues(state, env)],
     }
 
 
@@ -206,6 +207,24 @@ def _violation(state: State, row: Violation, now_ns: int) -> Row:
         "command": row.command,
         "text": reasons.violation(state.gpus[row.uuid], row),
         "duration_seconds": max(0, now_ns - row.since_ns) // SECOND_NS,
+    }
+
+
+def residues(state: State, env: str | None = None) -> list[Residue]:
+    """What is charged to a GPU for a process without a lease, GPU by GPU."""
+    found = [row for row in state.residues.values() if env in (None, row.env)]
+    return sorted(found, key=lambda row: (state.gpus[row.uuid].index, row.env, row.pid))
+
+
+def _residue(state: State, row: Residue) -> Row:
+    return {
+        "env": row.env,
+        "pid": row.pid,
+        "alive": row.alive,
+        "gpu": row.uuid,
+        "gpu_index": state.gpus[row.uuid].index,
+        "memory_bytes": row.memory_bytes,
+        "at_most": not row.told,
     }
 
 

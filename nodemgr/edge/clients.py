@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import os
 import resource
 import socket
+import stat
 import struct
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nodemgr.core.model import Transport
@@ -49,7 +51,7 @@ _UCRED = struct.Struct("3i")
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _RETRY_S = 0.2
 _CALM_NS = 60_000_000_000
-"""So long after the last time that descriptors were out, the next time is told again."""
+"""So long after the last time that descriptors were out, or an env's connections, the next time is told again."""
 
 
 class Listener:
@@ -57,8 +59,8 @@ class Listener:
     whom root shows it (a container of the env), so that whoever connects is let in."""
 
     __slots__ = (
-        "allowance", "connections", "env", "for_all", "forbidden", "listening", "outbox_bytes", "path", "peeks", "sock", "turn_ns",
-        "turn_over", "waiting",
+        "allowance", "connections", "env", "for_all", "forbidden", "full_ns", "listening", "outbox_bytes", "path", "peeks", "sock",
+        "turn_ns", "turn_over", "waiting",
     )  # fmt: skip
 
     def __init__(self, env: str, path: Path, sock: socket.socket, for_all: bool) -> None:
@@ -68,6 +70,8 @@ class Listener:
         self.for_all = for_all
         self.connections: set[Connection] = set()
         self.forbidden = 0
+        self.full_ns: int | None = None
+        """When it last had all the connections that it may."""
         self.outbox_bytes = 0
         """Of all its connections."""
         self.listening = False
@@ -179,6 +183,8 @@ class ClientServer:
         self._listeners: dict[Path, Listener] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._exhausted_ns: int | None = None
+        self.on_full: Callable[[str], None] = lambda env: None
+        """An env has all the connections that it may: its next clients are not heard until one ends."""
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
 
     # -- envs --
@@ -225,6 +231,14 @@ class ClientServer:
     def connections(self) -> int:
         return sum(len(listener.connections) for listener in self._listeners.values())
 
+    def crowd(self, env: str) -> Counter[int]:
+        """How many connections each process of the env has, by PID."""
+        return Counter(each.identity.pid for listener in self._listeners.values() if listener.env == env for each in listener.connections)
+
+    def full(self) -> list[str]:
+        """The envs whose next client waits until another ends."""
+        return sorted({listener.env for listener in self._listeners.values() if len(listener.connections) >= self._max_per_env})
+
     # -- connections come and go --
 
     def _listen(self, listener: Listener) -> None:
@@ -240,9 +254,7 @@ class ClientServer:
     def _accept(self, listener: Listener) -> None:
         for _ in range(ACCEPT_BATCH):
             if len(listener.connections) >= self._max_per_env:
-                self.hub.counters["connections_over_limit"] += 1
-                self._deafen(listener)  # they wait in the backlog until one of the env's ends
-                return None
+                return self._full(listener)
             try:
                 sock, _ = listener.sock.accept()
             except BlockingIOError:
@@ -255,6 +267,14 @@ class ClientServer:
             if not self._admit(listener, sock):
                 return None
         return None
+
+    def _full(self, listener: Listener) -> None:
+        """Who comes waits in the backlog until one of the env's ends; then it is full again, and that is told once."""
+        self.hub.counters["connections_over_limit"] += 1
+        self._deafen(listener)
+        before_ns, listener.full_ns = listener.full_ns, self.now_ns()
+        if before_ns is None or listener.full_ns - before_ns > _CALM_NS:
+            self.on_full(listener.env)
 
     def _admit(self, listener: Listener, sock: socket.socket) -> bool:
         """False: no further connection now."""
@@ -507,9 +527,13 @@ def _parse_ancillary(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | Non
 
 
 def _bind_for_all(sock: socket.socket, path: Path) -> None:
-    """A socket that all may connect to, from its first moment: a mode that is set afterwards could meet another file."""
-    before = os.umask(0o111)
+    """A socket that all may connect to. Its mode is set afterwards, for the umask is the whole process's: of the file that is there
+    then, if that is a socket; a directory that was mounted into a container without :ro is its root's to write. Raises OSError."""
+    sock.bind(str(path))
+    there = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        sock.bind(str(path))
+        if not stat.S_ISSOCK(os.fstat(there).st_mode):
+            raise FileExistsError(errno.EEXIST, "somebody else puts files there", str(path))
+        os.chmod(f"/proc/self/fd/{there}", 0o666)
     finally:
-        os.umask(before)
+        os.close(there)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,12 +61,8 @@ class Control:
 
     @staticmethod
     def _bind(socket: zmq.Socket[bytes], path: Path, group: str) -> None:
-        before = os.umask(0o177)  # nobody connects before the group is set
-        try:
-            path.unlink(missing_ok=True)
-            socket.bind(f"ipc://{path}")
-        finally:
-            os.umask(before)
+        path.unlink(missing_ok=True)
+        socket.bind(f"ipc://{path}")  # under the manager's umask: nobody connects before the group is set
         give_to_group(path, group)
 
     # -- events --

@@ -53,6 +53,8 @@ class Surroundings:
     """Whose members may order the manager."""
     env_faults: Sequence[str] = ()
     """Envs whose files, sockets or gates are not as they should be."""
+    crowds: Sequence[str] = ()
+    """Envs that have all the connections that they may, and who has most of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,10 @@ def _descriptors(around: Surroundings) -> tuple[bool, str]:
 
 def _env_files(around: Surroundings) -> tuple[bool, str]:
     return not around.env_faults, "; ".join(around.env_faults) or "as the quotas are"
+
+
+def _connections(around: Surroundings) -> tuple[bool, str]:
+    return not around.crowds, "; ".join(around.crowds) or "no environment has all that it may"
 
 
 def _group(around: Surroundings) -> tuple[bool, str]:
@@ -143,6 +149,7 @@ CHECKS = (
     Check("nvml", _nvml, "see nvidia-smi and dmesg; reload the NVIDIA driver or restart the node"),
     Check("gpus", _gpus, "see dmesg for Xid errors; reset the GPU (nvidia-smi --gpu-reset) or take it out"),
     Check("descriptors", _descriptors, "raise the limit: LimitNOFILE= of the service, ulimit -n before nodemgr serve"),
+    Check("connections", _connections, "end who has them, or give each environment more: max_connections_per_env in the settings"),
     Check("environments' files", _env_files, "mend what it says, then set the quota once more, or restart the manager: no task is lost"),
     Check("group", _group, "nothing to do"),
     Check("privileges", _privileges, "see the manager's log for what the kernel refused; start it by its service (nodemgr setup)"),

@@ -4,22 +4,27 @@ Knows: which directories the client is, and that an upgrade takes the installed 
 then on, and every program of a running container would go on without us. Must not know: who mounts the copy, and where.
 
 It lies beside the store, not in the run directory: /run may be mounted noexec, and a container that starts before the manager
-finds it after a boot. Copies of earlier versions stay, less than a megabyte each: nobody can tell who has mounted them.
+finds it after a boot. An earlier copy goes when the kernel shows no mount of it in any process's view of the file system; and never
+the one before this, of which a container may be starting this moment.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
+from nodemgr.edge.places import container_in
 from nodemgr.edge.rundir import make_open
 
 PARTS = ("client_plugin", "sitecustomize")
 CLIENT_DIR = "client"
 CURRENT = "current"
 NAME_DIGITS = 16
+_NAME = re.compile(f"[0-9a-f]{{{NAME_DIGITS}}}")
 CACHE = "__pycache__"
 
 
@@ -35,7 +40,9 @@ def place(source: Path, state_dir: Path) -> None:
     copy = link.parent / _version(source)
     if not copy.is_dir():
         _copy(source, copy)
+    before = link.readlink().name if link.is_symlink() else copy.name
     _point(link, copy.name)
+    _remove_unused(link.parent, {copy.name, before})
 
 
 def _files(source: Path) -> list[Path]:
@@ -63,6 +70,36 @@ def _copy(source: Path, copy: Path) -> None:
     for path in (fresh, *fresh.rglob("*")):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     fresh.rename(copy)
+
+
+def _remove_unused(directory: Path, kept: Collection[str]) -> None:
+    others = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.name not in kept]
+    if others and (mounts := _all_mounts()) is not None:
+        for copy in others:
+            if f"/{CLIENT_DIR}/{copy.name}" not in mounts:
+                shutil.rmtree(copy, ignore_errors=True)
+
+
+def _all_mounts(proc: Path = Path("/proc")) -> str | None:
+    """What every process of this node sees mounted; None where that cannot be known of one in a container."""
+    seen: dict[int, str] = {}
+    for process in proc.iterdir():
+        try:
+            if process.name.isdigit() and (namespace := (process / "ns" / "mnt").stat().st_ino) not in seen:
+                seen[namespace] = (process / "mountinfo").read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        except OSError:
+            if container_in(_read(process / "cgroup")) is not None:
+                return None
+    return "".join(seen.values())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _point(link: Path, name: str) -> None:

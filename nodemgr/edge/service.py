@@ -33,6 +33,7 @@ from nodemgr.edge.clock import Clock, RealClock
 from nodemgr.edge.containers import Containers
 from nodemgr.edge.context_size import ContextSizes
 from nodemgr.edge.control import Control
+from nodemgr.edge.crowd import Crowd
 from nodemgr.edge.daemon import LEDGER_META, Daemon
 from nodemgr.edge.driver_limits import DriverLimits
 from nodemgr.edge.envs import Envs
@@ -197,6 +198,7 @@ class Service:
             loop, self._selector, daemon, daemon.processes, self.clock, settings.max_connections_per_env
         )
         stack.callback(daemon.clients.close_all)
+        daemon.clients.on_full = lambda env: _tell_crowd(journal, Crowd.of(env, daemon.clients.crowd(env)))
         if settings.udp is not None:
             sock = UdpServer.bind(*settings.udp)
             daemon.udp = UdpServer(loop, daemon, self.clock, sock)
@@ -363,6 +365,11 @@ def _harden(driver_limits: bool, gate: Gate | None) -> None:
         privileges.give_up_the_rest(here)
     except privileges.PrivilegesKept as error:
         log.say(f"the manager goes on with more rights than it needs: {error}")
+
+
+def _tell_crowd(journal: Journal, crowd: Crowd) -> None:
+    log.say(crowd.line())
+    journal.note("connections.full", **crowd.fields())
 
 
 def _count(number: int, thing: str) -> str:

@@ -14,6 +14,7 @@ from nodemgr.core import reasons, snapshot
 from nodemgr.core.model import Asker, Process, Task
 from nodemgr.core.snapshot import SECOND_NS
 from nodemgr.edge import doctor, processes
+from nodemgr.edge.crowd import Crowd
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.order import JsonText
 from nodemgr.edge.settings import Settings
@@ -52,11 +53,15 @@ class Views:
         frame["store"] = {"state": "ok" if fault is None else "failing", "error": fault}
         for row in frame["queue"]:
             row["places"] = self._places(daemon.state.requests[row["id"]].askers)
+        for row, residue in zip(frame["residues"], snapshot.residues(daemon.state, env), strict=True):
+            holder = daemon.state.processes.get(residue.process)
+            row["places"] = self._places(() if holder is None else (holder,))
         if env is None:
             frame["counters"] = {name: daemon.counters[name] for name in COUNTERS}
             frame["manager"] = self._manager()
             queue_loop = daemon.event_loop
             frame["queue_loop"] = {"wakes": queue_loop.wakes.total(), "scans": queue_loop.scans, "started": queue_loop.started}
+            frame["crowds"] = [crowd.fields() for crowd in self.crowds()]
         state = daemon.state
         shown = state.tasks.values() if env is None else [state.tasks[task_id] for task_id in state.env_tasks.get(env, ())]
         tasks = self._task_rows.texts(shown, now_ns, daemon.last_beat_ns)
@@ -87,6 +92,11 @@ class Views:
             "simulated": self._settings.simulate is not None,
             "udp": None if udp is None else f"{udp.address[0]}:{udp.address[1]}",
         }
+
+    def crowds(self) -> list[Crowd]:
+        """Of the envs whose next client is not heard."""
+        clients = self._daemon.clients
+        return [Crowd.of(env, clients.crowd(env)) for env in clients.full()]
 
     def holdings(self, env: str) -> dict[str, Any]:
         """What an env's NVML shows (csrc/sight.c reads it): its GPUs by index as [uuid, limit, used] in bytes, its processes' PIDs."""
@@ -139,7 +149,7 @@ class Views:
             self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, self._udp(), str(box.path),
             box.fault or box.missing(),
             self._gate(), len(state.envs), sum(min(row.quota.gpus, len(state.gpus)) for row in state.envs.values()), self._settings.group,
-            list(daemon.envs.faults.values()),
+            list(daemon.envs.faults.values()), [crowd.line() for crowd in self.crowds()],
         )
         return doctor.examine(around)
 

@@ -55,6 +55,24 @@ def test_what_the_audit_found_stands_below(nodemgr: Run, manager: RunningManager
     ]
 
 
+def test_memory_that_no_lease_accounts_for_names_who_has_it(nodemgr: Run, manager: RunningManager) -> None:
+    holder = {"pid": 77, "env": "alice", "gpu_index": 0, "memory_bytes": 3 * 2**30, "alive": True, "at_most": False}
+    place = {"pid": 77, "pid_inside": 5, "user": "eve", "container": "3f3f", "container_name": "web-1"}
+    dead = {"pid": 78, "env": "bob", "gpu_index": 1, "memory_bytes": 2**30, "alive": False, "at_most": True, "places": []}
+    manager.answers["status"] = status(residues=[{**holder, "places": [place]}, dead])
+    assert nodemgr("status").stdout.splitlines()[-3:] == [
+        "GPU  STILL HOLDS  PID  ENV    WHO        WHY",
+        "  0        3 GiB   77  alice  eve@web-1  lives without a lease",
+        "  1  up to 1 GiB   78  bob    -          is dead: the driver has not let go of it",
+    ]
+
+
+def test_an_env_with_all_its_connections_is_a_warning(nodemgr: Run, manager: RunningManager) -> None:
+    manager.answers["status"] = status(crowds=[{"text": "environment mallory has all"}])
+    result = nodemgr("status")
+    assert (result.returncode, result.stderr) == (0, "nodemgr: warning: environment mallory has all\n")
+
+
 def test_an_empty_node(nodemgr: Run, manager: RunningManager) -> None:
     manager.answers["status"] = status(gpus=[], envs=[], tasks=[], queue=[])
     assert nodemgr("status").stdout.splitlines() == ["No GPU.", "", "No environment has a quota yet (nodemgr quota set ENV --gpus N)."]

@@ -38,6 +38,10 @@ def test_it_lies_floods_and_opens_ten_thousand_connections(node: Manager, contai
     assert (running["id"], running["state"]) == ("t1", "running")
     assert status["manager"]["pid"] == node.pid
     assert status["counters"]["connections_over_limit"] > 0
+    (crowd,) = status["crowds"]
+    told = events.expect("connections.full", env="mallory")  # the administrator learns who it is
+    assert told["container_name"] == crowd["container_name"] is not None
+    assert crowd["pid_connections"] > 1_000
     assert status["counters"]["packets_malformed"] > 0
     assert first.end()[0] == 0
     hostile.end()

@@ -100,8 +100,28 @@ def test_a_message_comes_with_what_the_kernel_says_of_its_sender(world: World) -
     assert (caller.env, caller.pid, caller.ancestors[0]) == ("alice", os.getpid(), os.getppid())
 
 
-def test_the_socket_is_open_to_all_users(world: World) -> None:
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_the_socket_is_open_to_all_users(umask: int, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever umask the process has, which other threads make files under meanwhile."""
+    os.umask(umask)
+    monkeypatch.delattr(os, "umask")
+    world = World(directory)
     assert world.path.stat().st_mode & 0o777 == 0o666
+    world.close()
+
+
+def test_a_file_in_the_sockets_place_is_given_no_other_mode(directory: Path) -> None:
+    class Swapped:
+        """Its file is another when it has been bound."""
+
+        def bind(self, path: str) -> None:
+            secret.rename(path)
+
+    secret = directory / "secret"
+    secret.touch(0o600)
+    with pytest.raises(FileExistsError, match="somebody else puts files there"):
+        module._bind_for_all(Swapped(), directory / "socket")  # type: ignore[arg-type]
+    assert (directory / "socket").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
@@ -362,6 +382,22 @@ def test_an_env_has_so_many_connections_and_the_next_waits_for_one_to_end(direct
     assert len(world.hub.sessions) == 3
     first[0].close()
     world.until(lambda: len(world.hub.sessions) == 4)
+    world.close()
+
+
+def test_an_env_that_has_all_its_connections_is_told_of_once_with_who_has_them(directory: Path) -> None:
+    world, full = World(directory, max_per_env=2), []
+    world.server.on_full = full.append
+    world.connected()
+    assert (full, world.server.full()) == ([], [])
+    world.connected()
+    assert (full, world.server.full()) == (["alice"], ["alice"])
+    world.connect()
+    world._sockets[0].close()
+    world.until(lambda: world.hub.counters["connections_over_limit"] == 2)
+    assert full == ["alice"], "one episode"
+    assert world.server.crowd("alice") == {os.getpid(): 2}
+    assert world.server.crowd("bob") == {}
     world.close()
 
 

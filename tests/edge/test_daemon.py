@@ -352,6 +352,8 @@ def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(make: M
     residue = until(manager, "memory.residue")
     assert (residue["pid"], residue["memory_bytes"]) == (dead.pid, 30 * GIB)
     assert manager.call("status")["gpus"][0]["memory_residue_bytes"] == 30 * GIB
+    (row,) = manager.call("status")["residues"]
+    assert (row["env"], row["pid"], row["alive"], row["memory_bytes"], row["at_most"]) == ("alice", dead.pid, False, 30 * GIB, False)
     assert manager.call("status")["tasks"] == []
     manager.gpus.processes[uuid].clear()
     waiter.expect("GRANT")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,50 @@ def test_a_copy_that_was_broken_off_is_made_anew(source: Path, tmp_path: Path) -
     payload.place(source, tmp_path)
     assert (payload.current(tmp_path) / "client_plugin" / "code.py").read_text() == "client_plugin"
     assert sorted(path.name for path in whole.parent.iterdir()) == sorted([whole.name, "current"])
+
+
+def upgraded(source: Path, tmp_path: Path) -> Path:
+    """The copy of a further version."""
+    code = source / "client_plugin" / "code.py"
+    code.write_text(code.read_text() + "+")
+    payload.place(source, tmp_path)
+    return payload.current(tmp_path).resolve()
+
+
+def test_copies_that_nobody_has_mounted_go_but_for_the_one_before(source: Path, tmp_path: Path) -> None:
+    first, second, third = (upgraded(source, tmp_path) for _ in range(3))
+    assert [first.exists(), second.exists(), third.exists()] == [False, True, True]
+    stray = third.with_name("of an administrator")
+    stray.mkdir()
+    fourth = upgraded(source, tmp_path)
+    assert sorted(path.name for path in third.parent.iterdir()) == sorted([third.name, fourth.name, stray.name, "current"])
+
+
+def test_a_copy_stays_while_a_container_has_it_mounted(source: Path, tmp_path: Path) -> None:
+    first = upgraded(source, tmp_path)
+    mounting = f"mount --bind {first}/client_plugin {tmp_path}/installed/sitecustomize && echo mounted && read line"
+    container = subprocess.Popen(
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", mounting], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert container.stdout is not None
+        if container.stdout.readline() != "mounted\n":
+            pytest.skip("nothing can be mounted here")
+        upgraded(source, tmp_path)
+        upgraded(source, tmp_path)
+        assert (first / "client_plugin" / "code.py").read_text() == "client_plugin+"
+    finally:
+        container.communicate("ended\n")
+    upgraded(source, tmp_path)
+    assert not first.exists()
+
+
+def test_where_mounts_cannot_be_known_every_copy_stays(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "proc" / "1"
+    (secret / "ns" / "mnt").mkdir(parents=True)
+    (secret / "mountinfo").mkdir()  # what cannot be read
+    assert payload._all_mounts(tmp_path / "proc") == "", "it is in no container"
+    (secret / "cgroup").write_text(f"0::/docker/{'3f' * 32}\n")
+    assert payload._all_mounts(tmp_path / "proc") is None
+    monkeypatch.setattr(payload, "_all_mounts", lambda: None)
+    assert all(copy.exists() for copy in [upgraded(source, tmp_path) for _ in range(4)])

@@ -314,5 +314,8 @@ def test_a_released_task_is_told_and_lives_on_without_memory(node: Manager) -> N
     program.stdin.write("\n")
     program.stdin.flush()
     assert program.stdout.readline() == "then 2\n"
+    (kept,) = node.status()["residues"]
+    assert (kept["env"], kept["pid"], kept["gpu"], kept["alive"]) == ("alice", program.pid, task["gpus"][0], True)
+    assert kept["memory_bytes"] > 0
     code, stderr = finish(program)
     assert (code, "an administrator" in stderr) == (0, True)
