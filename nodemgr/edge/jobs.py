@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable
-from operator import itemgetter
 
-from nodemgr.core import effects, events, job_ids
+from nodemgr.core import effects, events, jobs
 from nodemgr.core.manager import State
-from nodemgr.core.model import DenyCode, Job, JobState
+from nodemgr.core.model import DenyCode, JobState
 from nodemgr.core.values import replace
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
@@ -27,8 +26,6 @@ from nodemgr.edge.resource_factory import Order, ResourceFactory, Status
 
 TURN_SUBMISSIONS = 64
 """At most so many are one step of the core: others, who wait for a grant, get their turn between two of them."""
-BEGUN = frozenset((JobState.STARTING, JobState.RUNNING, JobState.STOPPING))
-"""An attempt is under way, as far as the store knows."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
 JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
 
@@ -53,15 +50,6 @@ def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...
     return tuple(f"{name}={value}" for name, value in variables.items())
 
 
-def _start_again(state: State, job: Job) -> effects.StartJob:
-    """What the core ordered when the job became STARTING."""
-    token = "" if job.task_id is None else state.tasks[job.task_id].token
-    return effects.StartJob(
-        job.job_id, job.attempt, job.env, job.spec_id, token, job.attempts[-1].gpus, job.memory_bytes, job.time_limit_ms,
-        job_ids.index_of(job.job_id),
-    )  # fmt: skip
-
-
 class Jobs:
     """The event loop's matcher, the factory's listener, and the daemon's effects for jobs."""
 
@@ -84,7 +72,7 @@ class Jobs:
         self._journal = journal
         self._submit = submit
         self._match = match
-        self._arrived: list[tuple[str, events.Submission, Answer]] = []
+        self._arrived: list[tuple[events.Submission, Answer]] = []
         self._answers: dict[int, Answer] = {}
         self._references = itertools.count(1)
         self._orders: list[Order] = []
@@ -96,28 +84,28 @@ class Jobs:
 
     # -- what is asked for --
 
-    def submit(self, submission: events.Submission, by: str, answer: Answer) -> None:
+    def submit(self, submission: events.Submission, answer: Answer) -> None:
         """`answer` is called in the loop when the job is stored or refused. The submission's `ref` and `ended` are filled in here."""
-        ended = {job.job_id: job.state for name in submission.after for job in self._ended_of(name, submission.env)}
-        self._arrived.append((by, replace(submission, ref=next(self._references), ended=ended), answer))
+        self._arrived.append((replace(submission, ref=next(self._references)), answer))
         if len(self._arrived) == 1:
             self._loop.call_soon(self._commit)
-
-    def _ended_of(self, name: str, env: str) -> list[Job]:
-        return [ended.job for ended in self._journal.ended(name) if ended.job.env == env]
 
     def _commit(self) -> None:
         arrived, self._arrived = self._arrived[:TURN_SUBMISSIONS], self._arrived[TURN_SUBMISSIONS:]
         if self._arrived:
             self._loop.call_soon(self._commit)
-        for by, group in itertools.groupby(arrived, itemgetter(0)):
-            asked = list(group)
-            self._answers |= {submission.ref: answer for _, submission, answer in asked}
-            submissions = tuple(submission for _, submission, _ in asked)
-            if not self._submit(events.SubmitJobs(submissions, by, self._clock.wall_ns())):
-                reason = f"the manager cannot store a job now: {self._journal.fault}"
-                for submission in submissions:
-                    self.answered(effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason))
+        self._answers |= {submission.ref: answer for submission, answer in arrived}
+        submissions = tuple(self._with_ended(submission) for submission, _ in arrived)
+        if not self._submit(events.SubmitJobs(submissions, self._clock.wall_ns())):
+            reason = f"the manager cannot store a job now: {self._journal.fault}"
+            for submission in submissions:
+                self.answered(effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason))
+
+    def _with_ended(self, submission: events.Submission) -> events.Submission:
+        """What the history knows of those that it waits for, as of now."""
+        if not submission.after:
+            return submission
+        return replace(submission, ended=self._journal.ended_states(submission.env, submission.after))
 
     def answered(self, effect: effects.SubmitAnswered) -> None:
         self._answers.pop(effect.ref)(effect)
@@ -148,20 +136,18 @@ class Jobs:
     def resume(self) -> None:
         """After a restart: what runs is found again, what ended meanwhile is told, and what was stored but never begun is begun."""
         state = self._state
-        expected = [(job.job_id, job.attempt) for job in state.jobs.values() if job.state in BEGUN]
+        expected = [(job.job_id, job.attempt) for job in state.jobs.values() if job.state in jobs.UNDER_WAY]
         for job_id, attempt in self.factory.adopt(expected):
             job = state.jobs[job_id]
             if job.state is JobState.STARTING:
-                self.begin(_start_again(state, job))
+                self.begin(jobs.start_of(state, job))
             else:
                 self._loop.call_soon(self._never_began, job_id, attempt)
         self.event_loop.wake("manager started")
 
     def _never_began(self, job_id: str, attempt: int) -> None:
         """Withdrawn before it began; or the store says that it runs, and its files are gone."""
-        why, now_ns = "nothing is known of it any more", self._clock.wall_ns()
-        begun = self._state.jobs[job_id].state is JobState.RUNNING
-        self._submit(events.JobEnded(job_id, attempt, None, None, why, False, "", None, now_ns, begun))
+        self.ended(job_id, attempt, Status("ended", why="nothing is known of it any more"), "", self._clock.wall_ns())
 
     # -- what is to be ended --
 
@@ -190,7 +176,8 @@ class Jobs:
                     tell(job_id)
                 except Exception as error:  # the others hear of it all the same
                     log.fault(f"telling that {job_id} has ended", error)
-            self.factory.delete(job_id)
+            if job_id not in self._state.jobs:  # else it is to run again
+                self.factory.delete(job_id)
 
     # -- what the factory tells (resource_factory.Listener) --
 

@@ -198,6 +198,17 @@ class Journal:
                 stored |= {} if row is None else {name: encoding.decode("history", row.value)}
         return list(stored.values())
 
+    def ended_states(self, env: str, job_ids: Iterable[str]) -> dict[str, JobState]:
+        """Of those jobs of the env that have ended, and of the elements of arrays among them, how they did."""
+        found: dict[str, JobState] = {}
+        for job_id in job_ids:
+            found |= {name: JobState(state) for name, state in self._store.states_of(env, job_id)}
+            for name, row in self._pending.history.items():
+                if name == job_id or name.startswith(f"{job_id}."):
+                    found.pop(name, None)
+                    found |= {} if row is None or row.env != env else {name: JobState(row.state)}
+        return found
+
     def spread(self, env: str, command: str) -> Spread | None:
         """How long this command took in this env where it ended well; None: it never did."""
         key = (env, command)

@@ -320,6 +320,11 @@ class Store:
         query = "SELECT job_id, value FROM history WHERE job_id = ? OR (job_id > ? AND job_id < ?) ORDER BY number LIMIT ?"
         return self._db.execute(query, (job_id, f"{job_id}.", f"{job_id}/", limit)).fetchall()
 
+    def states_of(self, env: str, job_id: str) -> list[tuple[str, str]]:
+        """(job, state), as history_of, of one env."""
+        query = "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?)) AND env = ?"
+        return self._db.execute(query, (job_id, f"{job_id}.", f"{job_id}/", env)).fetchall()
+
     def durations_ms(self, env: str, command: str, limit: int) -> list[int]:
         """How long the last `limit` that ended well ran, shortest first."""
         last = "SELECT ran_ms FROM history WHERE env = ? AND command = ? AND ran_ms IS NOT NULL ORDER BY number DESC LIMIT ?"

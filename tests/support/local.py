@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 import tempfile
@@ -16,6 +17,8 @@ from nodemgr.core.model import Gpu
 from nodemgr.edge.clock import Clock
 from nodemgr.edge.control_client import ControlClient
 from nodemgr.edge.gpus import Reading
+from nodemgr.edge.no_factory import NoFactory
+from nodemgr.edge.resource_factory import Listener, ResourceFactory
 from nodemgr.edge.service import Service
 from nodemgr.edge.settings import load
 from nodemgr.edge.store import CommitHook
@@ -76,7 +79,15 @@ class FailingStore(CommitHook):
 class LocalManager:
     """Starts at once; use as a context."""
 
-    def __init__(self, *, gpus: FakeGpus | None = None, clock: Clock | None = None, directory: Path | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        gpus: FakeGpus | None = None,
+        clock: Clock | None = None,
+        directory: Path | None = None,
+        factory: Callable[[asyncio.AbstractEventLoop, Listener], ResourceFactory] = NoFactory,
+        **settings: Any,
+    ) -> None:
         self.directory = directory or Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
         self.directory.chmod(0o755)  # other users' clients come in too
         self._owns_directory = directory is None
@@ -84,7 +95,7 @@ class LocalManager:
         self.gpus = gpus or FakeGpus()
         self.store = FailingStore()
         flags = {"run_dir": self.run_dir, "state_dir": self.directory / "state", "device_gate": "off", **settings}
-        self.service = Service(load(flags, environment={}), clock, lambda known: self.gpus, self.store)
+        self.service = Service(load(flags, environment={}), clock, lambda known: self.gpus, self.store, factory=factory)
         self._ready = threading.Event()
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run)

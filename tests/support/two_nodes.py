@@ -121,7 +121,8 @@ class Cluster:
 
     def kill(self, key: Key, number: signal.Signals) -> None:
         """All that is left of its process group."""
-        process = self.attempts[key].process
+        attempt = self.attempts.get(key)
+        process = None if attempt is None else attempt.process
         if process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)

@@ -1,0 +1,280 @@
+"""Jobs through the whole manager: the core, the store, the event loop, and stand-in nodes that really run them."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodemgr.core import events
+from nodemgr.core.model import DenyCode, JobState
+from nodemgr.edge.clock import RealClock
+from tests.jobs.world import Refused, World, open_gate
+from tests.support.clients import FakeClient
+from tests.support.local import FakeGpus
+
+Client = Callable[..., FakeClient]
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    worlds: list[World] = []
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+
+        def start(gpus: int = 1, **settings: Any) -> World:
+            worlds.append(World(Path(name), gpus=FakeGpus(gpus), **settings))
+            return worlds[-1]
+
+        yield start
+        for world in worlds:
+            world.close()
+
+
+@pytest.fixture
+def world(make: Make) -> World:
+    """A node with one GPU."""
+    return make()
+
+
+# -- one job --
+
+
+def test_a_job_runs_once_and_its_end_is_kept_with_what_it_said(world: World) -> None:
+    job_id = world.submit("echo $NODEMGR_JOB; echo ${#NODEMGR_TASK}; echo ${NODEMGR_VISIBLE-none}", environ=("NODEMGR_VISIBLE=GPU-x",))
+    ended = world.until_ended(job_id)
+    assert (ended.job.state, ended.job.attempts[-1].exit_code) == (JobState.DONE, 0)
+    assert ended.job.attempts[-1].log_tail == f"{job_id}:1\n32\nnone\n"
+    assert world.cluster.begun == [(job_id, 1)]
+    assert world.manager.call("status")["tasks"] == [], "its lease ended with it"
+
+
+def test_a_job_without_a_gpu_sees_none_and_holds_none(world: World) -> None:
+    holder, gate = world.holding()
+    job_id = world.submit("echo visible=$CUDA_VISIBLE_DEVICES task=$NODEMGR_TASK", gpus=0, environ=("CUDA_VISIBLE_DEVICES=0",))
+    assert world.until_ended(job_id).job.attempts[-1].log_tail == "visible= task=\n"
+    open_gate(gate)
+    world.until_ended(holder)
+
+
+def test_a_failing_job_is_tried_again_from_the_end_of_its_queue_and_given_up_at_last(world: World) -> None:
+    job_id = world.submit("echo trouble; exit 9", max_restarts=2)
+    ended = world.until_ended(job_id)
+    assert (ended.job.state, ended.job.why, ended.job.restarts) == (JobState.FAILED, "exit code 9", 2)
+    assert world.cluster.begun == [(job_id, 1), (job_id, 2), (job_id, 3)]
+    assert [attempt.log_tail for attempt in ended.job.attempts] == ["trouble\n"] * 3
+
+
+def test_what_cannot_improve_is_not_tried_again(world: World) -> None:
+    job_id = world.submit(argv=("/nowhere/train",))
+    ended = world.until_ended(job_id)
+    assert (ended.job.state, "No such file" in ended.job.why) == (JobState.FAILED, True)
+    assert world.job_ids("job.starting") == [job_id]
+
+
+def test_a_job_that_runs_is_withdrawn_and_one_that_waits_never_starts(world: World) -> None:
+    running, _ = world.holding()
+    waiting = world.submit()
+    world.until_running(running)
+    world.order(events.WithdrawJob, waiting)
+    world.order(events.WithdrawJob, running)
+    assert world.until_ended(waiting).job.state is JobState.WITHDRAWN
+    assert world.until_ended(running).job.state is JobState.WITHDRAWN
+    assert world.cluster.begun == [(running, 1)]
+
+
+def test_an_array_knows_its_index(world: World) -> None:
+    job_id = world.submit("echo $NODEMGR_ARRAY_INDEX", array=(3, 7))
+    tails = [world.until_ended(f"{job_id}.{index}").job.attempts[-1].log_tail for index in (3, 7)]
+    assert tails == ["3\n", "7\n"]
+
+
+def test_who_waits_for_a_job_that_ended_already_need_not_wait(world: World) -> None:
+    first = world.submit()
+    world.until_ended(first)
+    second = world.submit("true", after=(first,))
+    assert world.until_ended(second).job.state is JobState.DONE
+    with pytest.raises(Refused):
+        world.submit("true", after=("j999",))
+
+
+# -- the queue --
+
+
+def test_an_interactive_waiter_and_jobs_are_served_in_one_order(world: World, make_client: Client) -> None:
+    holder, gate = world.holding()
+    world.until_running(holder)
+    waiter = make_client(world.manager.env_dir("bob"))
+    waiter.ask(1)
+    waiting = waiter.receive()
+    assert waiting is not None
+    assert (waiting["verb"], waiting["position"]) == ("WAIT", "1")
+    job_id = world.submit()
+    assert world.waiting() == [job_id]
+    open_gate(gate)
+    waiter.expect("GRANT")
+    assert world.waiting() == [job_id], "the waiter came first"
+    waiter.release()
+    assert world.until_ended(job_id).job.state is JobState.DONE
+
+
+def test_a_gang_behind_a_stream_of_small_jobs_is_not_starved(make: Make) -> None:
+    """Eight run; then comes the gang, then eight more. None of those begins before the gang has ended."""
+    world = make(8)
+    small = [world.holding(env="bob", memory_bytes=1 << 30, command="small") for _ in range(8)]
+    for job_id, _ in small:
+        world.until_running(job_id)
+    gang, gang_gate = world.holding(gpus=8)
+    late = [world.submit(env="bob") for _ in range(8)]
+    for _, gate in small:
+        open_gate(gate)
+    world.until_running(gang)
+    open_gate(gang_gate)
+    for job_id in late:
+        world.until_ended(job_id)
+    assert world.job_ids("job.starting")[8] == gang
+
+
+# -- one commit --
+
+
+def test_submissions_of_one_turn_are_one_commit_and_each_is_answered(world: World) -> None:
+    holder, gate = world.holding()
+    world.until_running(holder)
+    before = world.manager.store.commits
+    answers = world.submit_all([world.submission() for _ in range(50)] + [world.submission(env="nobody")])
+    assert world.manager.store.commits == before + 1
+    assert len({answer.job_id for answer in answers}) == 51
+    assert answers[-1].code is DenyCode.UNKNOWN_ENV
+    open_gate(gate)
+
+
+def test_many_more_than_a_turn_takes_are_all_stored(world: World) -> None:
+    holder, gate = world.holding()
+    answers = world.submit_all([world.submission() for _ in range(300)])
+    assert len({answer.job_id for answer in answers if answer.job_id is not None}) == 300
+    assert len(world.waiting()) in (300, 301)
+    with sqlite3.connect(world.directory / "state" / "state.db") as db:
+        (stored,) = db.execute("SELECT count(*) FROM current WHERE kind = 'job'").fetchone()
+    db.close()
+    assert stored == 301
+    for job_id in [answer.job_id for answer in answers]:
+        world.order(events.WithdrawJob, job_id)
+    open_gate(gate)
+    world.until_ended(holder)
+
+
+# -- the store fails --
+
+
+@pytest.mark.parametrize("fault", ["database or disk is full", "database is locked", "disk I/O error"])
+def test_while_the_store_fails_no_job_is_taken_or_started_and_no_end_is_lost(world: World, fault: str) -> None:
+    holder, gate = world.holding()
+    waiting = world.submit()
+    world.until_running(holder)
+    world.manager.store.fault = fault
+    with pytest.raises(Refused, match=f"cannot store a job now.*{fault}"):
+        world.submit()
+    open_gate(gate)
+    world.until_gone(holder)
+    assert world.cluster.begun == [(holder, 1)], "nothing is begun that is not stored"
+    assert world.job(waiting).state is JobState.QUEUED
+    assert world.log(holder) is not None, "its files stay as long as the store does not know its end"
+    world.manager.store.fault = None
+    assert world.until_ended(waiting).job.state is JobState.DONE
+    assert world.ended(holder).job.state is JobState.DONE
+    assert world.cluster.begun == [(holder, 1), (waiting, 1)]
+
+
+def test_an_end_that_was_never_stored_is_told_again_to_the_next_manager(world: World) -> None:
+    holder, gate = world.holding()
+    world.until_running(holder)
+    world.manager.store.fault = "disk I/O error"
+    open_gate(gate)
+    world.until_gone(holder)
+    world.manager.close()
+    world.start()
+    assert world.until_ended(holder).job.state is JobState.DONE
+    assert world.cluster.begun == [(holder, 1)]
+
+
+# -- the manager is restarted --
+
+
+def test_the_next_manager_finds_what_runs_and_keeps_the_places_of_what_waits(world: World) -> None:
+    holder, gate = world.holding()
+    waiting = [world.submit() for _ in range(5)]
+    world.until_running(holder)
+    world.restart()
+    assert world.job(holder).state is JobState.RUNNING
+    assert world.waiting() == waiting
+    open_gate(gate)
+    for job_id in waiting:
+        assert world.until_ended(job_id).job.state is JobState.DONE
+    assert world.cluster.begun == [(job_id, 1) for job_id in (holder, *waiting)]
+
+
+def test_what_ended_meanwhile_is_known_and_the_next_begins(world: World) -> None:
+    holder, gate = world.holding()
+    waiting = world.submit()
+    world.until_running(holder)
+    world.manager.close()
+    open_gate(gate)
+    world.until_cluster_idle()
+    world.start()
+    assert world.until_ended(holder).job.attempts[-1].exit_code == 0
+    assert world.until_ended(waiting).job.state is JobState.DONE
+
+
+def test_what_was_stored_but_never_begun_is_begun_by_the_next_manager(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the commit and the deed: same attempt, no restart counted, not even where none is allowed."""
+    monkeypatch.setattr(world.jobs.factory, "create", lambda order: None)
+    job_id = world.submit(max_restarts=0)
+    world.until("job.starting", job=job_id)
+    world.restart()
+    ended = world.until_ended(job_id)
+    assert (ended.job.state, ended.job.attempt, ended.job.restarts) == (JobState.DONE, 1, 0)
+    assert world.cluster.begun == [(job_id, 1)]
+
+
+def test_what_was_withdrawn_before_it_began_never_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for verb in ("create", "withdraw"):
+        monkeypatch.setattr(world.jobs.factory, verb, lambda *arguments: None)
+    job_id = world.submit()
+    world.until("job.starting", job=job_id)
+    world.order(events.WithdrawJob, job_id)
+    world.restart()
+    assert world.until_ended(job_id).job.state is JobState.WITHDRAWN
+    assert world.cluster.begun == []
+
+
+# -- clocks --
+
+
+class Jumping(RealClock):
+    """Its wall clock is put back by so much."""
+
+    back_ns = 0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() - self.back_ns
+
+
+def test_a_wall_clock_that_jumps_back_changes_no_order(make: Make) -> None:
+    clock = Jumping()
+    world = make(clock=clock)
+    holder, gate = world.holding()
+    before = [world.submit() for _ in range(3)]
+    clock.back_ns = 86_400 * 10**9
+    after = [world.submit() for _ in range(3)]
+    world.restart()
+    last = world.submit()
+    assert world.waiting() == [*before, *after, last]
+    open_gate(gate)
+    for job_id in (holder, *before, *after, last):
+        assert world.until_ended(job_id).job.state is JobState.DONE
+    assert world.job_ids("job.starting") == [holder, *before, *after, last]

@@ -1,0 +1,166 @@
+"""A manager in this process with two stand-in nodes that run its jobs; jobs are shell scripts that wait for the test's word."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nodemgr.core import events
+from nodemgr.core.effects import SubmitAnswered
+from nodemgr.core.model import Ended, Job, JobSpec
+from nodemgr.edge.control_client import EventStream
+from nodemgr.edge.jobs import Jobs
+from tests.support.local import LocalManager
+from tests.support.two_nodes import Cluster, TwoNodes
+
+PATIENCE_S = 60.0
+ENDS = ("job.ended", "job.withdrawn")
+
+
+class Refused(Exception):
+    """A submission was; the code and the reason."""
+
+
+class World:
+    """One state directory and one cluster; managers come and go on them."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.directory = directory
+        self.cluster = Cluster(directory / "cluster")
+        self._settings = settings
+        self._gates = 0
+        self.start()
+        for env in ("alice", "bob"):
+            self.manager.call("quota_set", env=env, gpus=8)
+
+    def start(self) -> None:
+        self.manager = LocalManager(
+            directory=self.directory,
+            factory=lambda loop, listener: TwoNodes(loop.call_soon_threadsafe, listener, self.cluster),
+            **self._settings,
+        )
+
+    def restart(self) -> None:
+        self.manager.close()
+        self.start()
+
+    def close(self) -> None:
+        self.manager.close()
+        self.cluster.close()
+
+    # -- orders --
+
+    @property
+    def jobs(self) -> Jobs:
+        jobs: Jobs = self.manager.daemon.jobs
+        return jobs
+
+    def submission(self, script: str = "true", env: str = "alice", gpus: int = 1, **fields: Any) -> events.Submission:
+        argv = fields.pop("argv", ("/bin/sh", "-c", script))
+        environ = (f"PATH={os.environ['PATH']}", *fields.pop("environ", ()))
+        spec = JobSpec("", "root", os.getuid(), os.getgid(), argv, str(self.directory), environ)
+        given = {"name": "", "command": script, "memory_bytes": None, "priority": None, "by": "root (uid 0)", **fields}
+        return events.Submission(ref=0, env=env, spec=spec, gpus=gpus, **given)
+
+    def submit_all(self, submissions: list[events.Submission]) -> list[SubmitAnswered]:
+        """All in one turn of the loop."""
+        answers: list[SubmitAnswered] = []
+        done = threading.Event()
+
+        def answer(answered: SubmitAnswered) -> None:
+            answers.append(answered)
+            if len(answers) == len(submissions):
+                done.set()
+
+        self.manager.do(lambda: [self.jobs.submit(submission, answer) for submission in submissions])
+        assert done.wait(PATIENCE_S)
+        return answers
+
+    def submit(self, script: str = "true", **fields: Any) -> str:
+        (answer,) = self.submit_all([self.submission(script, **fields)])
+        if answer.job_id is None:
+            raise Refused(answer.code, answer.reason)
+        return answer.job_id
+
+    def order(self, kind: Callable[..., events.Event], *arguments: Any) -> bool:
+        """An order by root, now."""
+        daemon = self.manager.daemon
+        done: bool = self.manager.do(lambda: daemon.submit(kind(*arguments, "root (uid 0)", daemon.clock.wall_ns())))
+        return done
+
+    def gate(self) -> Path:
+        """What a script reads a line of to wait for the test; `open_gate` lets it through."""
+        self._gates += 1
+        path = self.directory / f"gate{self._gates}"
+        os.mkfifo(path)
+        return path
+
+    def holding(self, **fields: Any) -> tuple[str, Path]:
+        """A job that runs until its gate is opened."""
+        gate = self.gate()
+        return self.submit(f"read line < {gate}", **fields), gate
+
+    # -- what is seen --
+
+    def job(self, job_id: str) -> Job:
+        job: Job = self.manager.do(lambda: self.manager.daemon.state.jobs[job_id])
+        return job
+
+    def ended(self, job_id: str) -> Ended:
+        (ended,) = self.manager.do(lambda: self.manager.daemon.journal.ended(job_id))
+        assert isinstance(ended, Ended)
+        return ended
+
+    def until(self, *names: str, **fields: Any) -> dict[str, Any]:
+        """The first event of one of these names with these fields, past or coming."""
+        with EventStream(self.manager.run_dir) as stream:
+            for event in stream.follow(0, timeout_s=PATIENCE_S):
+                if event["name"] in names and all(event.get(key) == value for key, value in fields.items()):
+                    return event
+        raise AssertionError(f"no {names} with {fields}")
+
+    def until_running(self, job_id: str, attempt: int = 1) -> dict[str, Any]:
+        return self.until("job.started", job=job_id, attempt=attempt)
+
+    def until_ended(self, job_id: str) -> Ended:
+        self.until(*ENDS, job=job_id)
+        return self.ended(job_id)
+
+    def until_gone(self, job_id: str) -> None:
+        """Until the manager knows that it ended, though it may not be able to store it. (The stream tells nothing then.)"""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.manager.do(lambda: job_id in self.manager.daemon.state.jobs):
+            assert time.monotonic() < deadline, f"{job_id} goes on"
+            time.sleep(0.01)
+
+    def until_cluster_idle(self) -> None:
+        """Until nothing runs on the nodes, whoever knows it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while any(attempt.status.state != "ended" for attempt in self.cluster.attempts.values()):
+            assert time.monotonic() < deadline, "something goes on"
+            time.sleep(0.01)
+
+    def log(self, job_id: str) -> bytes:
+        with open(self.jobs.factory.logs(job_id), "rb") as log:
+            return log.read()
+
+    def job_ids(self, name: str) -> list[str]:
+        """The jobs of all events of this name, in order."""
+        return [event["job"] for event in self.manager.events(name)]
+
+    def waiting(self) -> list[str]:
+        """The jobs that are queued, in the order of service."""
+
+        def look() -> list[str]:
+            return [request.job_id for request, _, _ in self.manager.daemon.state.waiting() if request.job_id is not None]
+
+        waiting: list[str] = self.manager.do(look)
+        return waiting
+
+
+def open_gate(gate: Path) -> None:
+    gate.write_text("go\n")
