@@ -16,7 +16,6 @@ import typing
 from collections.abc import Callable
 from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
-from operator import attrgetter, call
 from typing import Any
 
 from nodemgr.core.model import Ended, Env, Gpu, Grant, Job, JobSpec, Process, QueueRow, Record, Request, Residue, Task
@@ -66,31 +65,32 @@ def decode(kind: str, text: str) -> Any:
 
 @cache
 def _writer(annotation: Any) -> Writer:
+    """One expression, compiled once, as `dataclasses` makes its methods: a row is written while a client waits."""
+    names = {"digits": int.__repr__, "quoted": quoted}
+    writer: Writer = eval(f"lambda value: {_expression(annotation, 'value', names)}", names)
+    return writer
+
+
+def _expression(annotation: Any, value: str, names: dict[str, Any]) -> str:
+    """Of the JSON text of what the expression `value` gives; what it calls is in `names`."""
     if dataclasses.is_dataclass(annotation):
-        return _dataclass_writer(annotation)
+        hints = typing.get_type_hints(annotation)
+        fields = [field.name for field in dataclasses.fields(annotation)]
+        members = [_expression(hints[name], f"{value}.{name}", names) for name in fields]
+        template = ",".join([quoted(name) + ":%s" for name in fields])
+        return f"'{{{template}}}' % ({', '.join(members)},)"
     if isinstance(annotation, types.UnionType):
-        inner = _writer(_inner(annotation))
-        return lambda value: "null" if value is None else inner(value)
+        return f"('null' if {value} is None else {_expression(_inner(annotation), value, names)})"
     if typing.get_origin(annotation) is tuple:
-        member = _writer(_member(annotation))
-        return lambda value: f"[{','.join(map(member, value))}]"
+        names[member := f"writer_{len(names)}"] = _writer(_member(annotation))
+        return f"'[%s]' % (','.join(map({member}, {value})),)"
     if annotation is bool:
-        return lambda value: "true" if value else "false"
+        return f"('true' if {value} else 'false')"
     if annotation is int:
-        return int.__repr__
+        return f"digits({value})"
     if isinstance(annotation, type) and issubclass(annotation, str):  # a StrEnum is its value
-        return quoted
+        return f"quoted({value})"
     raise TypeError(f"no row can hold {annotation}")
-
-
-def _dataclass_writer(annotation: Any) -> Writer:
-    """A row is written while a client waits: one template, and one pass over the fields."""
-    hints = typing.get_type_hints(annotation)
-    names = [field.name for field in dataclasses.fields(annotation)]
-    members = attrgetter(*names)
-    writers = [_writer(hints[name]) for name in names]
-    template = f"{{{','.join([quoted(name) + ':%s' for name in names])}}}"
-    return lambda value: template % tuple(map(call, writers, members(value)))
 
 
 def _inner(annotation: types.UnionType) -> Any:

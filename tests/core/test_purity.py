@@ -25,6 +25,8 @@ UNCLEAN = {
 }  # fmt: skip
 """Clocks, files, sockets, threads, chance: of the standard library, what a decision has no use for."""
 UNCLEAN_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
+COMPILED = {"encoding"}
+"""Who makes functions of the model's own annotations at import, as `dataclasses` does: by eval."""
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -48,7 +50,8 @@ def test_a_module_of_the_core_imports_only_the_core_and_clean_parts_of_the_stand
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
 def test_a_module_of_the_core_opens_and_prints_nothing(source: Path) -> None:
     calls = [node.func for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)]
-    assert not {function.id for function in calls if isinstance(function, ast.Name)} & UNCLEAN_CALLS
+    called = {function.id for function in calls if isinstance(function, ast.Name)} & UNCLEAN_CALLS
+    assert called == ({"eval"} if source.stem in COMPILED else set())
 
 
 def test_every_event_has_its_rule() -> None:
