@@ -16,6 +16,9 @@ HOLDING = frozenset((JobState.STARTING, JobState.RUNNING))
 
 
 def check(state: State) -> Iterator[str]:
+    tables = (state.jobs, state.specs, state.spec_jobs, state.env_jobs, state.job_of_key, state.elements, state.dependents, state.queued)
+    if not any(tables) and not any(task.job_id for task in state.tasks.values()):
+        return  # as on most nodes that tests make
     for job in state.jobs.values():
         for wrong in (*_state(job), *_rows(state, job)):
             yield f"{job.job_id}, {job.state.value}: {wrong}"

@@ -125,13 +125,13 @@ def _queues(draft: Draft) -> Iterator[str]:
 
 def _serve_or_say_why(draft: Draft, scan: Scan, request: Request, now_ns: int, wall_ns: int) -> str | None:
     """None if the request has its lease now."""
-    before = scan.turns.get(request.env)
-    if before is not None:
-        return reasons.behind(request, before)
-    if request.job_id is not None and request.gpus == 0:
+    if request.job_id is not None and request.gpus == 0:  # it takes nothing from anybody
         draft.drop_request(request)
         jobs.start(draft, request, Choice((), (), 0), now_ns, wall_ns)
         return None
+    before = scan.turns.get(request.env)
+    if before is not None:
+        return reasons.behind(request, before)
     verdict = _look(draft, scan, request)
     if isinstance(verdict.answer, Choice):
         if request.job_id is not None or any(asker.process not in draft.away for asker in request.askers):

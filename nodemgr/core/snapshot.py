@@ -6,10 +6,11 @@ beats: what is measured is handed in. Bytes and seconds are integers; GPUs are U
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from nodemgr.core import books, reasons
+from nodemgr.core import books, job_rows, reasons
 from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Request, Residue, Task, Uuid, Violation
 from nodemgr.core.state import State
 
@@ -36,15 +37,20 @@ def status(
 
 def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str | None = None) -> Row:
     """The status without its tasks, which may be thousands."""
+    waiting = Counter(request.env for request in state.requests.values())
     return {
         "schema_version": SCHEMA_VERSION,
         "gpus": [_gpu(state, gpu, used_bytes.get(gpu.uuid)) for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index)],
-        "envs": [_env(state, row) for name, row in sorted(state.envs.items()) if env in (None, name)],
+        "envs": [_env(state, row, waiting[name]) for name, row in sorted(state.envs.items()) if env in (None, name)],
         "queue": [
-            _waiting(state, request, position, reason, now_ns)
-            for request, position, reason in state.waiting()
-            if env in (None, request.env)
+            *(
+                _waiting(state, request, position, reason, now_ns)
+                for request, position, reason in state.waiting()
+                if env in (None, request.env)
+            ),
+            *job_rows.apart(state, env),
         ],
+        "jobs": job_rows.under_way(state, env),
         "violations": [_violation(state, row, now_ns) for row in violations(state, env)],
         "residues": [_residue(state, row) for row in residues(state, env)],
     }
@@ -96,7 +102,7 @@ def _gpu(state: State, gpu: Gpu, used_bytes: int | None) -> Row:
     }
 
 
-def _env(state: State, env: Env) -> Row:
+def _env(state: State, env: Env, waiting: int) -> Row:
     used = [gpu.uuid for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index) if books.is_used(state, env.name, gpu.uuid)]
     grants = [grant for uuid in state.gpus if (grant := state.grants.get((env.name, uuid))) is not None]
     return {
@@ -109,7 +115,8 @@ def _env(state: State, env: Env) -> Row:
         "memory_capped_bytes": sum(grant.caps_bytes for grant in grants),
         "memory_pending_bytes": sum(max(0, books.target(state, grant) - grant.memory_bytes) for grant in grants),
         "tasks": len(state.env_tasks.get(env.name, ())),
-        "waiting": sum(request.env == env.name for request in state.requests.values()),
+        "waiting": waiting,
+        "jobs": state.env_jobs.get(env.name, 0),
     }
 
 
@@ -126,6 +133,7 @@ def _task(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKe
 def task_facts(state: State, task: Task) -> Row:
     """What of a task's row stays the same as long as the Task itself does."""
     members = [state.processes[key] for key in task.processes]
+    job = None if task.job_id is None else state.jobs[task.job_id]
     return {
         "id": task.task_id,
         "env": task.env,
@@ -136,7 +144,8 @@ def task_facts(state: State, task: Task) -> Row:
         "command": task.command,
         "since": task.since_wall_ns // SECOND_NS,
         "memory_named_bytes": task.memory_bytes,
-        "users": sorted({member.user for member in members}),
+        "users": sorted({member.user for member in members} | ({job.user} if job is not None else set())),
+        "job": task.job_id,
         "processes": len(members),
         "transports": sorted({member.transport.value for member in members}),
     }
@@ -233,7 +242,8 @@ def _pids(members: Iterable[Process]) -> list[int]:
 
 
 def _waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> Row:
-    present = request.job_id is not None or any(asker.process not in state.away for asker in request.askers)
+    job = None if request.job_id is None else state.jobs[request.job_id]
+    present = any(asker.process not in state.away for asker in request.askers)
     return {
         "id": request.request_id,
         "env": request.env,
@@ -241,11 +251,12 @@ def _waiting(state: State, request: Request, position: int, reason: str, now_ns:
         "priority": request.priority,
         "position": position,
         "reason": reason,
-        "state": "waiting" if present else "away",
+        "state": job.state.value if job is not None else "waiting" if present else "away",
         "memory_named_bytes": request.memory_bytes,
         "pids": [asker.pid for asker in request.askers if asker.pid is not None],
-        "users": sorted({asker.user for asker in request.askers}),
+        "users": sorted({asker.user for asker in request.askers}) if job is None else [job.user],
         "command": request.command,
         "since": request.since_wall_ns // SECOND_NS,
         "waited_seconds": max(0, now_ns - request.since_ns) // SECOND_NS,
+        **({} if job is None else job_rows.brief(job)),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nodemgr.core import snapshot
+from nodemgr.core import job_rows, snapshot
 from nodemgr.core.model import Quota
 from tests.core.world import GIB, WALL, Node, key
 
@@ -111,3 +111,58 @@ def test_tasks_stand_in_the_order_of_their_numbers() -> None:
 def test_a_quota() -> None:
     shown = snapshot.quota("alice", Quota(2, 80 * GIB, users=("ann",)))
     assert (shown["env"], shown["gpus"], shown["memory_per_gpu_bytes"], shown["users"]) == ("alice", 2, 40 * GIB, ["ann"])
+
+
+def node_with_jobs() -> Node:
+    """alice's j1 runs, j2 waits for its GPU, j3 is held, j4 waits for j1 and j2."""
+    node = Node(1)
+    node.quota("alice", 1)
+    node.quota("bob", 1)
+    for more in ({"time_limit_ms": 60_000}, {"name": "second"}, {"hold": True}, {"after": ("j1", "j2")}):
+        node.submits("alice", **more)
+    node.begins("j1")
+    return node
+
+
+def test_what_waits_is_shown_with_its_job_and_what_is_in_no_queue_without_a_place() -> None:
+    node = node_with_jobs()
+    node.asks("bob", 20)
+    shown = status(node)["queue"]
+    assert [(row["id"], row.get("job"), row["position"], row["state"]) for row in shown] == [
+        ("r2", "j2", 1, "queued"),
+        ("r3", None, 2, "waiting"),
+        ("j3", "j3", None, "held"),
+        ("j4", "j4", None, "after"),
+    ]
+    assert [row["reason"] for row in shown[2:]] == ["held by ann (uid 1000)", "waits until j1, j2 ended well"]
+    for row in shown:
+        assert KEYS["queue"] <= row.keys()
+    assert (shown[0]["name"], shown[0]["users"], shown[0]["pids"]) == ("second", ["ann"], [])
+    assert [row["id"] for row in status(node, env="bob")["queue"]] == ["r3"]
+
+
+def test_running_jobs_are_shown_with_their_gpus() -> None:
+    node = node_with_jobs()
+    (running,) = status(node)["jobs"]
+    assert (running["id"], running["state"], running["gpu_indices"], running["task"]) == ("j1", "running", [0], "t1")
+    assert (running["time_limit_seconds"], running["started"], running["ended"]) == (60, WALL // 10**9, None)
+    assert status(node, env="bob")["jobs"] == []
+    (task,) = status(node)["tasks"]
+    assert (task["job"], task["users"], task["processes"]) == ("j1", ["ann"], 0)
+    alice, _ = status(node)["envs"]
+    assert (alice["jobs"], alice["waiting"]) == (4, 1)
+
+
+def test_a_job_that_ended_makes_the_same_row() -> None:
+    node = node_with_jobs()
+    node.job_ends("j1", 3)
+    node.withdraws("j1")
+    row = job_rows.full(node.state, node.job("j1"))
+    assert (row["state"], row["reason"], row["exit_code"], row["attempts"][0]["log_tail"]) == (
+        "withdrawn",
+        "root (uid 0) withdrew it",
+        3,
+        "the last line\n",
+    )
+    assert [deed["what"] for deed in row["deeds"]] == ["submitted", "withdrawn"]
+    assert json.loads(json.dumps(row)) == row
