@@ -422,11 +422,23 @@ int nm_ledger_set_correction(struct nm_ledger *ledger, uint32_t row, uint64_t co
     return 0;
 }
 
+/* Words of another generation were somebody else's. Of this one they are the living process's, and stay, whatever the limits file says:
+ * one that comes back after a restart may be older than the slot. */
+static void begin_words(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation)
+{
+    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
+        _Atomic uint64_t *word = &ledger->usage->word[row][slot];
+        if (!is_of(atomic_load(word), generation))
+            atomic_store(word, word_of(generation, 0));
+    }
+}
+
 int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation, enum nm_slot_state state)
 {
     if (slot >= NM_LEDGER_SLOTS || ledger->limits_writable == NULL)
         return -1;
     struct nm_limits *limits = ledger->limits_writable;
+    begin_words(ledger, slot, generation);
     /* before the slot lives: what it announces is summed */
     if (atomic_load(&limits->slots_used) <= slot)
         atomic_store(&limits->slots_used, slot + 1);

@@ -107,7 +107,8 @@ const char *nm_ledger_uuid(const struct nm_ledger *ledger, uint32_t row);       
 int nm_ledger_set_row(struct nm_ledger *ledger, uint32_t row, const char *uuid, uint64_t total_bytes);
 int nm_ledger_set_limit(struct nm_ledger *ledger, uint32_t row, uint64_t limit_bytes);
 int nm_ledger_set_correction(struct nm_ledger *ledger, uint32_t row, uint64_t correction_bytes);
-int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation, enum nm_slot_state state); /* raises slots_used */
+/* The slot is generation's: its bytes stay, those of another generation go. Raises slots_used. */
+int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation, enum nm_slot_state state);
 /* After the death of generation's process: the next generation begins, with zero bytes. Returns it, or -1. */
 int nm_ledger_clear_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation);
 int nm_ledger_slot_generation(const struct nm_ledger *ledger, uint32_t slot);     /* -1 for a bad slot */

@@ -177,10 +177,11 @@ int nm_sim_read_device(nm_sim_handle *handle, uint32_t index, nm_sim_device_book
     nm_sim_device *device = enter_device(handle, index);
     if (!device) return leave(EINVAL);
     nm_sim_node_reap(&handle->node);
+    nm_sim_node_settle(&handle->node, (int)index);
     *out = (nm_sim_device_books){
         .pci_bus = device->pci_bus,
         .used_bytes = nm_sim_tally_bytes(&device->memory),
-        .peak_bytes = atomic_load(&device->memory.peak_bytes),
+        .peak_bytes = nm_sim_tally_peak(&device->memory),
     };
     nm_uuid_text(device->uuid, out->uuid);
     for (int fault = 0; fault < NM_SIM_FAULT_COUNT; fault++) out->faults[fault] = atomic_load(&device->fault[fault]);
@@ -217,7 +218,7 @@ int nm_sim_read_group(nm_sim_handle *handle, uint32_t index, const char *name, u
     for (int group = 0; group < NM_SIM_GROUPS; group++) {
         if (atomic_load(&handle->node.state->group_key[group]) != nm_sim_group_key(name)) continue;
         *used = nm_sim_tally_bytes(&device->group[group]);
-        *peak = atomic_load(&device->group[group].peak_bytes);
+        *peak = nm_sim_tally_peak(&device->group[group]);
     }
     return leave(0);
 }
@@ -243,12 +244,7 @@ int nm_sim_reset_peaks(nm_sim_handle *handle) {
     nm_sim_node *node = enter(handle);
     if (!node) return leave(EINVAL);
     nm_sim_node_reap(node);
-    for (uint32_t index = 0; index < node->state->device_count; index++) {
-        nm_sim_device *device = &node->state->device[index];
-        atomic_store(&device->memory.peak_bytes, nm_sim_tally_bytes(&device->memory));
-        for (int group = 0; group < NM_SIM_GROUPS; group++)
-            atomic_store(&device->group[group].peak_bytes, nm_sim_tally_bytes(&device->group[group]));
-    }
+    for (uint32_t index = 0; index < node->state->device_count; index++) nm_sim_node_reset_peaks(node, (int)index);
     return leave(0);
 }
 

@@ -23,6 +23,7 @@
 #include "partitions.h"
 
 #define SEQUENCE_MASK UINT64_C(0x3fff)
+#define PEAK_MASK (NM_SIM_MEMORY_LIMIT_BYTES - 1)
 
 const char nm_sim_magic[8] = "nodesim";
 
@@ -133,56 +134,7 @@ void nm_sim_node_close(nm_sim_node *node) {
     *node = (nm_sim_node){.descriptor = -1, .slot = -1};
 }
 
-/* ---- tallies --------------------------------------------------------------------------------------------- */
-
-static void raise_peak(nm_sim_tally *tally, uint64_t bytes) {
-    uint64_t peak = atomic_load_explicit(&tally->peak_bytes, memory_order_relaxed);
-    while (peak < bytes && !atomic_compare_exchange_weak(&tally->peak_bytes, &peak, bytes)) {
-    }
-}
-
-/* Sees to it that the operation in `word`, a value that the tally had, is in the books of the slot that made it. */
-static void settle(nm_sim_tally *tally, nm_sim_account accounts[], nm_sim_which which, uint64_t word) {
-    raise_peak(tally, word >> 24);
-    nm_sim_share *share = &accounts[(word >> 14) & (NM_SIM_SLOTS - 1)].share[which];
-    uint64_t sequence = word & SEQUENCE_MASK;
-    uint64_t announced = atomic_load(&share->announced);
-    uint64_t applied = atomic_load(&share->applied);
-    /* Only on top of its predecessor: the owner may have gone on between the two loads. */
-    if ((applied & SEQUENCE_MASK) != ((sequence - 1) & SEQUENCE_MASK) || (announced & SEQUENCE_MASK) != sequence) return;
-    uint64_t bytes = (applied >> 14) + (uint64_t)((int64_t)announced >> 14);
-    atomic_compare_exchange_strong(&share->applied, &applied, (bytes << 14) | sequence);
-}
-
-/* Adds delta to the tally on behalf of `slot`, whose owner, or only reaper, the caller is. False: above the limit. */
-static bool add(nm_sim_tally *tally, nm_sim_account accounts[], nm_sim_which which, int slot, int64_t delta, uint64_t limit) {
-    nm_sim_share *share = &accounts[slot].share[which];
-    uint64_t sequence = (atomic_load(&share->applied) + 1) & SEQUENCE_MASK;
-    atomic_store_explicit(&share->announced, ((uint64_t)delta << 14) | sequence, memory_order_release);
-    uint64_t word = atomic_load(&tally->word), next;
-    do {
-        settle(tally, accounts, which, word);
-        uint64_t sum = (word >> 24) + (uint64_t)delta;
-        if (delta > 0 && sum > limit) return false; /* the announcement stays: without its word it means nothing */
-        next = (sum << 24) | ((uint64_t)slot << 14) | sequence;
-    } while (!atomic_compare_exchange_weak(&tally->word, &word, next));
-    settle(tally, accounts, which, next);
-    return true;
-}
-
-/* Takes out of the tally whatever a slot without a living owner has in it. */
-static void drain(nm_sim_tally *tally, nm_sim_account accounts[], nm_sim_which which, int slot) {
-    settle(tally, accounts, which, atomic_load(&tally->word));
-    uint64_t bytes = atomic_load(&accounts[slot].share[which].applied) >> 14;
-    if (bytes > 0) add(tally, accounts, which, slot, -(int64_t)bytes, 0);
-}
-
-void nm_sim_node_settle(nm_sim_node *node, int index) {
-    nm_sim_device *device = &node->state->device[index];
-    settle(&device->memory, device->account, NM_SIM_IN_MEMORY, atomic_load(&device->memory.word));
-}
-
-/* ---- slots ----------------------------------------------------------------------------------------------- */
+/* ---- locks ----------------------------------------------------------------------------------------------- */
 
 static int lock_byte(int descriptor, int command, short type, off_t byte, int *pid) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
@@ -198,15 +150,122 @@ int nm_sim_node_owner(const nm_sim_node *node, int slot) {
     return pid;
 }
 
+/* ---- tallies --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const nm_sim_node *node;
+    nm_sim_tally *tally;
+    nm_sim_account *accounts; /* one per slot */
+    nm_sim_which which;       /* of their shares is in it */
+} nm_sim_sum;
+
+static nm_sim_sum memory_sum(const nm_sim_node *node, int index) {
+    nm_sim_device *device = &node->state->device[index];
+    return (nm_sim_sum){node, &device->memory, device->account, NM_SIM_IN_MEMORY};
+}
+
+static nm_sim_sum group_sum(const nm_sim_node *node, int index, uint32_t group) {
+    nm_sim_device *device = &node->state->device[index];
+    return (nm_sim_sum){node, &device->group[group], device->account, NM_SIM_IN_GROUP};
+}
+
+static uint64_t bytes_of_the_dead(const nm_sim_sum *sum) {
+    const nm_sim_state *state = sum->node->state;
+    uint32_t high = atomic_load(&state->slots_high);
+    uint64_t bytes = 0;
+    for (int slot = 0; slot < (int)high; slot++) {
+        if (!atomic_load(&state->slot_taken[slot]) || nm_sim_node_owner(sum->node, slot) != 0) continue;
+        bytes += atomic_load(&sum->accounts[slot].share[sum->which].applied) >> 14;
+    }
+    return bytes;
+}
+
+/* Sees to it that the peak knows the sum in `word`, a value that the tally had and whose operation is in the books. What the dead have
+ * in it does not count: others may have been promised that room by now. Only a word that still stands is noted: whoever replaced it has
+ * noted it before; and while this process did not get to run, the peaks may have been reset. */
+static void note(const nm_sim_sum *sum, uint64_t word) {
+    _Atomic uint64_t *peak = &sum->tally->peak;
+    uint64_t known = atomic_load(peak);
+    while ((word >> 24) > (known & PEAK_MASK)) {
+        uint64_t bytes = (word >> 24) - bytes_of_the_dead(sum);
+        if (atomic_load(&sum->tally->word) != word || bytes <= (known & PEAK_MASK)) return;
+        if (atomic_compare_exchange_strong(peak, &known, (known & ~PEAK_MASK) | bytes)) return;
+    }
+}
+
+/* Sees to it that the operation in `word`, a value that the tally had, is in the books of the slot that made it, and in the peak. */
+static void settle(const nm_sim_sum *sum, uint64_t word) {
+    nm_sim_share *share = &sum->accounts[(word >> 14) & (NM_SIM_SLOTS - 1)].share[sum->which];
+    uint64_t sequence = word & SEQUENCE_MASK;
+    uint64_t announced = atomic_load(&share->announced);
+    uint64_t applied = atomic_load(&share->applied);
+    /* Only on top of its predecessor: the owner may have gone on between the two loads. */
+    if ((applied & SEQUENCE_MASK) == ((sequence - 1) & SEQUENCE_MASK) && (announced & SEQUENCE_MASK) == sequence) {
+        uint64_t bytes = (applied >> 14) + (uint64_t)((int64_t)announced >> 14);
+        atomic_compare_exchange_strong(&share->applied, &applied, (bytes << 14) | sequence);
+    }
+    note(sum, word);
+}
+
+/* The peak of a new time: what is there now, and all that comes. */
+static void reset_peak(const nm_sim_sum *sum) {
+    uint64_t before = atomic_load(&sum->tally->peak), word;
+    atomic_store(&sum->tally->peak, (before & ~PEAK_MASK) + PEAK_MASK + 1);
+    do settle(sum, word = atomic_load(&sum->tally->word));
+    while (atomic_load(&sum->tally->word) != word);
+}
+
+/* Adds delta on behalf of `slot`, whose owner, or only reaper, the caller is. False: above the limit. */
+static bool add(const nm_sim_sum *sum, int slot, int64_t delta, uint64_t limit) {
+    nm_sim_share *share = &sum->accounts[slot].share[sum->which];
+    uint64_t sequence = (atomic_load(&share->applied) + 1) & SEQUENCE_MASK;
+    atomic_store_explicit(&share->announced, ((uint64_t)delta << 14) | sequence, memory_order_release);
+    uint64_t word = atomic_load(&sum->tally->word), next;
+    do {
+        settle(sum, word);
+        uint64_t bytes = (word >> 24) + (uint64_t)delta;
+        if (delta > 0 && bytes > limit) return false; /* the announcement stays: without its word it means nothing */
+        next = (bytes << 24) | ((uint64_t)slot << 14) | sequence;
+    } while (!atomic_compare_exchange_weak(&sum->tally->word, &word, next));
+    settle(sum, next);
+    return true;
+}
+
+/* Takes out whatever a slot without a living owner has in it. */
+static void drain(const nm_sim_sum *sum, int slot) {
+    settle(sum, atomic_load(&sum->tally->word));
+    uint64_t bytes = atomic_load(&sum->accounts[slot].share[sum->which].applied) >> 14;
+    if (bytes > 0) add(sum, slot, -(int64_t)bytes, 0);
+}
+
+void nm_sim_node_settle(nm_sim_node *node, int index) {
+    nm_sim_sum memory = memory_sum(node, index);
+    settle(&memory, atomic_load(&memory.tally->word));
+}
+
+void nm_sim_node_reset_peaks(nm_sim_node *node, int index) {
+    nm_sim_sum memory = memory_sum(node, index);
+    reset_peak(&memory);
+    for (uint32_t group = 0; group < NM_SIM_GROUPS; group++) {
+        nm_sim_sum of_group = group_sum(node, index, group);
+        reset_peak(&of_group);
+    }
+}
+
+/* ---- slots ----------------------------------------------------------------------------------------------- */
+
 /* The caller holds the slot's lock. */
-static void clear_slot(nm_sim_state *state, int slot) {
+static void clear_slot(const nm_sim_node *node, int slot) {
+    nm_sim_state *state = node->state;
     uint32_t group = atomic_load(&state->slot_group[slot]);
     for (uint32_t index = 0; index < state->device_count; index++) {
-        nm_sim_device *device = &state->device[index];
-        nm_sim_account *account = &device->account[slot];
-        bool grouped = group > 0 && group <= NM_SIM_GROUPS;
-        if (grouped) drain(&device->group[group - 1], device->account, NM_SIM_IN_GROUP, slot);
-        drain(&device->memory, device->account, NM_SIM_IN_MEMORY, slot);
+        nm_sim_account *account = &state->device[index].account[slot];
+        if (group > 0 && group <= NM_SIM_GROUPS) {
+            nm_sim_sum of_group = group_sum(node, (int)index, group - 1);
+            drain(&of_group, slot);
+        }
+        nm_sim_sum memory = memory_sum(node, (int)index);
+        drain(&memory, slot);
         for (int kind = 0; kind < NM_SIM_KIND_COUNT; kind++) atomic_store(&account->kind_bytes[kind], 0);
         atomic_store(&account->contexts, 0);
     }
@@ -219,7 +278,7 @@ void nm_sim_node_reap(nm_sim_node *node) {
     for (int slot = 0; slot < (int)high; slot++) {
         if (!atomic_load(&node->state->slot_taken[slot]) || nm_sim_node_owner(node, slot) != 0) continue;
         if (lock_byte(node->descriptor, F_OFD_SETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, NULL) != 0) continue;
-        clear_slot(node->state, slot);
+        clear_slot(node, slot);
         lock_byte(node->descriptor, F_OFD_SETLK, F_UNLCK, NM_SIM_LOCK_SLOT + slot, NULL);
     }
 }
@@ -249,12 +308,16 @@ static nm_sim_mode own_mode(void) {
 
 int nm_sim_node_join(nm_sim_node *node, const char *group) {
     nm_sim_state *state = node->state;
+    nm_sim_node_reap(node);
     for (int slot = 0; slot < NM_SIM_SLOTS; slot++) {
         if (lock_byte(node->descriptor, F_SETLK, F_WRLCK, NM_SIM_LOCK_SLOT + slot, NULL) != 0) continue;
+        if (atomic_load(&state->slot_taken[slot])) { /* somebody died just now: his bytes are not to seem ours, not for a moment */
+            lock_byte(node->descriptor, F_SETLK, F_UNLCK, NM_SIM_LOCK_SLOT + slot, NULL);
+            continue;
+        }
         uint32_t high = atomic_load(&state->slots_high);
         while (high < (uint32_t)slot + 1 && !atomic_compare_exchange_weak(&state->slots_high, &high, (uint32_t)slot + 1)) {
         }
-        clear_slot(state, slot);
         atomic_store(&state->slot_taken[slot], 1);
         atomic_store(&state->slot_group[slot], find_group(state, group));
         atomic_fetch_add(&state->slot_life[slot], 1);
@@ -271,40 +334,39 @@ int nm_sim_node_join(nm_sim_node *node, const char *group) {
 #define KIND_IS_IMPLICIT(name, implicit) implicit,
 static const bool kind_is_implicit[NM_SIM_KIND_COUNT] = {NM_SIM_KINDS(KIND_IS_IMPLICIT)};
 
-static nm_sim_tally *group_tally(nm_sim_node *node, nm_sim_device *device, nm_sim_kind kind) {
+/* False where it counts in none. */
+static bool find_group_sum(nm_sim_node *node, int index, nm_sim_kind kind, nm_sim_sum *out) {
     uint32_t group = atomic_load_explicit(&node->state->slot_group[node->slot], memory_order_relaxed);
-    return kind_is_implicit[kind] || group == 0 ? NULL : &device->group[group - 1];
+    if (kind_is_implicit[kind] || group == 0) return false;
+    *out = group_sum(node, index, group - 1);
+    return true;
 }
 
-/* A sum that was never as high: before that is said, the dead are taken out of it, whose room others may have been promised by now. */
-static bool add_up(nm_sim_node *node, nm_sim_tally *tally, nm_sim_account accounts[], nm_sim_which which, uint64_t bytes, uint64_t limit) {
-    uint64_t peak = atomic_load(&tally->peak_bytes);
-    if (add(tally, accounts, which, node->slot, (int64_t)bytes, peak < limit ? peak : limit)) return true;
+/* A sum that was never as high: the dead are taken out of it first, or each further one would have to look who of them is dead. */
+static bool add_up(nm_sim_node *node, const nm_sim_sum *sum, uint64_t bytes, uint64_t limit) {
+    uint64_t peak = nm_sim_tally_peak(sum->tally);
+    if (add(sum, node->slot, (int64_t)bytes, peak < limit ? peak : limit)) return true;
     nm_sim_node_reap(node);
-    return add(tally, accounts, which, node->slot, (int64_t)bytes, limit);
+    return add(sum, node->slot, (int64_t)bytes, limit);
 }
 
 bool nm_sim_node_charge(nm_sim_node *node, int index, nm_sim_kind kind, uint64_t bytes) {
-    nm_sim_device *device = &node->state->device[index];
-    nm_sim_account *accounts = device->account;
+    nm_sim_sum memory = memory_sum(node, index), of_group;
     uint64_t capacity = nm_sim_capacity(node->state);
     if (bytes > capacity) return false;
-    if (!add_up(node, &device->memory, accounts, NM_SIM_IN_MEMORY, bytes, capacity)) return false;
+    if (!add_up(node, &memory, bytes, capacity)) return false;
     if (!nm_sim_partition_fits(node, index)) {
-        add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, -(int64_t)bytes, UINT64_MAX);
+        add(&memory, node->slot, -(int64_t)bytes, UINT64_MAX);
         return false;
     }
-    nm_sim_tally *group = group_tally(node, device, kind);
-    if (group) add_up(node, group, accounts, NM_SIM_IN_GROUP, bytes, UINT64_MAX);
-    atomic_fetch_add(&accounts[node->slot].kind_bytes[kind], bytes);
+    if (find_group_sum(node, index, kind, &of_group)) add_up(node, &of_group, bytes, UINT64_MAX);
+    atomic_fetch_add(&memory.accounts[node->slot].kind_bytes[kind], bytes);
     return true;
 }
 
 void nm_sim_node_give_back(nm_sim_node *node, int index, nm_sim_kind kind, uint64_t bytes) {
-    nm_sim_device *device = &node->state->device[index];
-    nm_sim_account *accounts = device->account;
-    nm_sim_tally *group = group_tally(node, device, kind);
-    atomic_fetch_sub(&accounts[node->slot].kind_bytes[kind], bytes);
-    if (group) add(group, accounts, NM_SIM_IN_GROUP, node->slot, -(int64_t)bytes, UINT64_MAX);
-    add(&device->memory, accounts, NM_SIM_IN_MEMORY, node->slot, -(int64_t)bytes, UINT64_MAX);
+    nm_sim_sum memory = memory_sum(node, index), of_group;
+    atomic_fetch_sub(&memory.accounts[node->slot].kind_bytes[kind], bytes);
+    if (find_group_sum(node, index, kind, &of_group)) add(&of_group, node->slot, -(int64_t)bytes, UINT64_MAX);
+    add(&memory, node->slot, -(int64_t)bytes, UINT64_MAX);
 }

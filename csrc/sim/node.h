@@ -61,10 +61,11 @@ typedef enum { NM_SIM_KINDS(NM_SIM_KIND_ENUMERATOR) NM_SIM_KIND_COUNT } nm_sim_k
 #define NM_SIM_FAULT_ENUMERATOR(name) NM_SIM_FAULT_##name,
 typedef enum { NM_SIM_FAULTS(NM_SIM_FAULT_ENUMERATOR) NM_SIM_FAULT_COUNT } nm_sim_fault;
 
-/* A sum over slots, and the highest it ever was. word = bytes:40 | slot:10 | sequence:14 of the last operation. */
+/* A sum over slots, and the highest that the living among them ever had since the last reset. word = bytes:40 | slot:10 |
+ * sequence:14 of the last operation; peak = resets:24 | bytes:40. */
 typedef struct {
     _Atomic uint64_t word;
-    _Atomic uint64_t peak_bytes;
+    _Atomic uint64_t peak;
 } nm_sim_tally;
 
 /* One slot's part in a tally. announced = delta:50 (signed) | sequence:14; applied = bytes:50 | sequence:14. */
@@ -165,15 +166,21 @@ void nm_sim_node_give_back(nm_sim_node *node, int device, nm_sim_kind kind, uint
 /* Clears the slots of the dead. Callers serialise calls per process. */
 void nm_sim_node_reap(nm_sim_node *node);
 
-/* For who is about to read the slots' shares of a device: has the last operation on it in them, whose maker may have been
- * stopped before he wrote it down. */
+/* For who is about to read the slots' shares of a device: has the last operation on it in them, and in the peak, whose maker
+ * may have been stopped before he wrote it down. */
 void nm_sim_node_settle(nm_sim_node *node, int device);
+
+/* From now on the peaks of a device and of the groups on it are those since now. */
+void nm_sim_node_reset_peaks(nm_sim_node *node, int device);
 
 /* The pid of a slot's owner as seen from here; 0: dead or free; -1: alive, but in no pid namespace that we see. */
 int nm_sim_node_owner(const nm_sim_node *node, int slot);
 
 static inline uint64_t nm_sim_capacity(const nm_sim_state *state) { return state->memory_bytes - state->reserved_bytes; }
 static inline uint64_t nm_sim_tally_bytes(nm_sim_tally *tally) { return atomic_load(&tally->word) >> 24; }
+static inline uint64_t nm_sim_tally_peak(nm_sim_tally *tally) {
+    return atomic_load(&tally->peak) & (NM_SIM_MEMORY_LIMIT_BYTES - 1);
+}
 static inline uint64_t nm_sim_account_bytes(nm_sim_account *account) {
     return atomic_load(&account->share[NM_SIM_IN_MEMORY].applied) >> 14;
 }

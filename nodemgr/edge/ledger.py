@@ -84,6 +84,7 @@ class Ledger:
         _raise_range(lib.nm_ledger_set_correction(self._native, row, correction_bytes))
 
     def set_slot(self, slot: int, generation: int, state: SlotState) -> None:
+        """The slot is that generation's: its bytes stay, those of another one go."""
         _raise_range(lib.nm_ledger_set_slot(self._native, slot, generation, state))
 
     def clear_slot(self, slot: int, generation: int) -> int:
@@ -91,6 +92,12 @@ class Ledger:
         following: int = lib.nm_ledger_clear_slot(self._native, slot, generation)
         _raise_range(following)
         return following
+
+    @property
+    def slots_used(self) -> int:
+        """How many are summed: no process has one beyond."""
+        slots: int = lib.nm_ledger_slots_used(self._native)
+        return slots
 
     def slot_generation(self, slot: int) -> int:
         generation: int = lib.nm_ledger_slot_generation(self._native, slot)

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from nodemgr.core.model import GENERATIONS, Uuid
-from nodemgr.edge.ledger import SLOTS, Ledger, LedgerError, SlotState
+from nodemgr.edge.ledger import Ledger, LedgerError, SlotState
 
 FileId = tuple[int, int]
 """Device and inode."""
@@ -193,13 +193,18 @@ class Ledgers:
         return bool(taken)
 
     def rebuild(self, env: str, rows: Iterable[Row], slots: Iterable[Slot]) -> None:
-        """Says everything again that the core's books say, on an adopted or a new ledger."""
-        ledger = self._ledgers[env]
+        """Says everything again that the core's books say, on an adopted or a new ledger.
+
+        The limits file that came back may be older than some slots (of a process that never heard of the last manager): the words
+        of the core's processes stay whatever it says of them. What is nobody's any more was not cleared in time.
+        """
+        ledger, slots = self._ledgers[env], list(slots)
+        for slot_number in set(range(ledger.slots_used)).difference(slot.slot for slot in slots):
+            ledger.clear_slot(slot_number, ledger.slot_generation(slot_number))
         for row in rows:
             ledger.set_row(row.row, row.uuid, row.total_bytes)
             ledger.set_limit(row.row, row.limit_bytes)
         for slot in slots:
-            self._begin_generation(ledger, slot.slot, slot.generation)
             ledger.set_slot(slot.slot, slot.generation, slot.state)
 
     # -- the core's orders; an env without a ledger is being recovered, and rebuilt from the same books later --
@@ -211,7 +216,6 @@ class Ledgers:
 
     def set_slot(self, env: str, slot: Slot) -> None:
         if ledger := self._ledgers.get(env):
-            self._begin_generation(ledger, slot.slot, slot.generation)
             ledger.set_slot(slot.slot, slot.generation, slot.state)
 
     def begin_slot(self, env: str, slot: int, generation: int) -> None:
@@ -226,12 +230,6 @@ class Ledgers:
     def set_correction(self, env: str, row: int, correction_bytes: int) -> None:
         if ledger := self._ledgers.get(env):
             ledger.set_correction(row, correction_bytes)
-
-    @staticmethod
-    def _begin_generation(ledger: Ledger, slot: int, generation: int) -> None:
-        """A new ledger knows none of the core's generations."""
-        if slot < SLOTS and ledger.slot_generation(slot) != generation:
-            ledger.clear_slot(slot, (generation - 1) % GENERATIONS)
 
     # -- figures --
 
