@@ -94,12 +94,22 @@ class Jobs:
         arrived, self._arrived = self._arrived[:TURN_SUBMISSIONS], self._arrived[TURN_SUBMISSIONS:]
         if self._arrived:
             self._loop.call_soon(self._commit)
-        self._answers |= {submission.ref: answer for submission, answer in arrived}
-        submissions = tuple(self._with_ended(submission) for submission, _ in arrived)
-        if not self._submit(events.SubmitJobs(submissions, self._clock.wall_ns())):
+        submissions = []
+        for submission, answer in arrived:
+            if (known := self._ended_under(submission)) is not None:
+                answer(effects.SubmitAnswered(submission.ref, known, None, ""))
+            else:
+                self._answers[submission.ref] = answer
+                submissions.append(self._with_ended(submission))
+        if submissions and not self._submit(events.SubmitJobs(tuple(submissions), self._clock.wall_ns())):
             reason = f"the manager cannot store a job now: {self._journal.fault}"
             for submission in submissions:
                 self.answered(effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason))
+
+    def _ended_under(self, submission: events.Submission) -> str | None:
+        """The job that its submitter asks for again, since no answer reached him, if it has ended by now. (The core knows the living.)"""
+        key = submission.env, submission.key
+        return None if not submission.key or key in self._state.job_of_key else self._journal.job_of_key(*key)
 
     def _with_ended(self, submission: events.Submission) -> events.Submission:
         """What the history knows of those that it waits for, as of now."""

@@ -15,7 +15,7 @@ from json.encoder import c_make_encoder  # type: ignore[attr-defined]
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-from nodemgr.core import encoding
+from nodemgr.core import encoding, job_ids
 from nodemgr.core.effects import Publish, Save
 from nodemgr.core.model import MS, Ended, JobState, Record
 from nodemgr.edge import log
@@ -209,6 +209,12 @@ class Journal:
                     found |= {} if row is None or row.env != env else {name: JobState(row.state)}
         return found
 
+    def job_of_key(self, env: str, key: str) -> str | None:
+        """The job or array that was submitted under this key in this env, if it has ended."""
+        pending = (row.job_id for row in self._pending.history.values() if row is not None and (row.env, row.key) == (env, key))
+        job_id = next(pending, None) or self._store.job_of_key(env, key)
+        return None if job_id is None else job_ids.array_of(job_id) or job_id
+
     def spread(self, env: str, command: str) -> Spread | None:
         """How long this command took in this env where it ended well; None: it never did."""
         key = (env, command)
@@ -224,7 +230,8 @@ def _history_row(ended: Ended) -> HistoryRow:
     ran_ms = None
     if job.state is JobState.DONE and job.started_wall_ns is not None and job.ended_wall_ns is not None:
         ran_ms = max(0, job.ended_wall_ns - job.started_wall_ns) // MS
-    return HistoryRow(job.job_id, job.env, job.ended_wall_ns or 0, job.state.value, job.command, ran_ms, encoding.encode("history", ended))
+    ended_wall_ns, text = job.ended_wall_ns or 0, encoding.encode("history", ended)
+    return HistoryRow(job.job_id, job.env, ended_wall_ns, job.state.value, job.command, ran_ms, job.key, text)
 
 
 def _add_record(batch: Batch, save: Save) -> None:

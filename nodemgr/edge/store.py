@@ -42,12 +42,14 @@ CREATE INDEX records_of_env ON records (env, record_id);
 CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL, env TEXT NOT NULL);
 CREATE INDEX events_of_env ON events (env, sequence);
 CREATE TABLE history (number INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, env TEXT NOT NULL,
-  ended_wall_ns INTEGER NOT NULL, state TEXT NOT NULL, command TEXT NOT NULL, ran_ms INTEGER, value TEXT NOT NULL);
+  ended_wall_ns INTEGER NOT NULL, state TEXT NOT NULL, command TEXT NOT NULL, ran_ms INTEGER, key TEXT NOT NULL,
+  value TEXT NOT NULL);
 CREATE INDEX history_of_env ON history (env, number);
 CREATE INDEX history_of_command ON history (env, command, number) WHERE ran_ms IS NOT NULL;
+CREATE INDEX history_of_key ON history (env, key) WHERE key != '';
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-HISTORY_COLUMNS = "job_id, env, ended_wall_ns, state, command, ran_ms, value"
+HISTORY_COLUMNS = "job_id, env, ended_wall_ns, state, command, ran_ms, key, value"
 SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
 """Other tables are another version, whoever changes them; SQLite keeps 31 bits of it."""
 SCHEMA = f"{TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
@@ -94,6 +96,8 @@ class HistoryRow(NamedTuple):
     command: str
     ran_ms: int | None
     """Of one that ended well."""
+    key: str
+    """The submitter's."""
     value: str
 
 
@@ -241,7 +245,7 @@ class Store:
         for job_id, row in batch.history.items():
             execute("DELETE FROM history WHERE job_id = ?", (job_id,))
             if row is not None:
-                number = execute(f"INSERT INTO history ({HISTORY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row).lastrowid
+                number = execute(f"INSERT INTO history ({HISTORY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
                 if number is not None and number % TRIM_EVERY == 0:
                     self._trim("history", "number", KEPT_HISTORY)
         for name, text in batch.meta.items():
@@ -324,6 +328,12 @@ class Store:
         """(job, state), as history_of, of one env."""
         query = "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?)) AND env = ?"
         return self._db.execute(query, (job_id, f"{job_id}.", f"{job_id}/", env)).fetchall()
+
+    def job_of_key(self, env: str, key: str) -> str | None:
+        """A job, or an element of an array, that was submitted under this key and has ended."""
+        query = "SELECT job_id FROM history WHERE env = ? AND key = ? AND key != '' LIMIT 1"
+        found = self._db.execute(query, (env, key)).fetchone()
+        return None if found is None else str(found[0])
 
     def durations_ms(self, env: str, command: str, limit: int) -> list[int]:
         """How long the last `limit` that ended well ran, shortest first."""

@@ -255,8 +255,10 @@ def test_free_space_is_told(tmp_path: Path) -> None:
 # -- jobs that have ended --
 
 
-def ended(job_id: str, env: str = "alice", wall_ns: int = 0, command: str = "train", ran_ms: int | None = 1_000) -> HistoryRow:
-    return HistoryRow(job_id, env, wall_ns, "done" if ran_ms is not None else "failed", command, ran_ms, f"{job_id} ended")
+def ended(
+    job_id: str, env: str = "alice", wall_ns: int = 0, command: str = "train", ran_ms: int | None = 1_000, key: str = ""
+) -> HistoryRow:
+    return HistoryRow(job_id, env, wall_ns, "done" if ran_ms is not None else "failed", command, ran_ms, key, f"{job_id} ended")
 
 
 def history(store: Store, *rows: HistoryRow | str) -> None:
@@ -304,6 +306,14 @@ def test_how_long_a_command_ran_counts_its_own_env_and_what_ended_well(tmp_path:
     assert store.durations_ms("alice", "train", 10) == [10, 20, 30]
     assert store.durations_ms("alice", "train", 2) == [10, 20], "the last two"
     assert store.durations_ms("carol", "train", 10) == []
+    store.close()
+
+
+def test_a_key_finds_its_job_in_its_env_alone(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    history(store, ended("j1", key="k"), ended("j2"))
+    assert [store.job_of_key("alice", key) for key in ("k", "other", "")] == ["j1", None, None]
+    assert store.job_of_key("bob", "k") is None
     store.close()
 
 

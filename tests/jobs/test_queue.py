@@ -168,6 +168,16 @@ def test_many_more_than_a_turn_takes_are_all_stored(world: World) -> None:
     world.until_ended(holder)
 
 
+def test_a_submission_that_comes_again_is_the_job_that_it_was_also_when_that_has_ended(world: World) -> None:
+    first = world.submit(key="k")
+    array = world.submit(array=(0, 1), key="a")
+    for job_id in (first, f"{array}.0", f"{array}.1"):
+        world.until_ended(job_id)
+    assert (world.submit(key="k"), world.submit(array=(0, 1), key="a")) == (first, array)
+    assert world.submit(key="k", env="bob") != first, "a key is its env's own"
+    assert world.submit() != world.submit(), "no key is no name"
+
+
 # -- the store fails --
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from nodemgr.core.effects import SubmitAnswered
 from nodemgr.core.model import Ended, Job, JobSpec
 from nodemgr.edge.control_client import EventStream
 from nodemgr.edge.jobs import Jobs
-from tests.support.local import LocalManager
+from tests.support.local import Died, LocalManager
 from tests.support.two_nodes import Cluster, TwoNodes
 
 PATIENCE_S = 60.0
@@ -43,6 +44,12 @@ class World:
             factory=lambda loop, listener: TwoNodes(loop.call_soon_threadsafe, listener, self.cluster),
             **self._settings,
         )
+
+    def revive(self) -> None:
+        """A manager that died is followed by the next one, which may die, too."""
+        while not self.manager.is_alive:
+            with contextlib.suppress(Died):
+                self.start()
 
     def restart(self) -> None:
         self.manager.close()

@@ -76,6 +76,39 @@ class FailingStore(CommitHook):
             raise sqlite3.OperationalError(self.fault)
 
 
+class Died(KeyboardInterrupt):
+    """What a DyingStore raises: asyncio lets no other but this kind through its callbacks."""
+
+
+class DyingStore(FailingStore):
+    """The manager is gone at one of its commits, as by kill -9: nothing is written, told or tidied up after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deaths = 0
+        self._left: int | None = None
+        self._when = ""
+
+    def die(self, when: str, commits: int) -> None:
+        """`before` or `after` the so-many-th commit from now."""
+        self._when, self._left = when, commits
+
+    def before(self, commit: int) -> None:
+        super().before(commit)
+        if self._left is not None:
+            self._left -= 1
+        self._perhaps("before")
+
+    def after(self, commit: int) -> None:
+        self._perhaps("after")
+
+    def _perhaps(self, when: str) -> None:
+        if self._left == 0 and when == self._when:
+            self._left = None
+            self.deaths += 1
+            raise Died
+
+
 class LocalManager:
     """Starts at once; use as a context."""
 
@@ -86,6 +119,7 @@ class LocalManager:
         clock: Clock | None = None,
         directory: Path | None = None,
         factory: Callable[[asyncio.AbstractEventLoop, Listener], ResourceFactory] = NoFactory,
+        store: FailingStore | None = None,
         **settings: Any,
     ) -> None:
         self.directory = directory or Path(tempfile.mkdtemp(prefix="nm", dir="/tmp"))
@@ -93,7 +127,7 @@ class LocalManager:
         self._owns_directory = directory is None
         self.run_dir = self.directory / "run"
         self.gpus = gpus or FakeGpus()
-        self.store = FailingStore()
+        self.store = store or FailingStore()
         flags = {"run_dir": self.run_dir, "state_dir": self.directory / "state", "device_gate": "off", **settings}
         self.service = Service(load(flags, environment={}), clock, lambda known: self.gpus, self.store, factory=factory)
         self._ready = threading.Event()
@@ -113,8 +147,16 @@ class LocalManager:
             return
         finally:
             self._ready.set()
-        self.service.loop.run_forever()
-        self.service.close()
+        try:
+            self.service.loop.run_forever()
+        except Died:
+            self.service._closing.close()  # the kernel closes what a dead process had open; nobody tidies up
+        else:
+            self.service.close()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     def do(self, action: Callable[[], Any]) -> Any:
         """Runs something in the manager's loop and returns what it returned."""

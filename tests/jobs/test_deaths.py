@@ -1,0 +1,90 @@
+"""The manager dies before or after each of its commits, while jobs are submitted, started and end: each job is there once, runs once, in
+its order, and its end is known."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr.core.effects import SubmitAnswered
+from nodemgr.core.model import JobState
+from tests.jobs.world import PATIENCE_S, World
+from tests.support.local import DyingStore, FakeGpus
+
+COMMITS = range(1, 9)
+"""Three submissions, three starts and what follows from them are at least so many."""
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
+        world = World(Path(name), gpus=FakeGpus(1), store=DyingStore())
+        yield world
+        world.close()
+
+
+def submit(world: World, key: str) -> str:
+    """As a client that asks again, under the same key, whenever its manager dies before it has answered."""
+    submission = world.submission(f"echo {key} >> {world.directory}/marks", key=key, max_restarts=0)
+    while True:
+        world.revive()
+        answered, found = threading.Event(), []
+
+        def answer(effect: SubmitAnswered, found: list[SubmitAnswered] = found, answered: threading.Event = answered) -> None:
+            found.append(effect)
+            answered.set()
+
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            world.manager.service.loop.call_soon_threadsafe(world.jobs.submit, submission, answer)
+        while world.manager.is_alive and not answered.wait(0.02):
+            pass
+        if found:
+            assert found[0].job_id is not None, found[0].reason
+            return found[0].job_id
+
+
+def until_nothing_is_left(world: World) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        world.revive()
+        if not world.manager.daemon.state.jobs and world.manager.is_alive:
+            return
+        assert time.monotonic() < deadline, f"left: {world.manager.daemon.state.jobs}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_death_at_any_commit_loses_and_repeats_nothing(world: World, when: str, commit: int) -> None:
+    store = world.manager.store
+    assert isinstance(store, DyingStore)
+    store.die(when, commit)
+    job_ids = [submit(world, key) for key in ("first", "second", "third")]
+    until_nothing_is_left(world)
+    assert store.deaths == 1
+    assert len(set(job_ids)) == 3
+    assert (world.directory / "marks").read_text().split() == ["first", "second", "third"]
+    assert world.cluster.begun == [(job_id, 1) for job_id in job_ids]
+    for job_id in job_ids:
+        job = world.ended(job_id).job
+        assert (job.state, job.attempt, job.restarts, job.attempts[-1].exit_code) == (JobState.DONE, 1, 0, 0)
+
+
+def test_deaths_one_after_another(world: World) -> None:
+    """Each manager dies after a few commits, whatever it was doing, also while it starts."""
+    store = world.manager.store
+    assert isinstance(store, DyingStore)
+    job_ids = []
+    for number in range(12):
+        store.die("after" if number % 2 else "before", 1 + number % 5)
+        job_ids.append(submit(world, str(number)))
+    until_nothing_is_left(world)
+    assert store.deaths >= 5
+    assert (world.directory / "marks").read_text().split() == [str(number) for number in range(12)]
+    assert [world.ended(job_id).job.state for job_id in job_ids] == [JobState.DONE] * 12
