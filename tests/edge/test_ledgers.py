@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr._native import ffi, lib
 from nodemgr.edge import ledgers
 from nodemgr.edge.ledger import Ledger, SlotState
 from nodemgr.edge.ledgers import KEPT_LIMITS, LedgerFiles, Ledgers, Row, Slot, file_id
@@ -107,6 +108,17 @@ def opened(world: World, env: str = "alice") -> Ledger:
     return ledger
 
 
+def reserve(world: World, slot: int, generation: int, size: int, env: str = "alice") -> int:
+    """As a client of the present files."""
+    ledger = world.ledgers.get(env)
+    assert ledger is not None
+    client = ffi.new("struct nm_ledger *")
+    assert lib.nm_ledger_map_client(client, *(os.dup(fd) for fd in ledger.fds)) == lib.NM_LEDGER_OK
+    answer: int = lib.nm_ledger_reserve(client, 0, slot, generation, size)
+    lib.nm_ledger_unmap(client)
+    return answer
+
+
 def test_a_ledger_is_remembered_before_anybody_has_it(world: World) -> None:
     ledger = opened(world)
     assert world.remembered["alice"].usage == file_id(ledger.fds[1])
@@ -193,6 +205,36 @@ def test_the_cores_books_are_said_again_on_an_adopted_ledger(world: World) -> No
     ledger = world.ledgers.get("alice")
     assert ledger is not None
     assert (ledger.limit(2), ledger.slot_generation(4)) == (5 * GIB, 17)
+
+
+def test_a_limits_file_older_than_a_slot_takes_nothing_from_its_process(world: World) -> None:
+    """Two restarts, of the first of which the process that shows the ledger never heard."""
+    pid = world.holder(opened(world))
+    world.restart()
+    assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
+    rows, slots = [Row(0, "GPU-0", 80 * GIB, 8 * GIB)], [Slot(4, 17, SlotState.LIVE)]
+    world.ledgers.rebuild("alice", rows, slots)
+    assert reserve(world, 4, 17, 3 * GIB) == lib.NM_OK
+
+    world.restart()
+    assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
+    world.ledgers.rebuild("alice", rows, slots)
+    assert (world.ledgers.slot_used("alice", 0, 4), world.ledgers.used("alice", 0)) == (3 * GIB, 3 * GIB)
+    assert reserve(world, 4, 17, 6 * GIB) == lib.NM_OVER
+    assert reserve(world, 4, 17, 5 * GIB) == lib.NM_OK
+
+
+def test_words_of_nobody_do_not_outlive_a_restart(world: World) -> None:
+    """The manager was killed after it had written down a process's death, and before it had cleared its slot."""
+    pid = world.holder(opened(world))
+    world.ledgers.set_limit("alice", Row(0, "GPU-0", 80 * GIB, 8 * GIB))
+    world.ledgers.set_slot("alice", Slot(2, 5, SlotState.LIVE))
+    assert reserve(world, 2, 5, 3 * GIB) == lib.NM_OK
+    world.restart()
+    assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
+    world.ledgers.rebuild("alice", [Row(0, "GPU-0", 80 * GIB, 8 * GIB)], [])
+    assert world.ledgers.used("alice", 0) == 0
+    assert reserve(world, 2, 5, 1) == lib.NM_FENCED
 
 
 def test_orders_for_an_env_without_a_ledger_wait_for_the_rebuild(world: World) -> None:

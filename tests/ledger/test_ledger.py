@@ -162,6 +162,17 @@ def test_the_next_generation_owes_nothing_to_the_last(ledger: Ledger) -> None:
     assert ledger.used(0) == 5 * GIB
 
 
+def test_a_slot_keeps_the_bytes_of_its_own_generation_alone(ledger: Ledger) -> None:
+    client = Client(ledger)
+    client.reserve(3 * GIB)
+    ledger.set_slot(0, 0, SlotState.STALLED)
+    ledger.set_slot(0, 0, SlotState.LIVE)
+    assert ledger.slot_used(0, 0) == 3 * GIB
+    ledger.set_slot(0, 7, SlotState.LIVE)
+    assert ledger.slot_used(0, 0) == 0
+    assert (client.reserve(1), Client(ledger, generation=7).reserve(1)) == (FENCED, OK)
+
+
 def test_generations_wrap(ledger: Ledger) -> None:
     ledger.set_slot(3, 0xFFFF, SlotState.LIVE)
     lib.nm_ledger_take(ledger._native, 0, 3, 0)
