@@ -1,4 +1,4 @@
-"""The build: one compiler run over csrc, two outputs, and the simulator beside them.
+"""The build: one compiler run over csrc, three outputs, and the simulator beside them.
 
 Knows: which sources and flags make what, and where each output lies in the tree.
 Must not know: what the sources say. (The simulator builds itself: csrc/sim/build.py.)
@@ -6,6 +6,7 @@ Must not know: what the sources say. (The simulator builds itself: csrc/sim/buil
 - client_plugin/_lib/libnodemgr.so: plain C for every process of an environment. libc alone, old glibc symbols, no Python.
 - nodemgr/_native: the cffi extension for the manager, of the same wire, MAC and ledger and of the device gate. One file for all
   Pythons from 3.11 (abi3).
+- nodemgr/_bin/nodemgr-supervisor: what starts batch jobs and keeps their ends, a program of its own from csrc/jobs. libc alone.
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
 `python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt (named in pyproject.toml).
@@ -37,6 +38,8 @@ CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", f"-ffile-prefix-map={ROOT
 SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt"]
 SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-z,now,-z,nodelete,-z,defs", "-Wl,--no-as-needed"]
 SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
+# It runs as root: whatever could be written to after the start is not.
+SUPERVISOR_FLAGS = ["-fPIE", "-pie", "-Wl,-z,now,-z,relro", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"]
 NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c", "manager/gate.c"]
 NATIVE_HEADERS = ["wire.h", "ledger.h", "manager/gate.h"]
 
@@ -77,6 +80,14 @@ def build_client(output_directory: Path) -> Path:
     with tempfile.TemporaryDirectory() as objects:
         files = compile_objects(sorted(CSRC.glob("*.c")), SHIM_CFLAGS, Path(objects))
         replace_linked([*compiler(), *map(str, files), *SHIM_LDFLAGS, *SHIM_LIBRARIES], output)
+    return output
+
+
+def build_supervisor(output_directory: Path) -> Path:
+    """nodemgr-supervisor, from every csrc/jobs/*.c."""
+    output = output_directory / "nodemgr-supervisor"
+    sources = sorted(map(str, (CSRC / "jobs").glob("*.c")))
+    replace_linked([*compiler(), *CFLAGS, *SUPERVISOR_FLAGS, *sources], output)
     return output
 
 
@@ -159,6 +170,7 @@ class BuildExt(build_ext):
         super().run()
         root = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
         build_client(root / "client_plugin" / "_lib")
+        build_supervisor(root / "nodemgr" / "_bin")
         build_simulator(root / "nodemgr" / "_sim")
         if root != ROOT:
             copy_examples(root / "nodemgr" / "_examples")

@@ -62,7 +62,7 @@ def pid_of(key: ProcessKey) -> int | None:
     return int(rest.partition(":")[0]) if kind == "unix" else None
 
 
-def _stat_fields(pid: int) -> list[bytes] | None:
+def stat_fields(pid: int) -> list[bytes] | None:
     """/proc/PID/stat after the command's name, which may hold anything; None where there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
@@ -74,7 +74,7 @@ def _stat_fields(pid: int) -> list[bytes] | None:
 
 def start_ticks(pid: int) -> int | None:
     """When the process started, in clock ticks after boot; None: there is none."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return int(fields[19]) if fields else None
 
 
@@ -82,7 +82,7 @@ def ancestors(pid: int) -> tuple[int, ...]:
     """PIDs from parent to init, as the kernel has them now."""
     found: list[int] = []
     while len(found) < MAX_ANCESTORS:
-        fields = _stat_fields(pid)
+        fields = stat_fields(pid)
         if not fields or (pid := int(fields[1])) == 0:
             break
         found.append(pid)

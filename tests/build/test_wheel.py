@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("nodemgr", "client_plugin", "sitecustomize", "csrc", "examples", "pyproject.toml", "README.md")
-LEFT_OUT = shutil.ignore_patterns("*.so", "*.so.*", "_sim", "_lib", "__pycache__")
+LEFT_OUT = shutil.ignore_patterns("*.so", "*.so.*", "_bin", "_sim", "_lib", "__pycache__")
 NEEDED = {
     "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py", "nodemgr/edge/__init__.py",
-    "nodemgr/_service/nodemgr.service",
+    "nodemgr/_service/nodemgr.service", "nodemgr/_bin/nodemgr-supervisor",
     "nodemgr/_sim/libcuda.so.1", "nodemgr/_sim/libnvidia-ml.so.1", "nodemgr/_sim/hold",
     "client_plugin/__init__.py", "client_plugin/_lib/libnodemgr.so", "client_plugin/bin/nodemgr",
     "client_plugin/verbs/__main__.py", "sitecustomize/sitecustomize.py",
@@ -47,8 +47,9 @@ def test_what_is_in_it(wheel: Path) -> None:
     assert not [name for name in names if name.endswith((".c", ".h", ".def"))]
 
 
-def test_what_containers_run_is_executable(wheel: Path) -> None:
-    assert zipfile.ZipFile(wheel).getinfo("client_plugin/bin/nodemgr").external_attr >> 16 & 0o111
+def test_what_others_run_is_executable(wheel: Path) -> None:
+    for name in ("client_plugin/bin/nodemgr", "nodemgr/_bin/nodemgr-supervisor"):
+        assert zipfile.ZipFile(wheel).getinfo(name).external_attr >> 16 & 0o111
 
 
 def test_it_is_for_every_python_from_3_11_on(wheel: Path) -> None:

@@ -1,0 +1,128 @@
+/*
+ * order.c: what is to be run, as the manager wrote it.
+ *
+ * The file is a list of texts, each with a NUL behind it: "nodemgr-order 1", then "key=value" (arg= and env= as often as there
+ * are words and variables), then "end". Without that end it is not whole. Unknown keys are ignored.
+ */
+#include "jobs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ORDER_MOST_BYTES (8u << 20)
+
+static const char first[] = "nodemgr-order 1";
+static const char last[] = "\0end"; /* with the NUL of the entry before it */
+
+static bool fault(char *why, const char *what)
+{
+    snprintf(why, NM_JOB_WHY_BYTES, "its order cannot be read: %s", what);
+    return false;
+}
+
+/* The whole file with a NUL behind it, or NULL. */
+static char *whole_file(int fd, size_t size)
+{
+    char *text = malloc(size + 1);
+    size_t got = 0;
+    while (text != NULL && got < size) {
+        ssize_t count = read(fd, text + got, size - got);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            break;
+        got += (size_t)count;
+    }
+    if (text == NULL || got != size) {
+        free(text);
+        return NULL;
+    }
+    text[size] = 0;
+    return text;
+}
+
+static bool number(const char *text, long long most, long long *value)
+{
+    char *end;
+    errno = 0;
+    *value = strtoll(text, &end, 10);
+    return text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0 && *value <= most;
+}
+
+/* One "key=value"; false: a value that cannot be. */
+static bool take(struct nm_order *order, char *entry, size_t *args, size_t *variables)
+{
+    long long value;
+    char *text = strchr(entry, '=');
+    if (text == NULL)
+        return false;
+    *text++ = 0;
+    if (strcmp(entry, "arg") == 0)
+        order->argv[(*args)++] = text;
+    else if (strcmp(entry, "env") == 0)
+        order->environ[(*variables)++] = text;
+    else if (strcmp(entry, "job") == 0)
+        order->job = text;
+    else if (strcmp(entry, "user") == 0)
+        order->user = text;
+    else if (strcmp(entry, "cwd") == 0)
+        order->cwd = text;
+    else if (strcmp(entry, "uid") == 0 && number(text, (uid_t)-2, &value))
+        order->uid = (uid_t)value;
+    else if (strcmp(entry, "gid") == 0 && number(text, (gid_t)-2, &value))
+        order->gid = (gid_t)value;
+    else if (strcmp(entry, "grace_ms") == 0 && number(text, 1ll << 40, &value))
+        order->grace_ms = value;
+    else
+        return strcmp(entry, "uid") != 0 && strcmp(entry, "gid") != 0 && strcmp(entry, "grace_ms") != 0;
+    return true;
+}
+
+static bool parse(char *text, size_t size, struct nm_order *order, char *why)
+{
+    size_t entries = 0, args = 0, variables = 0;
+    if (size < sizeof first || memcmp(text, first, sizeof first) != 0)
+        return fault(why, "it is no order");
+    if (size < sizeof first + sizeof last - 1 || memcmp(text + size - sizeof last, last, sizeof last) != 0)
+        return fault(why, "it is cut off");
+    for (size_t at = 0; at < size; at += strlen(text + at) + 1)
+        entries++;
+    order->argv = calloc(entries + 1, sizeof *order->argv);
+    order->environ = calloc(entries + 1, sizeof *order->environ);
+    if (order->argv == NULL || order->environ == NULL)
+        return fault(why, "no memory");
+    for (size_t at = sizeof first, next; at < size - sizeof last + 1; at = next) {
+        next = at + strlen(text + at) + 1;
+        if (!take(order, text + at, &args, &variables))
+            return fault(why, "it has a value that cannot be");
+    }
+    if (args == 0 || order->user == NULL || order->job == NULL || order->cwd == NULL || order->uid == (uid_t)-1 || order->gid == (gid_t)-1)
+        return fault(why, "it does not say what is to be run");
+    return true;
+}
+
+bool nm_order_read(int directory, struct nm_order *order, char why[NM_JOB_WHY_BYTES])
+{
+    struct stat status;
+    char *text;
+    bool good;
+    int fd = openat(directory, "order", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    *order = (struct nm_order){.uid = (uid_t)-1, .gid = (gid_t)-1};
+    if (fd < 0)
+        return fault(why, strerror(errno));
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 022) != 0)
+        good = fault(why, "somebody else could have written it");
+    else if ((unsigned long long)status.st_size > ORDER_MOST_BYTES)
+        good = fault(why, "it is too long");
+    else if ((text = whole_file(fd, (size_t)status.st_size)) == NULL)
+        good = fault(why, "it cannot be read to its end");
+    else
+        good = parse(text, (size_t)status.st_size, order, why);
+    close(fd);
+    return good;
+}

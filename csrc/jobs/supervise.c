@@ -1,0 +1,378 @@
+/*
+ * supervise.c: one attempt of a job, from its claim to its end.
+ *
+ * Knows: the files of the attempt, its processes, a clock that nobody sets (the wall clock is written down for people, and
+ * nothing is decided by it). Must not know: who started it, whether a manager lives.
+ *
+ * The manager speaks to it by signals (jobs.h), it speaks to the manager by `record`, by one packet when the job runs, and by
+ * its own death. It ends when nothing of the job runs any more.
+ *
+ * To end a job: TERM to its process; after half the grace, or when that has ended, TERM to everything below; after the grace
+ * KILL to everything below, again and again until nothing is left. A job whose process ended by itself leaves what it started
+ * REST_GRACE_MS.
+ */
+#include "jobs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    EXIT_NOT_OURS = 3, /* somebody else has claimed the attempt */
+    EXIT_UNRECORDED = 4,
+    NOT_FOUND = 127, /* as every shell says it */
+    NOT_EXECUTABLE = 126,
+    REST_GRACE_MS = 5000,
+    FIRST_KILL_PAUSE_MS = 20,
+    LAST_KILL_PAUSE_MS = 5000,
+    RECORD_PAUSE_MS = 1000,
+    RECORD_TRIES = 600
+};
+
+enum phase { RUNS, ASKED, ALL_ASKED, KILLED };
+
+struct attempt {
+    const char *name; /* JOB/ATTEMPT */
+    struct nm_order order;
+    int directory, record, signals;
+    int report;   /* the child's end of it closes when it executes the job's program; -1: it has */
+    int manager;  /* -1: told, or nobody to tell */
+    char word[NM_JOB_NAME_BYTES + 96];
+    pid_t main;   /* 0: never forked, or ended and waited for */
+    bool began;   /* the job's program was executed */
+    bool alone;   /* no process is left */
+    int status;   /* of main, as wait gives it; -1: none */
+    int exit_code; /* said in place of a status; -1: none */
+    bool hopeless;
+    char why[NM_JOB_WHY_BYTES];
+    enum phase phase;
+    long long started_ms, limit_ms; /* limit_ms -1: none */
+    long long all_ms, kill_ms, pause_ms;
+};
+
+long long nm_monotonic_ms(void)
+{
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* For people and the manager's history. */
+static long long wall_ns(void)
+{
+    struct timespec now = {0};
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (long long)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* -- the record -- */
+
+/* A line at its fixed place: its room is there since the manager made the file, so a full disk does not matter. */
+static bool write_line(const struct attempt *attempt, int line, const char *text)
+{
+    char room[NM_RECORD_LINE_BYTES];
+    size_t length = strlen(text);
+    if (length > sizeof room - 3)
+        length = sizeof room - 3;
+    memset(room, ' ', sizeof room);
+    for (size_t index = 0; index < length; index++)
+        room[index] = (unsigned char)text[index] < ' ' || text[index] == 127 ? '?' : text[index];
+    room[sizeof room - 2] = '.'; /* whole */
+    room[sizeof room - 1] = '\n';
+    return pwrite(attempt->record, room, sizeof room, (off_t)line * NM_RECORD_LINE_BYTES) == (ssize_t)sizeof room;
+}
+
+static int write_end(const struct attempt *attempt)
+{
+    char text[NM_RECORD_LINE_BYTES], exit_code[16] = "-", number[16] = "-";
+    if (attempt->exit_code >= 0)
+        snprintf(exit_code, sizeof exit_code, "%d", attempt->exit_code);
+    else if (attempt->status >= 0 && WIFEXITED(attempt->status))
+        snprintf(exit_code, sizeof exit_code, "%d", WEXITSTATUS(attempt->status));
+    else if (attempt->status >= 0 && WIFSIGNALED(attempt->status))
+        snprintf(number, sizeof number, "%d", WTERMSIG(attempt->status));
+    snprintf(text, sizeof text, "ended %lld %s %s %d %s", wall_ns(), exit_code, number, attempt->hopeless, attempt->why);
+    for (int tries = 0; tries < RECORD_TRIES; tries++) {
+        if (write_line(attempt, 1, text) && fsync(attempt->record) == 0)
+            return 0;
+        poll(NULL, 0, RECORD_PAUSE_MS); /* a disk that fails may come back, and nobody else knows this end */
+    }
+    return EXIT_UNRECORDED;
+}
+
+static void say_why(struct attempt *attempt, const char *why, bool hopeless)
+{
+    if (attempt->why[0] == 0) { /* the first reason is the reason */
+        snprintf(attempt->why, sizeof attempt->why, "%s", why);
+        attempt->hopeless = hopeless;
+    }
+}
+
+/* -- ending -- */
+
+static void ask_all(struct attempt *attempt, long long now)
+{
+    const struct nm_spared told = {.alone = attempt->phase == ASKED ? attempt->main : 0};
+    if (attempt->phase == RUNS)
+        attempt->kill_ms = now + (attempt->order.grace_ms < REST_GRACE_MS ? attempt->order.grace_ms : REST_GRACE_MS);
+    attempt->phase = ALL_ASKED;
+    nm_signal_below(SIGTERM, told);
+}
+
+static void ask(struct attempt *attempt, const char *why, bool hopeless)
+{
+    if (attempt->phase != RUNS)
+        return;
+    say_why(attempt, why, hopeless);
+    attempt->kill_ms = nm_monotonic_ms() + attempt->order.grace_ms;
+    attempt->all_ms = attempt->kill_ms - attempt->order.grace_ms / 2;
+    attempt->phase = ASKED;
+    if (attempt->main != 0) {
+        kill(attempt->main, attempt->began ? SIGTERM : SIGKILL);
+        kill(attempt->main, SIGCONT);
+    }
+}
+
+static void insist(struct attempt *attempt, long long now)
+{
+    struct nm_swept swept;
+    attempt->pause_ms = attempt->phase == KILLED ? attempt->pause_ms * 2 : FIRST_KILL_PAUSE_MS;
+    if (attempt->pause_ms > LAST_KILL_PAUSE_MS)
+        attempt->pause_ms = LAST_KILL_PAUSE_MS;
+    attempt->phase = KILLED;
+    attempt->kill_ms = now + attempt->pause_ms;
+    swept = nm_signal_below(SIGKILL, (struct nm_spared){0});
+    if (swept.found > 0 && swept.found == swept.refused) {
+        say_why(attempt, "processes of other users, which it started, go on: they are not this manager's to end", false);
+        attempt->alone = true;
+    }
+}
+
+/* Carries out what is due; returns when to look again, -1: not by itself. */
+static long long act(struct attempt *attempt)
+{
+    long long now = nm_monotonic_ms();
+    if (attempt->phase == RUNS && attempt->main == 0)
+        ask_all(attempt, now);
+    if (attempt->phase == RUNS && attempt->limit_ms >= 0 && now >= attempt->started_ms + attempt->limit_ms)
+        ask(attempt, "time limit", true);
+    if (attempt->phase == ASKED && (attempt->main == 0 || now >= attempt->all_ms))
+        ask_all(attempt, now);
+    if (attempt->phase >= ALL_ASKED && now >= attempt->kill_ms)
+        insist(attempt, now);
+    if (attempt->phase == RUNS)
+        return attempt->limit_ms < 0 ? -1 : attempt->started_ms + attempt->limit_ms;
+    return attempt->phase == ASKED ? attempt->all_ms : attempt->kill_ms;
+}
+
+/* -- what happens -- */
+
+static void read_limit(struct attempt *attempt)
+{
+    char text[32] = "", *end;
+    long long value;
+    int fd = openat(attempt->directory, "limit", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    attempt->limit_ms = -1;
+    if (fd < 0)
+        return;
+    if (read(fd, text, sizeof text - 1) > 0 && (value = strtoll(text, &end, 10)) >= 0 && end != text && *end == '\n')
+        attempt->limit_ms = value < 1ll << 50 ? value : -1;
+    close(fd);
+}
+
+static void reap(struct attempt *attempt)
+{
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+        if (pid == attempt->main) {
+            attempt->main = 0;
+            attempt->status = status;
+        }
+    attempt->alone = attempt->alone || (pid < 0 && errno == ECHILD);
+}
+
+static void read_signals(struct attempt *attempt)
+{
+    struct signalfd_siginfo info;
+    while (read(attempt->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == NM_JOB_ASKS)
+            ask(attempt, "withdrawn", false);
+        else if (info.ssi_signo == SIGTERM)
+            ask(attempt, "its supervisor was told to end: the node goes down, or somebody ended it", false);
+        else if (info.ssi_signo == NM_JOB_LIMIT)
+            read_limit(attempt);
+    }
+    reap(attempt);
+}
+
+/* The child executed its program, or says why it could not. */
+static void read_report(struct attempt *attempt)
+{
+    struct nm_failure failure;
+    char text[128];
+    ssize_t size = read(attempt->report, &failure, sizeof failure);
+    if (size < 0 && (errno == EINTR || errno == EAGAIN))
+        return;
+    close(attempt->report);
+    attempt->report = -1;
+    if (size == (ssize_t)sizeof failure) {
+        char why[NM_JOB_WHY_BYTES] = "";
+        bool hopeless = nm_failure_words(&attempt->order, failure, why);
+        if (failure.stage >= NM_AT_PROGRAM)
+            attempt->exit_code = failure.error == ENOENT ? NOT_FOUND : NOT_EXECUTABLE;
+        say_why(attempt, why, hopeless);
+        return;
+    }
+    attempt->began = true;
+    snprintf(text, sizeof text, "started %lld %ld %llu", wall_ns(), (long)attempt->main, nm_start_ticks(attempt->main));
+    write_line(attempt, 0, text);
+    snprintf(attempt->word, sizeof attempt->word, "running %s %s", attempt->name, text + sizeof "started");
+}
+
+/* One packet; where the manager does not read it waits for that, and the manager finds the same in the record. */
+static void tell(struct attempt *attempt)
+{
+    if (send(attempt->manager, attempt->word, strlen(attempt->word), MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    close(attempt->manager);
+    attempt->manager = -1;
+}
+
+/* How long to sleep until then, for poll. */
+static int timeout(long long then_ms)
+{
+    long long pause = then_ms - nm_monotonic_ms();
+    if (then_ms < 0)
+        return -1;
+    return pause < 0 ? 0 : pause > INT_MAX ? INT_MAX : (int)pause;
+}
+
+static void watch(struct attempt *attempt)
+{
+    while (!attempt->alone || attempt->report >= 0) {
+        const long long next = attempt->alone ? 0 : act(attempt); /* alone: nobody holds the other end of the report any more */
+        struct pollfd ready[] = {
+            {.fd = attempt->signals, .events = POLLIN},
+            {.fd = attempt->report, .events = POLLIN},
+            {.fd = attempt->word[0] != 0 ? attempt->manager : -1, .events = POLLOUT},
+        };
+        if (poll(ready, sizeof ready / sizeof *ready, timeout(next)) < 0)
+            continue;
+        if (ready[1].revents != 0)
+            read_report(attempt);
+        if (ready[2].revents != 0)
+            tell(attempt);
+        if (ready[0].revents != 0)
+            read_signals(attempt);
+    }
+}
+
+/* -- beginning -- */
+
+/* Ours alone from here on; false: it is somebody else's. */
+static bool claim(const struct attempt *attempt)
+{
+    char name[64];
+    snprintf(name, sizeof name, "claim.%ld.%llu", (long)getpid(), nm_start_ticks(getpid()));
+    return renameat(attempt->directory, "free", attempt->directory, name) == 0;
+}
+
+static bool take_signals(struct attempt *attempt)
+{
+    sigset_t heard, blocked;
+    sigemptyset(&heard);
+    sigaddset(&heard, SIGCHLD);
+    sigaddset(&heard, SIGTERM);
+    sigaddset(&heard, NM_JOB_ASKS);
+    sigaddset(&heard, NM_JOB_LIMIT);
+    sigfillset(&blocked); /* whatever else is sent to it is no reason to leave a job alone */
+    signal(SIGCHLD, SIG_DFL);
+    return sigprocmask(SIG_SETMASK, &blocked, NULL) == 0 &&
+           (attempt->signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK)) >= 0;
+}
+
+/* The log that the manager made becomes the user's, as what he writes himself is. */
+static int open_log(const struct attempt *attempt)
+{
+    struct stat status;
+    int fd = openat(attempt->directory, "log", O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0 && (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) ||
+                    (geteuid() == 0 && fchown(fd, attempt->order.uid, attempt->order.gid) != 0))) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+static bool begin(struct attempt *attempt)
+{
+    int ends[2], log = open_log(attempt);
+    const pid_t self = getpid();
+    if (log < 0 || pipe2(ends, O_CLOEXEC) != 0) {
+        close(log);
+        return false;
+    }
+    attempt->report = ends[0];
+    attempt->started_ms = nm_monotonic_ms();
+    attempt->main = fork();
+    if (attempt->main == 0) {
+        const struct nm_failure failure = nm_become(&attempt->order, log, self);
+        _exit(write(ends[1], &failure, sizeof failure) == (ssize_t)sizeof failure ? NOT_FOUND : 1);
+    }
+    close(ends[1]);
+    close(log);
+    return attempt->main > 0;
+}
+
+static void prepare(struct attempt *attempt)
+{
+    char why[NM_JOB_WHY_BYTES] = "";
+    if (!nm_order_read(attempt->directory, &attempt->order, why))
+        say_why(attempt, why, false);
+    else if (read_limit(attempt), begin(attempt))
+        return;
+    else {
+        snprintf(why, sizeof why, "its process cannot be started: %s", strerror(errno));
+        say_why(attempt, why, false);
+    }
+    attempt->main = 0;
+    attempt->alone = true;
+    if (attempt->report >= 0)
+        close(attempt->report);
+    attempt->report = -1;
+}
+
+int nm_supervise(int directory, const char *name, int manager)
+{
+    struct attempt attempt = {
+        .name = name, .directory = directory, .record = -1, .signals = -1, .report = -1, .manager = manager, .status = -1, .exit_code = -1,
+    };
+    int end;
+    setsid();
+    prctl(PR_SET_NAME, "nodemgr-job");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (!take_signals(&attempt) || (attempt.record = openat(directory, "record", O_WRONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+        return EXIT_UNRECORDED; /* unclaimed: the manager, which sees this end, gives the attempt up */
+    if (!claim(&attempt))
+        return EXIT_NOT_OURS;
+    prepare(&attempt);
+    watch(&attempt);
+    if (!attempt.began)
+        attempt.status = -1; /* of our own child, not of the job's program */
+    end = write_end(&attempt);
+    if (attempt.manager >= 0)
+        close(attempt.manager);
+    return end;
+}

@@ -1,0 +1,217 @@
+"""The directory of one attempt of a job: what the manager writes for its supervisor, and reads of it.
+
+Knows: the files that csrc/jobs/jobs.h names, the other end of them. Must not know: processes, launchers, what follows from what
+is read.
+
+A directory appears whole, by a rename, and has room for all that will be written of the attempt: a disk that fills up later
+loses no end. Whoever renames `free` owns the attempt; the content of that file is the boot in which it was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodemgr.core.model import ProcessKey
+from nodemgr.edge.processes import process_key
+from nodemgr.edge.resource_factory import Order
+from nodemgr.edge.rundir import replace
+
+FREE, GIVEN_UP = "free", "claim.manager"
+RECORD_LINE_BYTES = 512
+MAX_TAIL_BYTES = 4_096
+MAX_ORDER_BYTES = 8 * 2**20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
+_CLAIM = re.compile(r"claim\.(?:(?P<pid>[0-9]{1,10})\.(?P<ticks>[0-9]{1,20})|manager)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Whose the attempt is; without a supervisor it is the manager's, which gave it up."""
+
+    supervisor: ProcessKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    wall_ns: int
+    pid: int
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    wall_ns: int
+    exit_code: int | None
+    signal: int | None
+    hopeless: bool
+    why: str
+
+
+def is_job_name(name: str) -> bool:
+    """A job's id is a directory's name too: nothing that leads elsewhere."""
+    return _NAME.fullmatch(name) is not None
+
+
+def attempts(jobs_dir: Path) -> Iterator[tuple[str, int]]:
+    """All that have a directory."""
+    for job in _entries(jobs_dir):
+        if is_job_name(job):
+            yield from ((job, int(name)) for name in _entries(jobs_dir / job) if name.isascii() and name.isdigit())
+
+
+def _entries(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+class AttemptFiles:
+    """Those of (job, attempt) below `jobs_dir`."""
+
+    def __init__(self, jobs_dir: Path, job_id: str, attempt: int) -> None:
+        if not is_job_name(job_id):
+            raise ValueError(f"{job_id!r} is no job's name")
+        self.name = f"{job_id}/{attempt}"
+        self.directory = jobs_dir / job_id / str(attempt)
+
+    def exist(self) -> bool:
+        return self.directory.is_dir()
+
+    def write(self, order: Order, grace_ms: int, boot: str) -> None:
+        """All of them at once. Raises OSError where the disk refuses, ValueError for what no program can be given."""
+        text = _order_text(order, grace_ms)
+        self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = self.directory.with_name(f".{self.directory.name}")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        try:
+            content = {"order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(), "log": b""}
+            if order.time_limit_ms is not None:
+                content["limit"] = b"%d\n" % order.time_limit_ms
+            for name, data in content.items():
+                _write(fresh / name, data)
+            fresh.rename(self.directory)
+        except OSError:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+
+    def set_limit(self, time_limit_ms: int | None) -> None:
+        """The supervisor looks when it is told to. Raises OSError."""
+        path = self.directory / "limit"
+        if time_limit_ms is None:
+            path.unlink(missing_ok=True)
+        else:
+            replace(path, f"{time_limit_ms}\n", 0o600)
+
+    def claim(self) -> Claim | None:
+        """None: nobody has begun it yet, and anybody may."""
+        for name in _entries(self.directory):
+            if found := _CLAIM.fullmatch(name):
+                return Claim(process_key(int(found["pid"]), int(found["ticks"])) if found["pid"] else None)
+        return None
+
+    def give_up(self) -> bool:
+        """From now on nobody can begin it. False: somebody has."""
+        try:
+            (self.directory / FREE).rename(self.directory / GIVEN_UP)
+        except OSError:
+            return False
+        return True
+
+    def boot(self) -> str:
+        """The boot in which it was made; empty where that cannot be read."""
+        for name in _entries(self.directory):
+            if name == FREE or _CLAIM.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    return (self.directory / name).read_text(errors="replace")
+        return ""
+
+    def uid(self) -> int | None:
+        """The user of the order."""
+        with contextlib.suppress(OSError, ValueError), open(self.directory / "order", "rb") as file:
+            for entry in file.read(4_096).split(b"\0"):
+                if entry.startswith(b"uid="):
+                    return int(entry[4:])
+        return None
+
+    def record(self) -> tuple[Beginning | None, End | None]:
+        """As far as it is written."""
+        try:
+            with open(self.directory / "record", "rb") as file:
+                data = file.read(2 * RECORD_LINE_BYTES)
+        except OSError:
+            return None, None
+        return _beginning(_line(data, 0)), _end(_line(data, 1))
+
+    def open_log(self) -> int:
+        """Raises FileNotFoundError, OSError."""
+        return os.open(self.directory / "log", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def log_tail(self) -> str:
+        """The last of what it wrote; no control character of it but the end of a line."""
+        try:
+            descriptor = self.open_log()
+        except OSError:
+            return ""
+        try:
+            size = os.fstat(descriptor).st_size
+            data = os.pread(descriptor, MAX_TAIL_BYTES, max(0, size - MAX_TAIL_BYTES))
+        except OSError:
+            return ""
+        finally:
+            os.close(descriptor)
+        text = data.decode("utf-8", "replace").replace("\r", "\n").expandtabs()
+        return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
+
+
+def _order_text(order: Order, grace_ms: int) -> bytes:
+    """As csrc/jobs/order.c reads it."""
+    facts = {
+        "job": f"{order.job_id}:{order.attempt}", "user": order.user, "uid": order.uid, "gid": order.gid,
+        "grace_ms": grace_ms, "cwd": order.cwd,
+    }  # fmt: skip
+    entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
+    entries += [f"arg={word}" for word in order.argv] + [f"env={variable}" for variable in order.environ] + ["end"]
+    if any("\0" in entry for entry in entries) or not order.argv:
+        raise ValueError("its command, directory or environment has a NUL in it, or there is no command")
+    text = b"".join(entry.encode("utf-8", "surrogateescape") + b"\0" for entry in entries)
+    if len(text) > MAX_ORDER_BYTES:
+        raise ValueError(f"its command and environment have {len(text)} bytes, at most {MAX_ORDER_BYTES} are taken")
+    return text
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
+
+
+def _line(data: bytes, number: int) -> list[str]:
+    """The words of a line that is whole; of any other none."""
+    line = data[number * RECORD_LINE_BYTES : (number + 1) * RECORD_LINE_BYTES]
+    return line[:-2].decode("utf-8", "replace").split() if len(line) == RECORD_LINE_BYTES and line.endswith(b".\n") else []
+
+
+def _beginning(words: list[str]) -> Beginning | None:
+    """started WALL_NS PID TICKS"""
+    if len(words) != 4 or words[0] != "started" or not all(word.isdigit() for word in words[1:]):
+        return None
+    return Beginning(*map(int, words[1:]))
+
+
+def _end(words: list[str]) -> End | None:
+    """ended WALL_NS EXIT|- SIGNAL|- HOPELESS WHY…"""
+    if len(words) < 5 or words[0] != "ended" or not words[1].isdigit():
+        return None
+    exit_code, number = (int(word) if word.isdigit() else None for word in words[2:4])
+    return End(int(words[1]), exit_code, number, words[4] == "1", " ".join(words[5:]))

@@ -1,0 +1,193 @@
+"""The launcher, as the manager has it: forked by itself before it gives its rights up, or the service nodemgr-jobs.
+
+Knows: the packets of csrc/jobs/launcher.c, how a launcher is forked or found again. Must not know: jobs, orders, what a word
+leads to.
+
+The manager may start nobody's programs (edge/privileges.py); the launcher may, and does nothing else. One of our own dies with
+us when no job runs; one that died is not started again, for nobody may any more. The service's is looked for until it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from nodemgr.edge import log, privileges
+
+PROGRAM = Path(__file__).resolve().parent.parent / "_bin" / "nodemgr-supervisor"
+SOCKET_NAME = "launcher"
+SERVICE = "nodemgr-jobs.service"
+CAP_SETUID = 7
+MAX_PACKET_BYTES = 512
+RETRY_S, MAX_RETRY_S = 0.05, 5.0
+
+
+class Launcher:
+    """The connection to one. `heard` gets each packet, `changed` is called when it was lost or is there (again)."""
+
+    def __init__(self, jobs_dir: Path, path: Path | None = None) -> None:
+        """Forks one, or (`path`) will connect to whoever listens there. In a process that has no threads yet."""
+        self._jobs_dir = jobs_dir
+        self._path = path
+        self._socket: socket.socket | None = None
+        self._fault = "" if path is None else f"{path}: not reached yet"
+        if path is None:
+            try:
+                self._socket = _fork(jobs_dir)
+            except OSError as error:
+                self._fault = f"{PROGRAM} cannot be started: {error.strerror}"
+        self._loop: asyncio.AbstractEventLoop
+        self._heard: Callable[[str], None]
+        self._changed: Callable[[], None]
+        self._unsent: deque[bytes] = deque()
+        self._retry: asyncio.TimerHandle | None = None
+        self._pause_s = RETRY_S
+        self._closed = False
+
+    @classmethod
+    def fitting(cls, run_dir: Path, jobs_dir: Path) -> Launcher:
+        """Our own, where we may become other users or are nobody who could; else the service's."""
+        can_fork = os.geteuid() != 0 or privileges.held() >> CAP_SETUID & 1
+        return cls(jobs_dir, None if can_fork else run_dir / SOCKET_NAME)
+
+    def attach(self, loop: asyncio.AbstractEventLoop, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
+        self._loop, self._heard, self._changed = loop, heard, changed
+        if self._socket is not None:
+            self._begin(self._socket)
+        elif self._path is not None:
+            self._connect()
+
+    @property
+    def is_there(self) -> bool:
+        return self._socket is not None
+
+    @property
+    def may_come(self) -> bool:
+        """It is away, and can be back by itself."""
+        return self._socket is None and self._path is not None and not self._closed
+
+    def state(self) -> tuple[bool, str]:
+        """For the doctor."""
+        if self._fault:
+            return False, f"no job can be started: {self._fault}"
+        return True, f"started by {'our own launcher' if self._path is None else self._path}"
+
+    def say(self, text: str) -> bool:
+        """False: there is none to hear it."""
+        if self._socket is None:
+            return False
+        self._unsent.append(text.encode())
+        self._flush()
+        return self._socket is not None
+
+    def close(self) -> None:
+        """What it started goes on."""
+        self._closed = True
+        if self._retry is not None:
+            self._retry.cancel()
+        self._drop()
+
+    # -- inside --
+
+    def _begin(self, sock: socket.socket) -> None:
+        self._socket, self._fault, self._pause_s = sock, "", RETRY_S
+        sock.setblocking(False)
+        self._loop.add_reader(sock.fileno(), self._read)
+        self.say("where")
+
+    def _connect(self) -> None:
+        self._retry = None
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            sock.setblocking(False)
+            sock.connect(str(self._path))
+        except OSError as error:
+            sock.close()
+            self._away(f"{self._path}: {error.strerror}")
+            return
+        self._begin(sock)
+        self._changed()
+
+    def _away(self, fault: str) -> None:
+        """Looks again after a pause that grows."""
+        self._fault = fault
+        if self.may_come:
+            self._retry = self._loop.call_later(self._pause_s, self._connect)
+            self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
+
+    def _read(self) -> None:
+        while self._socket is not None:
+            try:
+                packet = self._socket.recv(MAX_PACKET_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self._lose()
+                return
+            text = packet.decode("utf-8", "replace")
+            if text.startswith("jobs "):
+                self._check_place(text.removeprefix("jobs "))
+            else:
+                self._heard(text)
+
+    def _check_place(self, served: str) -> None:
+        """A service that was told of another state directory could only refuse."""
+        if served != str(self._jobs_dir):
+            self._fault = f"{SERVICE} starts jobs of {served}, this manager's are in {self._jobs_dir}: systemctl edit {SERVICE}"
+            log.say(self._fault)
+
+    def _flush(self) -> None:
+        sock = self._socket
+        while sock is not None and self._unsent:
+            try:
+                sock.send(self._unsent[0])
+            except (BlockingIOError, InterruptedError):
+                self._loop.add_writer(sock.fileno(), self._flush)
+                return
+            except OSError:
+                self._loop.call_soon(self._lose)  # not from within a verb
+                return
+            self._unsent.popleft()
+        if sock is not None:
+            self._loop.remove_writer(sock.fileno())
+
+    def _lose(self) -> None:
+        if self._socket is None:
+            return
+        self._drop()
+        if self._path is None:
+            self._away("the launcher has died, and this manager may start no other: restart the manager (no task and no job is lost)")
+            log.say(self._fault)
+        else:
+            self._away(f"{self._path}: {SERVICE} has ended")
+        self._changed()
+
+    def _drop(self) -> None:
+        sock, self._socket = self._socket, None
+        self._unsent.clear()
+        if sock is not None:
+            with contextlib.suppress(AttributeError):  # never attached
+                self._loop.remove_reader(sock.fileno())
+                self._loop.remove_writer(sock.fileno())
+            sock.close()
+
+
+def _fork(jobs_dir: Path) -> socket.socket:
+    """It leaves us at once, and is no child of ours. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        theirs.set_inheritable(True)
+        try:
+            pid = os.posix_spawn(PROGRAM, [str(PROGRAM), "launcher", str(jobs_dir), str(theirs.fileno())], {})
+            os.waitpid(pid, 0)
+        except OSError:
+            ours.close()
+            raise
+    return ours

@@ -1,0 +1,170 @@
+"""A manager's side of the jobs, without a manager: a loop, a listener that remembers, a NodeFactory on a directory.
+
+Knows: how one is built, begun anew on the same directory, and waited for. Must not know: what a test claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from nodemgr.edge.launcher import PROGRAM, Launcher
+from nodemgr.edge.node_factory import NodeFactory
+from nodemgr.edge.processes import start_ticks
+from nodemgr.edge.resource_factory import Order, Status
+
+PATIENCE_S = 60.0
+ME = pwd.getpwuid(os.geteuid())
+
+
+class Heard:
+    """The listener: what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.begun: dict[tuple[str, int], int | None] = {}
+        self.ends: dict[tuple[str, int], list[Status]] = {}
+        self.tails: dict[tuple[str, int], str] = {}
+
+    def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
+        assert wall_ns > 0
+        assert (job_id, attempt) not in self.ends, "started after its end"
+        self.begun[job_id, attempt] = pid
+
+    def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
+        assert wall_ns > 0
+        self.ends.setdefault((job_id, attempt), []).append(status)
+        self.tails[job_id, attempt] = log_tail
+
+
+class World:
+    """One node: `directory` stays, managers come and go."""
+
+    def __init__(self, grace_ms: int = 30_000, service: bool = False) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="nmj", dir="/tmp"))
+        self.directory.chmod(0o755)
+        self.jobs_dir = self.directory / "jobs"
+        self.jobs_dir.mkdir(mode=0o700)
+        self.socket = self.directory / "launcher" if service else None
+        self.loop = asyncio.new_event_loop()
+        self._grace_ms = grace_ms
+        self._programs: list[subprocess.Popen[bytes]] = []
+        self.begin()
+
+    def begin(self, patience_s: float = 60.0) -> None:
+        """A manager, the first or the next one."""
+        self.heard = Heard()
+        self.launcher = Launcher(self.jobs_dir, self.socket)
+        self.factory = NodeFactory(
+            self.loop, self.heard, self.jobs_dir, self.launcher, grace_ms=self._grace_ms, patience_s=patience_s
+        )
+
+    def die(self) -> None:
+        """The manager is no more; what it had in hand is forgotten. Its own launcher sees that."""
+        self.factory.close()
+
+    def again(self) -> None:
+        self.die()
+        self.begin()
+
+    def serve(self, jobs_dir: Path | None = None) -> subprocess.Popen[bytes]:
+        """The launcher as a service has it."""
+        program = subprocess.Popen([PROGRAM, "launcher", str(jobs_dir or self.jobs_dir), str(self.socket)])
+        self._programs.append(program)
+        return program
+
+    def order(self, *argv: str, job: str = "j1", attempt: int = 1, **said: object) -> Order:
+        facts: dict[str, object] = {
+            "env": "alice", "user": ME.pw_name, "uid": os.geteuid(), "gid": os.getegid(), "cwd": "/",
+            "environ": ("PATH=/usr/bin:/bin", f"NODEMGR_JOB={job}:{attempt}"),
+        }  # fmt: skip
+        return Order(job, attempt, argv=argv, **{**facts, **said})  # type: ignore[arg-type]
+
+    def run(self, *argv: str, job: str = "j1", attempt: int = 1, **said: object) -> Status:
+        """Begins it and waits for its end."""
+        self.factory.create(self.order(*argv, job=job, attempt=attempt, **said))
+        return self.end(job, attempt)
+
+    def begun(self, job: str = "j1", attempt: int = 1) -> int:
+        """Waits until its process runs; the PID."""
+        self.until(lambda: (job, attempt) in self.heard.begun)
+        pid = self.heard.begun[job, attempt]
+        assert pid is not None
+        return pid
+
+    def end(self, job: str = "j1", attempt: int = 1) -> Status:
+        self.until(lambda: (job, attempt) in self.heard.ends)
+        (status,) = self.heard.ends[job, attempt]
+        return status
+
+    def until(self, seen: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        """Lets the loop work until then."""
+        deadline = time.monotonic() + patience_s
+        while not seen():
+            assert time.monotonic() < deadline, f"never seen; ended: {self.heard.ends}, tails: {self.heard.tails}"
+            self.loop.run_until_complete(asyncio.sleep(0.005))
+
+    def file(self, name: str, job: str = "j1", attempt: int = 1) -> Path:
+        return self.jobs_dir / job / str(attempt) / name
+
+    def said(self, count: int = 1, job: str = "j1", attempt: int = 1) -> list[str]:
+        """The first words that the job has written, waited for."""
+        path = self.file("log", job, attempt)
+        self.until(lambda: path.exists() and path.read_text().count("\n") >= count)
+        return path.read_text().split("\n")[:count]
+
+    def supervisor(self, job: str = "j1", attempt: int = 1) -> int:
+        """The PID in the claim, waited for."""
+        directory = self.file("", job, attempt)
+        self.until(lambda: bool(list(directory.glob("claim.*"))))
+        (claim,) = directory.glob("claim.*")
+        return int(claim.name.split(".")[1])
+
+    def close(self) -> None:
+        """Everything that still runs here is ended."""
+        self.factory.close()
+        for claim in self.jobs_dir.glob("*/*/claim.[0-9]*"):
+            _, pid, ticks = claim.name.split(".")
+            if start_ticks(int(pid)) == int(ticks):
+                end(int(pid))
+        for program in self._programs:
+            program.kill()
+            program.wait()
+        self.loop.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def end(pid: int) -> None:
+    """kill -9, and gone."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    os.kill(pid, signal.SIGKILL)
+    assert select.select([pidfd], [], [], PATIENCE_S)[0]
+    os.close(pidfd)
+
+
+def is_running(pid: int) -> bool:
+    """A zombie is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def python(code: str) -> tuple[str, ...]:
+    return sys.executable, "-I", "-S", "-c", code
+
+
+def all_gone(pids: Iterable[int]) -> bool:
+    return not any(is_running(pid) for pid in pids)
