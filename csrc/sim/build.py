@@ -24,7 +24,8 @@ CFLAGS = [
 # References of a library to its own entry points stay inside it, whoever else exports the same names (a preloaded shim
 # does); and it is never unloaded, because a closed descriptor would drop its process's lock on the node.
 LDFLAGS = ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,--build-id=none"]
-LIBRARIES = ["-lpthread", "-ldl"]
+# By name: before glibc 2.34 what is in them is not in libc.so.6, and the images that load the simulator may be older than this.
+LIBRARIES = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"]
 
 COMMON = ["node.c", "partitions.c", "visible.c", "gate.c"]
 DRIVER = [

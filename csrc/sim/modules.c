@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "older.h"
 
 typedef struct {
     nm_object object;
@@ -116,7 +117,7 @@ static bool read_image_file(const char *path, uint64_t *image_bytes) {
     FILE *file = fopen(path, "re");
     struct stat known;
     if (!file) return false;
-    char *image = fstat(fileno(file), &known) == 0 ? calloc(1, (size_t)known.st_size + 1) : NULL;
+    char *image = nm_sim_fstat(fileno(file), &known) == 0 ? calloc(1, (size_t)known.st_size + 1) : NULL;
     size_t got = image ? fread(image, 1, (size_t)known.st_size, file) : 0;
     *image_bytes = got > 0 ? nm_sim_image_bytes(image, got) : 0;
     free(image);

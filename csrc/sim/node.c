@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "older.h"
 #include "partitions.h"
 
 #define SEQUENCE_MASK UINT64_C(0x3fff)
@@ -108,7 +109,7 @@ int nm_sim_node_open(nm_sim_node *node, const char *path, bool private_descripto
     int descriptor = open_above_standard(path);
     if (descriptor < 0) return errno;
     struct stat status;
-    if (fstat(descriptor, &status) != 0 || status.st_size != (off_t)sizeof(nm_sim_state)) {
+    if (nm_sim_fstat(descriptor, &status) != 0 || status.st_size != (off_t)sizeof(nm_sim_state)) {
         close(descriptor); /* whatever it is, it is no node: nobody holds locks on it that we could drop */
         return EINVAL;
     }

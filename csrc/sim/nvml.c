@@ -19,6 +19,7 @@
 #include "../abi.h"
 #include "gate.h"
 #include "node.h"
+#include "older.h"
 #include "partitions.h"
 #include "visible.h"
 
@@ -417,7 +418,7 @@ DEVICE_GETTER(nvmlDeviceGetBAR1MemoryInfo, nm_nvml_bar1_memory, bar1())
 /* Who owns the node's file is its administrator. */
 static bool is_administrator(void) {
     struct stat status;
-    return geteuid() == 0 || (fstat(node.descriptor, &status) == 0 && status.st_uid == geteuid());
+    return geteuid() == 0 || (nm_sim_fstat(node.descriptor, &status) == 0 && status.st_uid == geteuid());
 }
 
 static nm_nvml_result partition_result(int error) {

@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "older.h"
+
 /* Where cgroup v2 is mounted: alone, or beside the first version. */
 static const char *const roots[] = {"/sys/fs/cgroup/unified", "/sys/fs/cgroup"};
 
@@ -49,7 +51,7 @@ void nm_sim_partition_join(nm_sim_node *node) {
     dev_t file_system = 0;
     int depth = 0;
     if (!own_directory(path, sizeof path - 3 * NM_SIM_CGROUP_DEPTH)) path[0] = '\0';
-    for (; depth < NM_SIM_CGROUP_DEPTH && path[0] && stat(path, &status) == 0; depth++) {
+    for (; depth < NM_SIM_CGROUP_DEPTH && path[0] && nm_sim_stat(path, &status) == 0; depth++) {
         uint64_t key = key_of(&status);
         bool is_top = depth > 0 && (status.st_dev != file_system || key == atomic_load(&keys[depth - 1]));
         if (is_top) break;
@@ -99,7 +101,7 @@ bool nm_sim_partition_fits(nm_sim_node *node, int device) {
 static void drop_removed(nm_sim_partition *partition) {
     struct stat status;
     uint64_t key = atomic_load(&partition->key);
-    if (key == 0 || (stat(partition->path, &status) == 0 && key_of(&status) == key)) return;
+    if (key == 0 || (nm_sim_stat(partition->path, &status) == 0 && key_of(&status) == key)) return;
     for (int device = 0; device < NM_SIM_DEVICES; device++) {
         atomic_store(&partition->soft_bytes[device], 0);
         atomic_store(&partition->hard_complement[device], 0);
@@ -133,7 +135,7 @@ static nm_sim_partition *find_or_make(nm_sim_state *state, const char *path, uin
 int nm_sim_partition_set(nm_sim_node *node, int device, const char *directory, uint64_t soft_bytes, uint64_t hard_bytes) {
     struct stat status;
     char path[PATH_MAX];
-    if (!realpath(directory, path) || stat(path, &status) != 0) return errno;
+    if (!realpath(directory, path) || nm_sim_stat(path, &status) != 0) return errno;
     if (!S_ISDIR(status.st_mode)) return ENOTDIR;
     if (strlen(path) >= NM_SIM_CGROUP_PATH_BYTES) return ENAMETOOLONG;
     nm_sim_partition *partition = find_or_make(node->state, path, key_of(&status));
@@ -145,7 +147,7 @@ int nm_sim_partition_set(nm_sim_node *node, int device, const char *directory, u
 
 int nm_sim_partition_get(nm_sim_node *node, int device, const char *directory, nm_sim_partition_limits *out) {
     struct stat status;
-    if (stat(directory, &status) != 0) return errno;
+    if (nm_sim_stat(directory, &status) != 0) return errno;
     nm_sim_partition *partition = find(node->state, key_of(&status));
     if (!partition) return ESRCH;
     nm_sim_node_reap(node);

@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "older.h"
+
 static const char ticket_magic[4] = "tkt";
 
 nm_ticket nm_ticket_new(nm_ticket_use use, int device, uint64_t address, uint64_t bytes) {
@@ -38,7 +40,7 @@ bool nm_ticket_valid(const nm_ticket *ticket, nm_ticket_use use, bool foreign) {
 }
 
 int nm_ticket_export(const nm_ticket *ticket) {
-    int descriptor = memfd_create("nodesim-export", MFD_CLOEXEC);
+    int descriptor = nm_sim_memfd("nodesim-export", MFD_CLOEXEC);
     if (descriptor >= 0 && pwrite(descriptor, ticket, sizeof *ticket, 0) != (ssize_t)sizeof *ticket) {
         close(descriptor);
         return -1;

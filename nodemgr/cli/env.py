@@ -25,7 +25,15 @@ COLUMNS = (
 WAYS = {
     "podman": "podman run {flags} IMAGE COMMAND",
     "docker": "docker run {flags} IMAGE COMMAND",
-    "compose": "services:\n  SERVICE:\n    devices: [{quoted}]",
+    "compose": """\
+services:
+  SERVICE:
+    deploy:
+      resources:
+        reservations:
+          devices:
+          - {{driver: cdi, device_ids: [{quoted}], capabilities: [gpu]}}""",
+    "compose, of podman": "services:\n  SERVICE:\n    devices: [{quoted}]",
     "kubernetes, in a pod": """\
 # a pod names no CDI device: its volumes show it the same, without the device gate; the driver comes as for any other pod
 spec:

@@ -33,6 +33,7 @@ def test_create_makes_all_of_it_and_prints_the_flag(verb: Run, manager: Manager)
         "podman run --device nodemgr.local/env=alice IMAGE COMMAND",
         "docker run --device nodemgr.local/env=alice IMAGE COMMAND",
         'devices: ["nodemgr.local/env=alice"]',
+        '- {driver: cdi, device_ids: ["nodemgr.local/env=alice"], capabilities: [gpu]}',
         f'hostPath: {{path: "{manager.run_dir}/containers/alice"}}',
         'mountPath: "/run/nodemgr-env", readOnly: true}',
     ):

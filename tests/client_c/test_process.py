@@ -14,10 +14,12 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
+from nodemgr.simulator import CLIENT_LIBRARIES
 from tests.client_c.compiled import CLIENT_SOURCES, compile_c
 from tests.client_c.conftest import LIBRARY, Child, Spawn
 from tests.client_c.manager import GPUS, Books, Env, Manager
 from tests.client_c.test_unix import asked, held
+from tests.support.manager import HOLD
 
 
 def test_a_forked_child_joins_over_a_connection_of_its_own(manager: Manager, spawn: Spawn) -> None:
@@ -175,8 +177,10 @@ def elf() -> ELFFile:
 OLDEST_GLIBC = {"x86_64": (2, 17), "aarch64": (2, 17)}
 
 
-def test_no_symbol_of_a_newer_glibc(elf: ELFFile) -> None:
-    needed = elf.get_section_by_name(".gnu.version_r")
+@pytest.mark.parametrize("path", [LIBRARY, *(HOLD.with_name(name) for name in CLIENT_LIBRARIES)], ids=lambda path: path.name)
+def test_no_symbol_of_a_newer_glibc(path: Path) -> None:
+    """What containers are shown, a simulated driver too, loads into older images than the machine it was built on."""
+    needed = ELFFile(path.open("rb")).get_section_by_name(".gnu.version_r")
     assert isinstance(needed, GNUVerNeedSection)
     versions = {version.name for _, auxiliaries in needed.iter_versions() for version in auxiliaries}
     numbers = {tuple(map(int, version.removeprefix("GLIBC_").split("."))) for version in versions}

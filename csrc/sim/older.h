@@ -1,0 +1,34 @@
+/* older.h: a few calls of libc, by way of what every glibc since 2.17 has: the simulator is mounted into images that are
+ * older than the machine it was built on. Included after the headers of what it stands in for.
+ *
+ * Knows: which symbols are newer, or have changed their library. Must not know: who calls. */
+#ifndef NM_SIM_OLDER_H
+#define NM_SIM_OLDER_H
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+__asm__(".symver dladdr,dladdr@GLIBC_2.2.5");
+#elif defined(__aarch64__)
+__asm__(".symver dladdr,dladdr@GLIBC_2.17");
+#endif
+
+/* stat and fstat are symbols since 2.33; on 64 bits the kernel's structure is libc's. */
+static inline int nm_sim_stat(const char *path, struct stat *status) {
+    return (int)syscall(SYS_newfstatat, AT_FDCWD, path, status, 0);
+}
+
+static inline int nm_sim_fstat(int descriptor, struct stat *status) {
+    return (int)syscall(SYS_fstat, descriptor, status);
+}
+
+/* memfd_create is one since 2.27. */
+static inline int nm_sim_memfd(const char *name, unsigned flags) {
+    return (int)syscall(SYS_memfd_create, name, flags);
+}
+
+#endif
