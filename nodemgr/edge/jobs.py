@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterable
 
 from nodemgr.core import effects, events, jobs
 from nodemgr.core.manager import State
-from nodemgr.core.model import DenyCode, JobState
+from nodemgr.core.model import DenyCode, Job, JobState
 from nodemgr.core.values import replace
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
 from nodemgr.edge.event_loop import EventLoop
 from nodemgr.edge.journal import Journal
+from nodemgr.edge.journald import INFO, WARNING, Journald
+from nodemgr.edge.kept_logs import MOST_JOBS, KeptLogs
 from nodemgr.edge.resource_factory import Order, ResourceFactory, Status
 
 TURN_SUBMISSIONS = 64
@@ -30,6 +32,7 @@ TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
 JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
 
 Answer = Callable[[effects.SubmitAnswered], None]
+Sink = Callable[[Job, int, Status, str], None]
 
 
 def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...]:
@@ -50,11 +53,32 @@ def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...
     return tuple(f"{name}={value}" for name, value in variables.items())
 
 
+def into_journal(journald: Journald) -> Sink:
+    """Each attempt's end as an entry of the system's journal: `journalctl NODEMGR_JOB=j12`."""
+
+    def write(job: Job, attempt: int, status: Status, log_tail: str) -> None:
+        well = status.exit_code == 0
+        how = status.why or (f"signal {status.signal}" if status.signal is not None else f"exit code {status.exit_code}")
+        journald.write(
+            {
+                "MESSAGE": f"job {job.job_id} of {job.env} ({job.command}), attempt {attempt}: {how}\n{log_tail}".rstrip(),
+                "PRIORITY": INFO if well else WARNING,
+                "SYSLOG_IDENTIFIER": "nodemgr-job",
+                "NODEMGR_JOB": job.job_id,
+                "NODEMGR_ENV": job.env,
+                "NODEMGR_ATTEMPT": attempt,
+            }
+        )
+
+    return write
+
+
 class Jobs:
     """The event loop's matcher, the factory's listener, and the daemon's effects for jobs."""
 
     factory: ResourceFactory
     event_loop: EventLoop
+    kept: KeptLogs
 
     def __init__(
         self,
@@ -79,6 +103,8 @@ class Jobs:
         """Of the jobs that the store calls started, for the event loop to give."""
         self._finished: list[str] = []
         """Final jobs whose files stay until the store has their end."""
+        self.sink: Sink = lambda job, attempt, status, log_tail: None
+        """Takes the end of what each attempt said."""
         self.on_final: list[Callable[[str], None]] = []
         """Told of each job that became final, in the loop, after that was stored."""
 
@@ -153,6 +179,7 @@ class Jobs:
                 self.begin(jobs.start_of(state, job))
             else:
                 self._loop.call_soon(self._never_began, job_id, attempt)
+        self.kept.begin(self._journal.last_ended(2 * MOST_JOBS), self._clock.wall_ns())
         self.event_loop.wake("manager started")
 
     def _never_began(self, job_id: str, attempt: int) -> None:
@@ -187,7 +214,7 @@ class Jobs:
                 except Exception as error:  # the others hear of it all the same
                     log.fault(f"telling that {job_id} has ended", error)
             if job_id not in self._state.jobs:  # else it is to run again
-                self.factory.delete(job_id)
+                self.kept.add(job_id, self._clock.wall_ns())
 
     # -- what the factory tells (resource_factory.Listener) --
 
@@ -195,6 +222,12 @@ class Jobs:
         self._submit(events.JobStarted(job_id, attempt, pid, wall_ns))
 
     def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
+        job = self._state.jobs.get(job_id)
+        if job is not None and job.attempt == attempt:
+            try:
+                self.sink(job, attempt, status, log_tail)
+            except OSError as error:
+                log.say(f"the end of job {job_id}'s output is in the history alone: {error}")
         self._submit(
             events.JobEnded(
                 job_id, attempt, status.exit_code, status.signal, status.why, status.hopeless, log_tail, status.started_wall_ns, wall_ns

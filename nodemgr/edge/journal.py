@@ -209,6 +209,10 @@ class Journal:
                     found |= {} if row is None or row.env != env else {name: JobState(row.state)}
         return found
 
+    def last_ended(self, limit: int) -> list[tuple[str, int]]:
+        """(job, when it ended) of the last so many, oldest first."""
+        return self._store.last_ended(limit)
+
     def job_of_key(self, env: str, key: str) -> str | None:
         """The job or array that was submitted under this key in this env, if it has ended."""
         pending = (row.job_id for row in self._pending.history.values() if row is not None and (row.env, row.key) == (env, key))

@@ -40,7 +40,10 @@ from nodemgr.edge.envs import Envs
 from nodemgr.edge.event_loop import EventLoop
 from nodemgr.edge.gate import Gate, GateUnavailable
 from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
+from nodemgr.edge.jobs import into_journal
 from nodemgr.edge.journal import Journal
+from nodemgr.edge.journald import Journald
+from nodemgr.edge.kept_logs import KeptLogs
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers
 from nodemgr.edge.loop import new_loop
 from nodemgr.edge.no_factory import NoFactory
@@ -186,9 +189,7 @@ class Service:
         stack.callback(ledgers.forget_all)
         daemon = self.daemon = Daemon(loop, self.clock, state, journal, ledgers)
         stack.callback(daemon.processes.close)
-        daemon.jobs.factory = self._make_factory(loop, daemon.jobs)
-        stack.callback(daemon.jobs.factory.close)
-        daemon.jobs.event_loop = daemon.event_loop = EventLoop(daemon.jobs, daemon.jobs.factory)
+        self._assemble_jobs(stack, daemon)
         daemon.gate, daemon.no_gate = gate
         if daemon.gate is not None:
             daemon.gate.keep_only(state.envs)
@@ -221,6 +222,17 @@ class Service:
             state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, lambda: sizes.told_bytes, containers,
             daemon.gate,
         )
+
+    def _assemble_jobs(self, stack: contextlib.ExitStack, daemon: Daemon) -> None:
+        settings, jobs = self.settings, daemon.jobs
+        factory = jobs.factory = self._make_factory(self.loop, jobs)
+        stack.callback(factory.close)
+        jobs.event_loop = daemon.event_loop = EventLoop(jobs, factory)
+        jobs.kept = KeptLogs(factory, settings.job_logs_bytes, settings.job_logs_days, lambda job_id: job_id in daemon.state.jobs)
+        if settings.job_log_sink == "journald":
+            journald = Journald()
+            stack.callback(journald.close)
+            jobs.sink = into_journal(journald)
 
     def _reside(self, stack: contextlib.ExitStack) -> None:
         """The tasks that live as long as the loop."""

@@ -23,6 +23,7 @@ ANYWHERE = ("0.0.0.0", "::")
 SYSTEM_CONFIG_FILE = Path("/etc/nodemgr/config.toml")
 
 DEVICE_GATE = ("auto", "on", "off")
+JOB_LOG_SINKS = ("file", "journald")
 
 
 class SettingsError(ValueError):
@@ -50,6 +51,11 @@ class Settings:
     """What its devices are called, and so the file: podman run --device KIND=ENV."""
     device_gate: str = "auto"
     """Of DEVICE_GATE. auto: where the host can, on a real node; on: else the manager does not start."""
+    job_log_sink: str = "file"
+    """Of JOB_LOG_SINKS: where the end of each job's output goes beside the history. journald: into the system's journal, too."""
+    job_logs_days: int = 30
+    job_logs_bytes: int = 2**30
+    """How long, and how much, of the output of jobs that have ended is kept in files."""
     client_address: str | None = None
     """Where clients of UDP environments reach this manager, if it differs from `udp` (NAT, 0.0.0.0): HOST:PORT."""
 
@@ -163,6 +169,9 @@ OPTIONS = (
     Option("cdi_kind", _cdi_kind),
     Option("group", _text),
     Option("device_gate", _choice(*DEVICE_GATE)),
+    Option("job_log_sink", _choice(*JOB_LOG_SINKS)),
+    Option("job_logs_days", _integer(0, 36_500)),
+    Option("job_logs_bytes", _integer(0, 2**50)),
     Option("max_connections_per_env", _integer(1, 100_000)),
     Option("beat_ms", _integer(10, 60_000), core=True),
     Option("timeout_ms", _integer(50, 3_600_000), core=True),

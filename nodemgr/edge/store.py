@@ -238,9 +238,9 @@ class Store:
             execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", record)
             if record.record_id % TRIM_EVERY == 0:
                 self._trim("records", "record_id", KEPT_RECORDS)
-        for event in batch.events:
-            execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", event)
-            if event.sequence % TRIM_EVERY == 0:
+        if events := batch.events:
+            self._db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", events)
+            if (events[0].sequence - 1) // TRIM_EVERY != events[-1].sequence // TRIM_EVERY:
                 self._trim("events", "sequence", KEPT_EVENTS)
         for job_id, row in batch.history.items():
             execute("DELETE FROM history WHERE job_id = ?", (job_id,))
@@ -328,6 +328,11 @@ class Store:
         """(job, state), as history_of, of one env."""
         query = "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?)) AND env = ?"
         return self._db.execute(query, (job_id, f"{job_id}.", f"{job_id}/", env)).fetchall()
+
+    def last_ended(self, limit: int) -> list[tuple[str, int]]:
+        """(job, when it ended) of the last so many, oldest first."""
+        query = "SELECT job_id, ended_wall_ns FROM history ORDER BY number DESC LIMIT ?"
+        return self._db.execute(query, (limit,)).fetchall()[::-1]
 
     def job_of_key(self, env: str, key: str) -> str | None:
         """A job, or an element of an array, that was submitted under this key and has ended."""

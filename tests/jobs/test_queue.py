@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from nodemgr.core import events
 from nodemgr.core.model import DenyCode, JobState
 from nodemgr.edge.clock import RealClock
+from nodemgr.edge.journald import Journald
 from tests.jobs.world import Refused, World, open_gate
 from tests.support.clients import FakeClient
 from tests.support.local import FakeGpus
@@ -210,6 +212,39 @@ def test_an_end_that_was_never_stored_is_told_again_to_the_next_manager(world: W
     world.start()
     assert world.until_ended(holder).job.state is JobState.DONE
     assert world.cluster.begun == [(holder, 1)]
+
+
+# -- what it said --
+
+
+def test_the_end_of_what_it_said_goes_into_the_journal_where_that_is_wanted(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(tmp_path / "socket"))
+        journal.settimeout(30)
+        monkeypatch.setattr(Journald.__init__, "__defaults__", (tmp_path / "socket",))
+        world = make(job_log_sink="journald")
+        job_id = world.submit("echo trouble; exit 3", max_restarts=0)
+        told = journal.recv(65_536).decode()
+    assert "trouble" in told
+    assert {f"NODEMGR_JOB={job_id}", "NODEMGR_ENV=alice", "PRIORITY=4"} <= set(told.splitlines())
+
+
+def test_a_journal_that_does_not_listen_costs_the_entry_alone(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Journald.__init__, "__defaults__", (tmp_path / "socket",))
+    world = make(job_log_sink="journald")
+    assert world.until_ended(world.submit("echo said")).job.attempts[-1].log_tail == "said\n"
+
+
+def test_logs_of_jobs_that_ended_are_kept_within_their_bound(make: Make) -> None:
+    world = make(job_logs_bytes=100)
+    first, second = world.submit("head -c 60 /dev/zero"), world.submit("head -c 60 /dev/zero")
+    world.until_ended(second)
+    world.settle()
+    with pytest.raises(FileNotFoundError):
+        world.log(first)
+    assert len(world.log(second)) == 60
 
 
 # -- the manager is restarted --

@@ -151,6 +151,11 @@ class World:
             assert time.monotonic() < deadline, "something goes on"
             time.sleep(0.01)
 
+    def settle(self) -> None:
+        """Until the loop has done what it has to do already."""
+        for _ in range(3):
+            self.manager.do(lambda: None)
+
     def log(self, job_id: str) -> bytes:
         with open(self.jobs.factory.logs(job_id), "rb") as log:
             return log.read()
