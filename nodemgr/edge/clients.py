@@ -88,7 +88,7 @@ class Connection(Session):
     """One connected process."""
 
     __slots__ = (
-        "_ancestors", "beat", "credentials", "forbidden", "identity", "listener", "malformed", "outbox", "outbox_bytes", "peeks",
+        "beat", "credentials", "forbidden", "identity", "listener", "malformed", "outbox", "outbox_bytes", "peeks",
         "reading", "server", "sock", "token_beat",
     )  # fmt: skip
 
@@ -111,13 +111,9 @@ class Connection(Session):
         """Packets that wait, with descriptors of their own: a ledger may be closed meanwhile, its number be another file's."""
         self.outbox_bytes = 0
         self.reading = False
-        self._ancestors: tuple[int, ...] | None = None
 
     def ancestors(self) -> tuple[int, ...]:
-        """As they were when that was first asked: a parent that ends later was a parent all the same."""
-        if self._ancestors is None:
-            self._ancestors = ancestors(self.identity.pid)
-        return self._ancestors
+        return ancestors(self.identity.pid)
 
     def read(self) -> bool:
         """One packet, called by the selector. True: a plain beat, which leaves the loop nothing to do."""

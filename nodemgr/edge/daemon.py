@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nodemgr.core import audit, effects, events
-from nodemgr.core.manager import Draft, State, step
+from nodemgr.core.manager import Draft, State, Transition, step
 from nodemgr.core.model import ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
 from nodemgr.edge import log, requests
 from nodemgr.edge.auditor import Auditor
@@ -27,7 +27,7 @@ from nodemgr.edge.envs import Envs
 from nodemgr.edge.event_loop import EventLoop
 from nodemgr.edge.gate import Gate
 from nodemgr.edge.gpus import GpuWatcher, Reading
-from nodemgr.edge.informer import ClusterInformer
+from nodemgr.edge.informer import ClusterInformer, Resource
 from nodemgr.edge.jobs import Jobs
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledger import LedgerError, SlotState
@@ -45,11 +45,17 @@ SHOWN_NS = 200_000_000
 """A reading older than this is not shown as what is now."""
 STORE_RETRY_S = 1.0
 MIN_WAKE_S = 0.001
-DURABLE = (
+DURABLE = frozenset({
     events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.JobEnded, events.WithdrawJob, events.HoldJob, events.FreeJob,
     events.RequeueJob, events.MoveJob, events.SetQueue, events.RemoveQueue,
-)  # fmt: skip
+})  # fmt: skip
 """Written so that a power failure loses none of them either. So is the start of a job, whatever event it follows from."""
+PROMPT = frozenset({
+    effects.SetLimit, effects.BeginSlot, effects.SetSlot,
+    effects.SendGrant, effects.SendWait, effects.SendDeny, effects.SendFence, effects.SendNote, effects.SendAck,
+})  # fmt: skip
+"""The answers, and what the ledgers hold before them. They say all that they need themselves and do not read the state, so no client
+waits until a step that is stored has also been taken over into the state."""
 GUARDED = frozenset({"ACQUIRE", "ASK", "REJOIN"})
 """Verbs for those who may enter the env; who holds something already may go on and give it back."""
 LEDGER_META = "ledger:"
@@ -99,6 +105,10 @@ class Daemon:
         self._key_of_pid: dict[int, ProcessKey] = {}
         self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
         self._stepping = False
+        self._stored: Transition | None = None
+        """What the present step has stored, until it is in the state."""
+        self._news: list[tuple[str, Resource]] = []
+        """What it added, changed and removed, once it is."""
         self._draft: Draft | None = None
         """For the next step, made after the answers of the last."""
         journal.on_recovery = self._store_recovered
@@ -136,13 +146,15 @@ class Daemon:
         try:
             draft, self._draft = self._draft, None
             transition = step(self.state, event, self.clock.monotonic_ns(), draft)
-            durable = isinstance(event, DURABLE) or any(isinstance(effect, effects.StartJob) for effect in transition.effects)
+            durable = type(event) in DURABLE or effects.StartJob in map(type, transition.effects)
             if not self.journal.write(transition.saved, transition.published, must_hold=transition.must_apply, durable=durable):
                 return False
-            news = self.informer.news(self.state, transition.saved)
-            transition.apply()
+            self._stored = transition
             for effect in transition.effects:
+                if type(effect) not in PROMPT:
+                    self._take_over()
                 self._do(effect)
+            self._take_over()
             self._slow_beats(transition.saved)
         finally:
             self._stepping = False
@@ -154,12 +166,20 @@ class Daemon:
         if transition.then is not None:
             self._figures_due = self._figures_due or transition.then.used_bytes is not None
             self.event_loop.wake(type(event).__name__)
+        news, self._news = self._news, []
         self.informer.tell(news)
         self._sleep()
         self._watch_gpus()
         if self._draft is None:
             self._draft = Draft(self.state)
         return True
+
+    def _take_over(self) -> None:
+        """What the step stored, into the state, once: at the latest when somebody reads there what the step did."""
+        stored, self._stored = self._stored, None
+        if stored is not None:
+            self._news = self.informer.news(self.state, stored.saved)
+            stored.apply()
 
     def match(self) -> None:
         """Grants to those who wait what became free. The event loop says when."""
@@ -319,6 +339,7 @@ class Daemon:
         ledger = None
         if session.transport is Transport.UNIX:
             if effect.env not in self.ledgers:  # it could not be made when it was due: descriptors were out
+                self._take_over()
                 self.ledgers.open(effect.env)
                 self._ledger_ready(effect.env, [])
             ledger = self.ledgers.get(effect.env)

@@ -36,7 +36,7 @@ def acquire(
     """`token_known`: a task or a request has the token; to whom the process belongs is then said, and /proc need not be asked."""
     command = one_line(fields.get("command") or "") or (command_line(session.pid) if session.pid is not None else "")
     return events.Acquire(
-        caller=session.caller(() if token_known else session.ancestors()),
+        caller=session.caller() if token_known else session.descendant(),
         rid=str(fields["rid"]),
         token=fields["task"],
         gpus=fields.get("gpus"),

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from nodemgr.core.events import Caller
 from nodemgr.core.model import ConnectionId, ProcessKey, Transport
+from nodemgr.core.values import replace
 from nodemgr.edge.processes import Identity
 from nodemgr.edge.wire import Message, Value
 
@@ -28,7 +29,7 @@ def cost_ns(verb: str) -> int:
 class Session:
     """A connection over UNIX, or a client id over UDP. Subclasses say how to answer."""
 
-    __slots__ = ("asked", "connection", "env", "key", "pid", "transport", "user")
+    __slots__ = ("_caller", "_descendant", "asked", "connection", "env", "key", "pid", "transport", "user")
 
     def __init__(self, connection: ConnectionId, env: str, key: ProcessKey, transport: Transport, pid: int | None, user: str) -> None:
         self.connection = connection
@@ -39,16 +40,25 @@ class Session:
         self.user = user
         self.asked = False
         """True once the core has heard of it: then it is told of the end."""
+        self._caller = Caller(connection, env, key, transport, pid, user)
+        self._descendant: Caller | None = None
 
     def ancestors(self) -> tuple[int, ...]:
+        """As they are now."""
         return ()
 
     def may_enter(self) -> bool:
         """Whether the env's quota, as it is now, lets this user in."""
         return True
 
-    def caller(self, ancestors: tuple[int, ...] = ()) -> Caller:
-        return Caller(self.connection, self.env, self.key, self.transport, self.pid, self.user, ancestors)
+    def caller(self) -> Caller:
+        return self._caller
+
+    def descendant(self) -> Caller:
+        """With its ancestors, as they were when that was first asked: a parent that ends later was a parent all the same."""
+        if self._descendant is None:
+            self._descendant = replace(self._caller, ancestors=self.ancestors())
+        return self._descendant
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         """Sends one message, sooner or later; a client that is gone or does not read gets nothing. Never raises."""

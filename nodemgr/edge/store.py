@@ -156,6 +156,8 @@ class Store:
             _close_to_others(self.path)
             self._db = self._connect()
             self._check()
+            self._cursor = self._db.cursor()
+            """All that is written: a statement of the connection's own would make one each."""
         except sqlite3.Error as error:
             raise StoreUnusable(self._advice(_describe(error))) from None
 
@@ -207,9 +209,9 @@ class Store:
             if durable is not self._durable:
                 self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._durable = durable
-            self._db.execute("BEGIN IMMEDIATE")
+            self._cursor.execute("BEGIN IMMEDIATE")
             self._write(batch)
-            self._db.execute("COMMIT")
+            self._cursor.execute("COMMIT")
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error):
                 self._db.rollback()
@@ -228,12 +230,12 @@ class Store:
             self._db.execute(f"PRAGMA busy_timeout = {0 if failing else BUSY_MS}")
 
     def _write(self, batch: Batch) -> None:
-        execute = self._db.execute
+        execute = self._cursor.execute
         if puts := [(*row, value) for row, value in batch.current.items() if value is not None]:
-            self._db.executemany("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", puts)
+            self._cursor.executemany("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", puts)
         if len(puts) < len(batch.current):
             gone = [row for row, value in batch.current.items() if value is None]
-            self._db.executemany("DELETE FROM current WHERE kind = ? AND key = ?", gone)
+            self._cursor.executemany("DELETE FROM current WHERE kind = ? AND key = ?", gone)
         for record in batch.records:
             execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", record)
             if record.record_id % TRIM_EVERY == 0:
@@ -256,7 +258,7 @@ class Store:
 
     def _trim(self, table: str, number: str, kept: int) -> None:
         """Drops the oldest rows of the env that has the most, again and again: nobody can wash away the others' past by a flood."""
-        execute = self._db.execute
+        execute = self._cursor.execute
         excess = execute(f"SELECT count(*) FROM {table}").fetchone()[0] - kept
         if excess <= 0:
             return

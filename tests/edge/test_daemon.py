@@ -160,6 +160,25 @@ def test_a_ledger_that_could_not_be_made_is_made_when_it_is_needed(
     assert client.order("limit", row=int(grant["rows"]))["limit"] == 80 * GIB
 
 
+def test_who_asks_before_a_ledger_could_be_made_has_his_slot_in_it(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made of the books while he is answered, and he stands in them already."""
+
+    def no_descriptors() -> Ledger:
+        raise LedgerError("ledger: Too many open files")
+
+    manager.call("quota_set", env="alice", gpus=1)
+    monkeypatch.setattr(Ledger, "create", no_descriptors)
+    unheard, client = make_client(manager.env_dir("alice")), make_client(manager.env_dir("alice"))
+    unheard.ask(1)
+    assert unheard.receive(timeout_s=0.3) is None
+    monkeypatch.undo()
+    grant = client.acquire(1)
+    word = client.order("word", row=int(grant["rows"]), slot=int(grant["slot"]))
+    assert word["generation"] == int(grant["generation"]) > 1
+
+
 def test_an_env_whose_directory_cannot_be_written_is_warned_of(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, text: str, mode: int) -> None:
         raise OSError(28, "No space left on device")
