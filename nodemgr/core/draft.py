@@ -10,8 +10,8 @@ a reader never counts.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from nodemgr.core import books, job_ids
 from nodemgr.core.effects import Effect, Publish
@@ -44,10 +44,39 @@ from nodemgr.core.tables import Groups, Overlay, Table, first
 from nodemgr.core.values import replace
 
 K = TypeVar("K")
+T = TypeVar("T", bound=Table)
+
+
+class Seldom(Generic[T]):
+    """A table of the draft that is made when a step looks at it first: most steps have nothing to do with jobs and queues, and
+    somebody waits for each. (A descriptor, since a class with __getattr__ makes every attribute slow.)"""
+
+    def __init__(self, kind: Callable[[Any, list[Table]], T]) -> None:
+        self._kind = kind
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, draft: Draft, _owner: type) -> T:
+        table: Any = draft.seldom.get(self._name)
+        if table is None:
+            table = draft.seldom[self._name] = self._kind(getattr(draft.state, self._name), draft.changed)
+        made: T = table
+        return made
 
 
 class Draft:
     """Reads like a State."""
+
+    queues = Seldom[Overlay[str, QueueRow]](Overlay)
+    specs = Seldom[Overlay[str, JobSpec]](Overlay)
+    jobs = Seldom[Overlay[str, Job]](Overlay)
+    job_of_key = Seldom[Overlay[tuple[str, str], str]](Overlay)
+    spec_jobs = Seldom[Overlay[str, int]](Overlay)
+    env_jobs = Seldom[Overlay[str, int]](Overlay)
+    queued = Seldom[Overlay[str, int]](Overlay)
+    elements = Seldom[Groups[str, str]](Groups)
+    dependents = Seldom[Groups[str, str]](Groups)
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -58,6 +87,7 @@ class Draft:
         changed: list[Table] = []
         self.changed = changed
         """The tables that have changes."""
+        self.seldom: dict[str, Any] = {}
         self.gpus: Overlay[Uuid, Gpu] = Overlay(state.gpus, changed)
         self.envs: Overlay[str, Env] = Overlay(state.envs, changed)
         self.tasks: Overlay[str, Task] = Overlay(state.tasks, changed)
@@ -66,9 +96,6 @@ class Draft:
         self.requests: Overlay[str, Request] = Overlay(state.requests, changed)
         self.residues: Overlay[tuple[ProcessKey, Uuid], Residue] = Overlay(state.residues, changed)
         self.records: Overlay[str, Record] = Overlay(state.records, changed)
-        self.queues: Overlay[str, QueueRow] = Overlay(state.queues, changed)
-        self.specs: Overlay[str, JobSpec] = Overlay(state.specs, changed)
-        self.jobs: Overlay[str, Job] = Overlay(state.jobs, changed)
         self.counters: Overlay[str, int] = Overlay(state.counters, changed)
         self.connections: Overlay[ProcessKey, ConnectionId] = Overlay(state.connections, changed)
         self.process_of_connection: Overlay[ConnectionId, ProcessKey] = Overlay(state.process_of_connection, changed)
@@ -94,17 +121,10 @@ class Draft:
         self.wants_figures: Overlay[str, bool] = Overlay(state.wants_figures, changed)
         self.violations: Overlay[tuple[ProcessKey, Uuid], Violation] = Overlay(state.violations, changed)
         self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked, changed)
-        self.job_of_key: Overlay[tuple[str, str], str] = Overlay(state.job_of_key, changed)
-        self.spec_jobs: Overlay[str, int] = Overlay(state.spec_jobs, changed)
-        self.env_jobs: Overlay[str, int] = Overlay(state.env_jobs, changed)
-        self.queued: Overlay[str, int] = Overlay(state.queued, changed)
-        self.elements: Groups[str, str] = Groups(state.elements, changed)
-        self.dependents: Groups[str, str] = Groups(state.dependents, changed)
         self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks, changed)
         self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
         tables: dict[str, Overlay[Any, object]] = vars(self)
-        self.stored = [(kind, key_text, tables[name]) for name, (kind, key_text) in STORED.items()]
-        """The tables that are stored, each with its kind, and how a key of it is written."""
+        self._often = [(kind, key_text, tables[name]) for name, (kind, key_text) in STORED.items() if name in tables]
         self.history: dict[str, Ended | None] = {}
         """Jobs that ended; None: one that had ended runs again."""
         self.effects: list[Effect] = []
@@ -115,6 +135,13 @@ class Draft:
         """Whether it follows a Tick, which told all that was waited for: no use in asking again at once."""
         self.rescan = False
         """Something became free, or the queue changed: who waits may be served now."""
+
+    def stored(self) -> Iterator[tuple[str, Callable[[Any], str], Overlay[Any, object]]]:
+        """The stored tables that were made, each with its kind, and how a key of it is written."""
+        yield from self._often
+        for name, table in self.seldom.items():
+            if name in STORED:
+                yield (*STORED[name], table)
 
     # Rows: each method writes one table and all that follows from it.
 
@@ -353,7 +380,7 @@ class Draft:
         state.version += 1
         for deadline, due_ns in self.agenda.changes.items():
             _reschedule(state, deadline, due_ns)
-        for name, row in self.queues.changes.items():
+        for name, row in self.queues.changes.items() if "queues" in self.seldom else ():
             if row is None:
                 state.queue.remove(name)
             else:

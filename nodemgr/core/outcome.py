@@ -47,7 +47,7 @@ def finish(draft: Draft, *, must_apply: bool, then: Match | None = None) -> Tran
 
 def _saves(draft: Draft) -> list[Save]:
     saves = []
-    for kind, key_text, table in draft.stored:
+    for kind, key_text, table in draft.stored():
         if table.changes:
             for key, after in table.changes.items():
                 before = table.base.get(key)

@@ -61,7 +61,9 @@ def test_every_event_has_its_rule() -> None:
 def test_every_table_of_the_state_is_in_a_draft() -> None:
     tables = {name for name, value in vars(State(Node().config)).items() if isinstance(value, dict)}
     assert tables == set(TABLES)
-    assert tables <= vars(Draft(State(Node().config))).keys()
+    draft = Draft(State(Node().config))
+    assert all(hasattr(draft, name) for name in tables)
+    assert not hasattr(draft, "dreams")
 
 
 def crowded() -> Node:
