@@ -74,7 +74,6 @@ class Daemon:
         self.ledgers = ledgers
         self.processes = ProcessTable(loop, self._process_ended)
         self.places = Places()
-        self.older_limits = OlderLimits(state)
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
         self.auditor: Auditor
         self.context_sizes: ContextSizes
@@ -86,6 +85,7 @@ class Daemon:
         self._audited_ns = 0
         """When the books were last held against the driver."""
         self.last_beat_ns: dict[ProcessKey, int] = {}
+        self.older_limits = OlderLimits(state, self.last_beat_ns)
         self.counters: Counter[str] = Counter()
         self.gpus: GpuWatcher
         self.clients: ClientServer
