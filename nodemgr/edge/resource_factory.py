@@ -65,7 +65,7 @@ class Status:
 
 class Listener(Protocol):
     """Who is told, in the manager's loop and never from within a verb: each attempt starts at most once and ends exactly once.
-    After a restart both may be told again for the attempts that were adopted."""
+    Of attempts that were adopted, or created again, both may be told again."""
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None: ...
 

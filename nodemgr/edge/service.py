@@ -44,9 +44,10 @@ from nodemgr.edge.jobs import into_journal
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.journald import Journald
 from nodemgr.edge.kept_logs import KeptLogs
+from nodemgr.edge.launcher import Launcher
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers
 from nodemgr.edge.loop import new_loop
-from nodemgr.edge.no_factory import NoFactory
+from nodemgr.edge.node_factory import NodeFactory
 from nodemgr.edge.orders import Administration
 from nodemgr.edge.processes import boot_id, pid_of
 from nodemgr.edge.resource_factory import Listener, ResourceFactory
@@ -59,6 +60,8 @@ from nodemgr.edge.views import Views
 CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
 """Under --simulate alone: `before:N` or `after:N`, the manager kills itself around its Nth commit."""
 BOOT_META = "boot_id"
+JOBS_DIR = "jobs"
+"""In the state directory: what runs and what it says."""
 NOTHING_TO_GATE = "for simulated GPUs have no device nodes"
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Until the manager is ready they end it as they end any program; then cleanly."""
@@ -101,11 +104,11 @@ class Service:
         gpus: Callable[[list[Gpu]], GpuSource] | None = None,
         commit_hook: CommitHook | None = None,
         harden: Callable[[bool, Gate | None], None] = lambda _driver_limits, _gate: None,
-        factory: Callable[[asyncio.AbstractEventLoop, Listener], ResourceFactory] = NoFactory,
+        factory: Callable[[asyncio.AbstractEventLoop, Listener], ResourceFactory] | None = None,
     ) -> None:
-        """`clock`, `gpus` (given those that must keep their index), `commit_hook` and `factory` are a test's places to put its own.
-        `harden` is called, with whether the driver keeps limits and with the device gate, when all is done that takes more rights than
-        a running manager needs."""
+        """`clock`, `gpus` (given those that must keep their index), `commit_hook` and `factory` (None: this node) are a test's places to
+        put its own. `harden` is called, with whether the driver keeps limits and with the device gate, when all is done that takes more
+        rights than a running manager needs."""
         self.settings = settings
         self.clock = clock or RealClock()
         self._make_gpus = gpus or self._nvml
@@ -144,6 +147,9 @@ class Service:
         for descriptor in (rundir.lock(settings.run_dir), rundir.lock_state(settings.state_dir)):
             stack.callback(os.close, descriptor)
         self._lock = os.stat(settings.run_dir / rundir.LOCK_FILE)
+        launcher = None if self._make_factory is not None else Launcher.fitting(settings.run_dir, settings.state_dir / JOBS_DIR)
+        if launcher is not None:
+            stack.callback(launcher.close)
         store = Store(settings.state_dir, self._commit_hook)
         stack.callback(store.close)
         journal = Journal(store, self.clock, lambda name, text: control.publish(name, text))
@@ -160,6 +166,7 @@ class Service:
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
         self._assemble(stack, restore(settings.core, rows, self.clock.monotonic_ns()), journal, source, reading, gate)
+        self._assemble_jobs(stack, launcher)
         views = self.views = Views(self.daemon, settings, store)
         self.daemon.on_ask = Questions(self.daemon, views, self._when_fresh).received
         self._resume(reading)
@@ -189,7 +196,6 @@ class Service:
         stack.callback(ledgers.forget_all)
         daemon = self.daemon = Daemon(loop, self.clock, state, journal, ledgers)
         stack.callback(daemon.processes.close)
-        self._assemble_jobs(stack, daemon)
         daemon.gate, daemon.no_gate = gate
         if daemon.gate is not None:
             daemon.gate.keep_only(state.envs)
@@ -223,9 +229,9 @@ class Service:
             daemon.gate,
         )
 
-    def _assemble_jobs(self, stack: contextlib.ExitStack, daemon: Daemon) -> None:
-        settings, jobs = self.settings, daemon.jobs
-        factory = jobs.factory = self._make_factory(self.loop, jobs)
+    def _assemble_jobs(self, stack: contextlib.ExitStack, launcher: Launcher | None) -> None:
+        settings, daemon, jobs = self.settings, self.daemon, self.daemon.jobs
+        factory = jobs.factory = self._factory_of(launcher)
         stack.callback(factory.close)
         jobs.event_loop = daemon.event_loop = EventLoop(jobs, factory)
         jobs.kept = KeptLogs(factory, settings.job_logs_bytes, settings.job_logs_days, lambda job_id: job_id in daemon.state.jobs)
@@ -233,6 +239,13 @@ class Service:
             journald = Journald()
             stack.callback(journald.close)
             jobs.sink = into_journal(journald)
+
+    def _factory_of(self, launcher: Launcher | None) -> ResourceFactory:
+        if self._make_factory is not None:
+            return self._make_factory(self.loop, self.daemon.jobs)
+        assert launcher is not None
+        state = self.daemon.state
+        return NodeFactory(self.loop, self.daemon.jobs, self.settings.state_dir / JOBS_DIR, launcher, lambda: len(state.gpus))
 
     def _reside(self, stack: contextlib.ExitStack) -> None:
         """The tasks that live as long as the loop."""

@@ -17,12 +17,12 @@ from nodemgr.core.model import Gpu
 from nodemgr.edge.clock import Clock
 from nodemgr.edge.control_client import ControlClient
 from nodemgr.edge.gpus import Reading
-from nodemgr.edge.no_factory import NoFactory
 from nodemgr.edge.resource_factory import Listener, ResourceFactory
 from nodemgr.edge.service import Service
 from nodemgr.edge.settings import load
 from nodemgr.edge.store import CommitHook
 from nodemgr.paths import env_dir
+from tests.support.no_factory import NoFactory
 
 GIB = 2**30
 
