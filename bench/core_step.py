@@ -3,7 +3,7 @@
     python bench/core_step.py
 
 Prints medians in microseconds, and each one's ratio to the small node's: a step's cost should follow from what it
-changes, not from what there is. The queue's operations stand beside them, at 100 and at 1 000 000 entries.
+changes, not from what there is. (The queue by itself: bench/queue_operations.py.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from nodemgr.core import snapshot
 from nodemgr.core.events import Acquire, Caller, Event, GpusChanged, Match, ProcessGone, Release, SetQuota, Tick
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import Config, Gpu, Quota, Transport
-from nodemgr.core.work_queue import WorkQueue
 
 GIB = 1 << 30
 WALL = 1_700_000_000_000_000_000
@@ -142,34 +141,5 @@ def show_steps() -> None:
         print(f"{name:24}{few:12.1f}{few_apply:8.1f}{many:12.1f}{many_apply:8.1f}{many / few:8.1f}")
 
 
-def show_queue() -> None:
-    print(f"\n{'nanoseconds, median':24}{'100 entries':>20}{'1 000 000':>20}{'ratio':>8}")
-    columns = [queue_figures(100), queue_figures(1_000_000)]
-    for name in columns[0]:
-        few, many = columns[0][name], columns[1][name]
-        print(f"{name:24}{few:20.0f}{many:20.0f}{many / few:8.1f}")
-
-
-def queue_figures(size: int) -> dict[str, float]:
-    queue = WorkQueue((("normal", 1),))
-    for number in range(size):
-        queue.insert("normal", f"r{number}")
-    step_size = max(1, size // 1_000)
-    entries = [f"r{number}" for number in range(0, size, step_size)]
-    new = [f"n{number}" for number in range(1_000)]
-    return {
-        "insert": per_call(lambda: [queue.insert("normal", entry) for entry in new], len(new)),
-        "position": per_call(lambda: [queue.position(entry) for entry in entries], len(entries), 9),
-        "peek": per_call(lambda: [queue.peek() for _ in new], len(new), 9),
-        "withdraw": per_call(lambda: [queue.withdraw(entry) for entry in new], len(new)),
-        "pop": per_call(lambda: [queue.pop() for _ in range(50)], 50),
-    }
-
-
-def per_call(work: Callable[[], object], calls: int, repeats: int = 1) -> float:
-    return statistics.median(timed(work) * 1e3 / calls for _ in range(repeats))
-
-
 if __name__ == "__main__":
     show_steps()
-    show_queue()

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from nodemgr.core.model import DenyCode, Uuid
 
+ANY_NUMBER = 1 << 30
+"""More tasks than a GPU ever has."""
+
 
 class Ask(NamedTuple):
     """What is asked, beside what its env may have."""
@@ -22,6 +25,8 @@ class Ask(NamedTuple):
     quota_remaining_bytes: int | None
     """Of the env's memory quota, below zero after it was lowered; None without one."""
     max_tasks_per_gpu: int
+    reuse_below: int = ANY_NUMBER
+    """A GPU that the env holds is reused only with fewer tasks on it than this: 1 is never."""
 
 
 class Candidate(NamedTuple):
@@ -62,6 +67,8 @@ class Shortage(enum.Enum):
     """Of its own env's remaining memory quota, and of nothing else."""
     LEDGER = "ledger"
     """Of memory in the grants that its own env holds, and of nothing else."""
+    OWN_GPUS = "own_gpus"
+    """Of GPUs within its own env's quota, which it does not share with the env's other tasks."""
 
 
 Policy = Callable[[Candidate], tuple[int, ...]]
@@ -91,6 +98,9 @@ def choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy = POLICIES[
     choice = _choose(ask, candidates, policy)
     if choice is not None:
         return choice
+    used = [gpu for gpu in candidates if gpu.used]
+    if ask.gpus - sum([gpu.tasks < ask.reuse_below for gpu in used]) > max(0, ask.quota_gpus - len(used)):
+        return Shortage.OWN_GPUS
     freed = [gpu._replace(has_free=True) for gpu in candidates]
     if _choose(ask, freed, policy) is not None:
         return Shortage.LEDGER
@@ -105,7 +115,7 @@ def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice
     slots = max(0, ask.quota_gpus - len(used))
     fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus]
     missing = ask.gpus - len(fresh)
-    reusable = sorted((gpu for gpu in used if gpu.has_free), key=_reuse_order) if missing else []
+    reusable = sorted((gpu for gpu in used if gpu.has_free and gpu.tasks < ask.reuse_below), key=_reuse_order) if missing else []
     return Choice(tuple(fresh), tuple(reusable[:missing]), len(used)) if missing <= len(reusable) else None
 
 

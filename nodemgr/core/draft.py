@@ -42,6 +42,10 @@ from nodemgr.core.schema import STORED, Deadline, EnvGpu
 from nodemgr.core.state import State
 from nodemgr.core.tables import Groups, Overlay, Table, first
 from nodemgr.core.values import replace
+from nodemgr.core.work_queue import Order, Walk
+
+NEW = 1 << 62
+"""Above every number that a queue gives."""
 
 K = TypeVar("K")
 T = TypeVar("T", bound=Table)
@@ -385,8 +389,7 @@ class Draft:
                 state.queue.remove(name)
             else:
                 state.queue.configure(name, row.rank)
-        for request_id, request in self.requests.changes.items():
-            _requeue(state, request_id, request)
+        _requeue(state, self.requests.changes)
         records = self.records.changes
         for task_id, record in records.items():
             if record is not None and record.ended_wall_ns is not None:
@@ -424,6 +427,21 @@ class Draft:
         ahead = first(self.in_queue(name))
         return self.state.queue_now(now_ns) if ahead is None else self.requests[ahead].queued_ns
 
+    def walk(self) -> Walk:
+        """The requests in the order of service, with those of this step among them. (Those that it took out are not left out.)"""
+        walk = self.state.queue.walk()
+        for request in self.requests.changes.values():
+            if request is not None and request.request_id not in self.state.queue:
+                walk.join(request.request_id, self.order(request), request.alike)
+        return walk
+
+    def order(self, request: Request) -> Order:
+        """Its place in the order of service; of this step's own requests behind all others with the same stamp."""
+        queue = self.state.queue
+        if request.request_id in queue:
+            return queue.order(request.request_id)
+        return queue.order_of(request.priority, request.queued_ns, NEW + request.sequence)
+
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
 
@@ -456,12 +474,21 @@ def _reschedule(state: State, deadline: Deadline, due_ns: int | None) -> None:
         insort(state.deadlines, (due_ns, deadline))
 
 
-def _requeue(state: State, request_id: str, request: Request | None) -> None:
-    if request is None:
-        if request_id in state.queue:
-            state.queue.withdraw(request_id)
-    elif request_id not in state.queue:
-        state.queue.insert(request.priority, request_id)
+def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
+    """Who left, who came to the end of a queue, and, the last of them first, who came to its front."""
+    queue = state.queue
+    came: list[Request] = []
+    for request_id, request in changes.items():
+        if request is None:
+            if request_id in queue:
+                queue.withdraw(request_id)
+        elif request_id not in queue:
+            came.append(request)
+    came.sort(key=lambda request: (request.queued_ns, request.sequence))
+    to_front = [request for request in came if (front_ns := queue.front(request.priority)) is not None and request.queued_ns < front_ns]
+    to_end = [request for request in came if request not in to_front] if to_front else came
+    for request in (*reversed(to_front), *to_end):
+        queue.insert(request.priority, request.request_id, request.queued_ns, request.alike)
 
 
 def _stop_timers(state: State) -> None:

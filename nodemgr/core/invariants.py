@@ -134,7 +134,7 @@ def _requests(state: State) -> Iterator[str]:
 
 def _positions(state: State) -> Iterator[list[int]]:
     by_queue: dict[str, list[int]] = {}
-    for request, position, _ in state.waiting():
+    for request, position in state.waiting():
         by_queue.setdefault(request.priority, []).append(position)
         if state.queue.position(request.request_id) != position:
             yield [state.queue.position(request.request_id), position]

@@ -307,6 +307,14 @@ class Request:
     queued_ns: int = 0
     """When it entered its queue, by the queue's own clock (State.queue_now): orders by age, also over restarts."""
 
+    @property
+    def alike(self) -> str:
+        """Requests of one name here ask the same, and what one of them cannot be given, no later one can. Interactive ones and those
+        of jobs that take no GPU are each by themselves."""
+        if self.job_id is None or self.gpus == 0:
+            return self.request_id
+        return f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}"
+
 
 @value
 class JobSpec:

@@ -19,8 +19,8 @@ GIB = 1 << 30
 
 
 def line(queue: str, position: int, ahead: int, why: str) -> str:
-    """`ahead`: how many wait in queues of a higher rank."""
-    before = f" (after {ahead} in higher queues)" if ahead else ""
+    """`ahead`: how many in other queues go before it."""
+    before = f" (after {ahead} in other queues)" if ahead else ""
     return f"place {position} in queue {queue}{before}: {why}"
 
 
@@ -36,6 +36,9 @@ def of_shortage(
         case Shortage.LEDGER:
             asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
             return f"needs {asked} free on a GPU that {request.env} holds: waits for its own tasks to free memory"
+        case Shortage.OWN_GPUS:
+            left = max(0, ask.quota_gpus - sum(row.used for row in rows))
+            return f"needs {gpus(request.gpus)} of the {ask.quota_gpus} in {request.env}'s quota, {left} left: waits for its own tasks"
         case Shortage.NODE:
             fitting = [row for row in rows if qualifies(row, ask)]
             free = sum(not row.kept for row in fitting)
@@ -46,6 +49,10 @@ def of_shortage(
 
 def behind(request: Request, before: Request) -> str:
     return f"needs {gpus(request.gpus)}; {before.request_id} of its own environment comes first"
+
+
+def at_once(request: Request) -> str:
+    return f"needs {gpus(request.gpus)}; has its turn at once"
 
 
 def away(request: Request) -> str:

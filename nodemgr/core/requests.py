@@ -6,7 +6,7 @@ Knows: who holds, who waits, who may join whom, and what refuses a request. Must
 
 from __future__ import annotations
 
-from nodemgr.core import admission, allocator, answers, leases, matching, queues, reasons, waiting
+from nodemgr.core import admission, allocator, answers, leases, looking, matching, queues, reasons, waiting
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import Acquire, Caller
 from nodemgr.core.model import MS, Asker, DenyCode, ProcessKey, Quota, Request, Task, TaskState
@@ -139,7 +139,7 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> 
         queued_ns=draft.state.queue_now(now_ns),
     )
     if not draft.state.requests and not draft.rescan:
-        verdict = matching.judge(draft, request, {})
+        verdict = looking.judge(draft, request, {})
         if isinstance(verdict.answer, allocator.Choice):
             leases.begin(draft, request, verdict.answer, now_ns, event.wall_ns)
             return

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from nodemgr.core import books, job_rows, reasons
+from nodemgr.core import books, job_rows, reasons, telling
 from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Request, Residue, Task, Uuid, Violation
 from nodemgr.core.state import State
 
@@ -45,7 +45,7 @@ def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str
         "queue": [
             *(
                 _waiting(state, request, position, reason, now_ns)
-                for request, position, reason in state.waiting()
+                for request, position, reason in telling.listing(state)
                 if env in (None, request.env)
             ),
             *job_rows.apart(state, env),

@@ -6,10 +6,12 @@ Must not know: how and why a row changes (draft.py, and the modules beside manag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from nodemgr.core import books
 from nodemgr.core.model import (
+    MS,
     Config,
     ConnectionId,
     Env,
@@ -113,7 +115,7 @@ class State:
         self.env_jobs: dict[str, int] = {}
         self.queued: dict[str, int] = {}
         """How many requests wait in each queue."""
-        self.queue = WorkQueue(self.config.queues)
+        self.queue = WorkQueue(self.config.queues, self.config.ageing_ms * MS)
 
     def wake_ns(self) -> int | None:
         """When a Tick is due at the latest; None: nothing is waited for."""
@@ -124,11 +126,13 @@ class State:
         """The queue's clock: for the order of those who wait, over restarts and boots."""
         return now_ns + self.queue_ahead_ns
 
-    def waiting(self) -> Iterator[tuple[Request, int, str]]:
-        """Every waiting request in the order of service, with its position in its queue and why it waits."""
-        for name in self.queue.names():
-            for position, request_id in enumerate(self.queue.entries(name), 1):
-                yield self.requests[request_id], position, self.reasons.get(request_id, "")
+    def waiting(self) -> Iterator[tuple[Request, int]]:
+        """Every waiting request in the order of service, with its position in its queue."""
+        positions: Counter[str] = Counter()
+        for request_id in self.queue:
+            request = self.requests[request_id]
+            positions[request.priority] += 1
+            yield request, positions[request.priority]
 
     def used_gpus(self, env: str) -> tuple[Uuid, ...]:
         """The healthy GPUs that the env holds through tasks that are not stalled (DESIGN.md, `used`)."""

@@ -1,149 +1,341 @@
-"""The queues of what waits: priority queues by rank, first come first served within each.
+"""The queues of what waits: each has a rank, and is first come, first served within.
 
-Knows: names, ranks and the order of ids. Must not know: what an id stands for, and when it may be served.
+Knows: names, ranks, stamps and groups of ids. Must not know: what an id stands for, and when it may be served.
 Source: the queueing patent named in DESIGN.md (WorkQueue: insert, pop, position, withdraw, peek).
 
-Ids stand in an ordered dictionary, so insert, pop, peek and withdraw take constant time. For `position` each arrival
-owns a bit in a row of integers (blocks), set while it waits: a place is the number of bits set before one's own, summed
-over spans of blocks, blocks and bits, each a few dozen steps in C. Arrivals are renumbered when the row has become sparse.
+A stamp says when an id entered, on whichever clock; within a queue the lowest is first, and of equal ones the first come.
+Across queues an entry of rank r that entered at s goes as if it had entered at s - r * ageing: everybody ages alike, so
+the order between two entries never changes while they wait, and nothing has to be looked at as time goes by. Hence
+
+    an entry of rank r is overtaken by one of rank q > r only if that one came at most (q - r) * ageing later
+
+(`overtaking_bound`). Without ageing a higher rank always goes first.
+
+Ids stand in a row by number, and another one for those that came to the front, so insert, pop, peek and withdraw take constant
+time. For `position` each number owns a bit in a list of integers (blocks), set while it waits: a place is the number of bits
+set before one's own, summed over spans of blocks, blocks and bits, each a few dozen steps in C. Ids are numbered anew when the
+row has become sparse, and when one enters between others, which the core's own clock never lets happen.
+
+Ids of one group (whatever the caller finds alike) are chained too, so that a walk along all queues can leave out the rest
+of a group without passing by its members.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import chain
+from typing import NamedTuple
 
 BLOCK_BITS = 1024
 SPAN_BLOCKS = 32
 """Blocks that are counted together: a million arrivals are 977 blocks in 31 spans."""
 UNRANKED = 0
-"""The rank of a queue that nobody configured: after all others."""
+"""The rank of a queue that nobody configured."""
+
+Order = tuple[int, int, str, int]
+"""Of two entries the lower one is served first: see WorkQueue.order."""
 
 
-class Fifo:
-    """One queue. Positions count from 1."""
+def overtaking_bound(rank: int, higher_rank: int, ageing: int) -> int | None:
+    """How much later (in the unit of stamps) an entry of `higher_rank` may have come at most and yet go before one of `rank`;
+    None: however late it came, since nobody ages. It goes first if its stamp - higher_rank * ageing is not above the other's
+    stamp - rank * ageing."""
+    return (higher_rank - rank) * ageing if ageing else None
 
-    __slots__ = ("_arrivals", "_blocks", "_counts", "_next", "_spans")
+
+class Tally:
+    """A row of entries numbered from 0, with keys that never fall: some have been taken out again."""
+
+    __slots__ = ("_blocks", "_counts", "_low", "_spans", "entries", "keys", "total")
 
     def __init__(self) -> None:
-        self._arrivals: OrderedDict[str, int] = OrderedDict()
-        self._start()
-
-    def _start(self) -> None:
+        self.entries: list[str | None] = []
+        """By number; None: taken out."""
+        self.keys: list[int] = []
+        """By number, also of those that were taken out."""
+        self.total = 0
+        """How many are in."""
+        self._low = 0
+        """None is in with a lower number."""
         self._blocks: list[int] = []
         self._counts: list[int] = []
         self._spans: list[int] = []
-        self._next = 0
 
-    def __len__(self) -> int:
-        return len(self._arrivals)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrivals)
-
-    def __contains__(self, entry: str) -> bool:
-        return entry in self._arrivals
-
-    def insert(self, entry: str) -> None:
-        """Puts `entry` at the end. ValueError if it waits already."""
-        if entry in self._arrivals:
-            raise ValueError(f"{entry} waits already")
-        self._arrivals[entry] = self._next
-        block, bit = divmod(self._next, BLOCK_BITS)
-        self._next += 1
-        if block == len(self._blocks):
+    def add(self, entry: str, key: int) -> int:
+        number = len(self.keys)
+        block, bit = divmod(number, BLOCK_BITS)
+        if bit == 0:
             self._blocks.append(0)
             self._counts.append(0)
             if block % SPAN_BLOCKS == 0:
                 self._spans.append(0)
+        self.entries.append(entry)
+        self.keys.append(key)
         self._blocks[block] |= 1 << bit
         self._counts[block] += 1
         self._spans[block // SPAN_BLOCKS] += 1
+        self.total += 1
+        return number
 
-    def peek(self) -> str | None:
-        return next(iter(self._arrivals), None)
-
-    def pop(self) -> str | None:
-        entry = self.peek()
-        if entry is not None:
-            self.withdraw(entry)
-        return entry
-
-    def withdraw(self, entry: str) -> None:
-        """KeyError if it does not wait."""
-        block, bit = divmod(self._arrivals.pop(entry), BLOCK_BITS)
+    def take(self, number: int) -> None:
+        self.entries[number] = None
+        block, bit = divmod(number, BLOCK_BITS)
         self._blocks[block] ^= 1 << bit
         self._counts[block] -= 1
         self._spans[block // SPAN_BLOCKS] -= 1
-        if self._next > 2 * (BLOCK_BITS + len(self._arrivals)):
+        self.total -= 1
+
+    def trim(self) -> None:
+        """Forgets those at the end that were taken out."""
+        while self.entries and self.entries[-1] is None:
+            self.entries.pop()
+            self.keys.pop()
+            block, bit = divmod(len(self.keys), BLOCK_BITS)
+            if bit == 0:
+                self._blocks.pop()
+                self._counts.pop()
+                if block % SPAN_BLOCKS == 0:
+                    self._spans.pop()
+        self._low = min(self._low, len(self.keys))
+
+    def first(self) -> str | None:
+        low, end, entries = self._low, len(self.entries), self.entries
+        while low < end and entries[low] is None:
+            low += 1
+        self._low = low
+        return entries[low] if low < end else None
+
+    def last(self) -> str | None:
+        self.trim()
+        return self.entries[-1] if self.entries else None
+
+    def before(self, number: int) -> int:
+        """How many are in with a lower number."""
+        block, bit = divmod(number, BLOCK_BITS)
+        if block == len(self._blocks):
+            return self.total
+        span = block // SPAN_BLOCKS
+        inside = self._blocks[block] & ((1 << bit) - 1)
+        return sum(self._spans[:span]) + sum(self._counts[span * SPAN_BLOCKS : block]) + inside.bit_count()
+
+    def below(self, key: int) -> int:
+        """How many are in with a lower key."""
+        return self.before(bisect_left(self.keys, key))
+
+
+class Place(NamedTuple):
+    """Where an entry stands."""
+
+    line: Line
+    number: int
+    """In the row of those that came to the line's end; below zero: ~number in that of those that came to its front."""
+    group: str
+
+
+class Head(NamedTuple):
+    """The first of a group. Compared by the first two, which no other has."""
+
+    stamp: int
+    number: int
+    group: str
+
+
+class Line:
+    """One queue. Positions count from 1."""
+
+    __slots__ = ("_back", "_front", "_groups", "_places", "heads", "name")
+
+    def __init__(self, name: str, places: dict[str, Place]) -> None:
+        """`places`: of the entries of all queues."""
+        self.name = name
+        self._places = places
+        self._start()
+
+    def _start(self) -> None:
+        self._back = Tally()
+        self._front = Tally()
+        """Of what entered before all others, with keys below zero so that they do not fall either."""
+        self._groups: dict[str, OrderedDict[str, None]] = {}
+        self.heads: list[Head] = []
+        """Of every group, in order."""
+
+    def __len__(self) -> int:
+        return self._front.total + self._back.total
+
+    def __iter__(self) -> Iterator[str]:
+        for entry in chain(reversed(self._front.entries), self._back.entries):
+            if entry is not None:
+                yield entry
+
+    def insert(self, entry: str, stamp: int, group: str) -> None:
+        back, front = self._back, self._front
+        if back.keys and stamp < back.keys[-1]:
+            back.trim()
+        if not back.total and not front.total:
+            self._start()
+            self._append(entry, stamp, group)
+        elif back.total and stamp >= back.keys[-1]:
+            self._append(entry, stamp, group)
+        elif stamp < self.stamp(self._places[self.peek() or ""].number):
+            self._prepend(entry, stamp, group)
+        else:
+            self._renumber((entry, stamp, group))
+
+    def _append(self, entry: str, stamp: int, group: str) -> None:
+        number = self._back.add(entry, stamp)
+        self._places[entry] = Place(self, number, group)
+        members = self._groups.get(group)
+        if members is None:
+            members = self._groups[group] = OrderedDict()
+            insort(self.heads, Head(stamp, number, group))
+        members[entry] = None
+
+    def _prepend(self, entry: str, stamp: int, group: str) -> None:
+        self._front.trim()
+        number = ~self._front.add(entry, -stamp)
+        self._places[entry] = Place(self, number, group)
+        members = self._groups.get(group)
+        if members is None:
+            members = self._groups[group] = OrderedDict()
+        else:
+            self._drop_head(next(iter(members)))
+        members[entry] = None
+        members.move_to_end(entry, last=False)
+        self.heads.insert(0, Head(stamp, number, group))
+
+    def peek(self) -> str | None:
+        return self._front.last() or self._back.first()
+
+    def withdraw(self, entry: str) -> None:
+        _, number, group = self._places[entry]
+        members = self._groups[group]
+        first = next(iter(members)) == entry
+        if first:
+            self._drop_head(entry)
+        del self._places[entry], members[entry]
+        if not members:
+            del self._groups[group]
+        elif first:
+            insort(self.heads, self._head(next(iter(members))))
+        if number >= 0:
+            self._back.take(number)
+        else:
+            self._front.take(~number)
+        if len(self._back.keys) + len(self._front.keys) > 2 * (BLOCK_BITS + len(self)):
             self._renumber()
 
-    def position(self, entry: str) -> int:
-        """KeyError if it does not wait."""
-        block, bit = divmod(self._arrivals[entry], BLOCK_BITS)
-        span = block // SPAN_BLOCKS
-        before = self._blocks[block] & ((1 << bit) - 1)
-        return sum(self._spans[:span]) + sum(self._counts[span * SPAN_BLOCKS : block]) + before.bit_count() + 1
+    def stamp(self, number: int) -> int:
+        return self._back.keys[number] if number >= 0 else -self._front.keys[~number]
 
-    def _renumber(self) -> None:
-        waiting = list(self._arrivals)
-        self._arrivals.clear()
+    def position(self, number: int) -> int:
+        if number >= 0:
+            return self._front.total + self._back.before(number) + 1
+        return self._front.total - self._front.before(~number)
+
+    def below(self, stamp: int) -> int:
+        """How many wait that have a lower stamp."""
+        return self._front.total - self._front.below(1 - stamp) + self._back.below(stamp)
+
+    def members(self, group: str) -> Iterator[str]:
+        """Of one group, in order."""
+        return iter(self._groups[group])
+
+    def _head(self, entry: str) -> Head:
+        _, number, group = self._places[entry]
+        return Head(self.stamp(number), number, group)
+
+    def _drop_head(self, entry: str) -> None:
+        del self.heads[bisect_left(self.heads, self._head(entry))]
+
+    def _renumber(self, *more: tuple[str, int, str]) -> None:
+        """All come to the end, one after the other, with more of them among the others."""
+        places = [(entry, self._places[entry]) for entry in self]
+        rows = [(entry, self.stamp(place.number), place.group) for entry, place in places]
+        rows += more
+        rows.sort(key=lambda row: row[1])
         self._start()
-        for entry in waiting:
-            self.insert(entry)
+        for row in rows:
+            self._append(*row)
 
 
 class WorkQueue:
-    """All queues of a node. A queue that is not configured is made when something enters it, with the lowest rank."""
+    """All queues of a node. One that is not configured is made when something enters it, with the lowest rank."""
 
-    __slots__ = ("_name_of", "_queues", "_ranks")
+    __slots__ = ("_ageing", "_lines", "_places", "_ranks")
 
-    def __init__(self, ranks: Iterable[tuple[str, int]]) -> None:
-        self._ranks = dict(ranks)
-        self._queues: dict[str, Fifo] = {name: Fifo() for name in self._ranks}
-        self._name_of: dict[str, str] = {}
-        self._sort()
+    def __init__(self, ranks: Iterable[tuple[str, int]], ageing: int = 0) -> None:
+        """`ageing`: by how much (in the unit of stamps) an entry goes earlier for each point of its queue's rank; 0: by rank
+        alone, by stamp between queues of one rank."""
+        self._ageing = ageing
+        self._ranks: dict[str, int] = {}
+        self._lines: dict[str, Line] = {}
+        self._places: dict[str, Place] = {}
+        for name, rank in ranks:
+            self.configure(name, rank)
 
-    def __len__(self) -> int:
-        return len(self._name_of)
+    def configure(self, name: str, rank: int) -> None:
+        """Makes a queue, or gives it another rank, with all that waits in it."""
+        self._ranks[name] = rank
+        if name not in self._lines:
+            self._lines[name] = Line(name, self._places)
+        by_rank = sorted(self._lines, key=lambda name: (-self._ranks[name], name))
+        self._lines = {name: self._lines[name] for name in by_rank}
 
-    def __contains__(self, entry: str) -> bool:
-        return entry in self._name_of
-
-    def __iter__(self) -> Iterator[str]:
-        """Every entry in the order of service."""
-        for queue in self._queues.values():
-            yield from queue
+    def remove(self, name: str) -> None:
+        """ValueError while something waits in it, KeyError if there is none."""
+        if self._lines[name]:
+            raise ValueError(f"{len(self._lines[name])} wait in queue {name}")
+        del self._lines[name], self._ranks[name]
 
     def names(self) -> Iterator[str]:
         """The queues from the highest rank down."""
-        return iter(self._queues)
+        return iter(self._lines)
+
+    def line(self, name: str) -> Line:
+        """To be read. KeyError if there is no such queue."""
+        return self._lines[name]
+
+    def rank(self, name: str) -> int:
+        return self._ranks.get(name, UNRANKED)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, entry: str) -> bool:
+        return entry in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        """Every entry in the order of service."""
+        return self.walk()
 
     def entries(self, name: str) -> Iterator[str]:
-        return iter(self._queues[name]) if name in self._queues else iter(())
+        return iter(self._lines.get(name, ()))
 
-    def insert(self, name: str, entry: str) -> None:
-        """Puts `entry` at the end of queue `name`. ValueError if it waits already, in whichever queue."""
-        if entry in self._name_of:
+    def count(self, name: str) -> int:
+        return len(self._lines.get(name, ()))
+
+    def insert(self, name: str, entry: str, stamp: int, group: str = "") -> None:
+        """To the end of queue `name` with a stamp that is not below any there, to its front with one that is below all (see
+        `front`). ValueError if it waits already, in whichever queue."""
+        if entry in self._places:
             raise ValueError(f"{entry} waits already")
-        if name not in self._queues:
-            self._ranks[name] = UNRANKED
-            self._queues[name] = Fifo()
-            self._sort()
-        self._queues[name].insert(entry)
-        self._name_of[entry] = name
+        if name not in self._lines:
+            self.configure(name, UNRANKED)
+        self._lines[name].insert(entry, stamp, group)
 
-    def configure(self, name: str, rank: int) -> None:
-        self._ranks[name] = rank
-        self._queues.setdefault(name, Fifo())
-        self._sort()
-
-    def remove(self, name: str) -> None:
-        del self._ranks[name], self._queues[name]
+    def front(self, name: str) -> int | None:
+        """The stamp of the first in the queue; None: nothing waits there."""
+        line = self._lines.get(name)
+        first = None if line is None else line.peek()
+        return None if line is None or first is None else line.stamp(self._places[first].number)
 
     def peek(self) -> str | None:
         """The entry that is served first."""
-        return next(iter(self), None)
+        firsts = [first for line in self._lines.values() if (first := line.peek()) is not None]
+        return min(firsts, key=self.order, default=None)
 
     def pop(self) -> str | None:
         entry = self.peek()
@@ -153,12 +345,101 @@ class WorkQueue:
 
     def withdraw(self, entry: str) -> None:
         """KeyError if it does not wait."""
-        self._queues[self._name_of.pop(entry)].withdraw(entry)
+        self._places[entry].line.withdraw(entry)
+
+    def move(self, entry: str, name: str, stamp: int) -> None:
+        """As withdraw and insert: it stays in its group. KeyError if it does not wait."""
+        group = self._places[entry].group
+        self.withdraw(entry)
+        self.insert(name, entry, stamp, group)
 
     def position(self, entry: str) -> int:
         """Its place within its queue, from 1. KeyError if it does not wait."""
-        return self._queues[self._name_of[entry]].position(entry)
+        line, number, _ = self._places[entry]
+        return line.position(number)
 
-    def _sort(self) -> None:
-        order = sorted(self._queues, key=lambda name: (-self._ranks[name], name))
-        self._queues = {name: self._queues[name] for name in order}
+    def order(self, entry: str) -> Order:
+        """Where it stands among all entries of all queues. KeyError if it does not wait."""
+        line, number, _ = self._places[entry]
+        return self.order_of(line.name, line.stamp(number), number)
+
+    def order_of(self, name: str, stamp: int, number: int) -> Order:
+        """As `order`, of one that is not in; `number`: among those of its queue with the same stamp."""
+        rank = self.rank(name)
+        if self._ageing:
+            return stamp - rank * self._ageing, -rank, name, number
+        return -rank, stamp, name, number
+
+    def count_up_to(self, name: str, stamp: int) -> int:
+        """How many wait in the queue that came before one that enters it now with this stamp."""
+        return self._lines[name].below(stamp + 1) if name in self._lines else 0
+
+    def ahead(self, name: str, stamp: int) -> int:
+        """How many in other queues are served before one of queue `name` with this stamp."""
+        return sum(self._ahead_in(other, name, stamp) for other, line in self._lines.items() if line and other != name)
+
+    def _ahead_in(self, other: str, name: str, stamp: int) -> int:
+        line = self._lines[other]
+        more = self.rank(other) - self.rank(name)
+        if more and not self._ageing:
+            return len(line) if more > 0 else 0
+        even_goes_first = (-more, other) < (0, name)
+        return line.below(stamp + more * self._ageing + even_goes_first)
+
+    def walk(self) -> Walk:
+        """Every entry in the order of service. Nothing may enter or leave meanwhile."""
+        return Walk(self)
+
+
+class Way(NamedTuple):
+    """One of those that a walk can go on by. Compared by `order`, which no other has."""
+
+    order: Order
+    entry: str
+    group: str
+    members: Iterator[str]
+    """The rest of the group in this queue."""
+    name: str
+    place: int
+    """Of the entry among the queue's heads; -1: it is not the first of its group."""
+
+
+class Walk(Iterator[str]):
+    """The way along all queues at once: what it costs is what it passes, whatever waits behind that."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
+        self._dropped: set[str] = set()
+        self._ways: list[Way] = []
+        self.group = ""
+        """Of the entry that came last."""
+        for name in queue.names():
+            self._to_head(name, 0)
+
+    def __next__(self) -> str:
+        while self._ways:
+            _, entry, group, members, name, place = heappop(self._ways)
+            if place >= 0:
+                self._to_head(name, place + 1)
+            if group not in self._dropped:
+                following = next(members, None)
+                if following is not None:
+                    heappush(self._ways, Way(self._queue.order(following), following, group, members, name, -1))
+                self.group = group
+                return entry
+        raise StopIteration
+
+    def join(self, entry: str, order: Order, group: str) -> None:
+        """One that is not in the queue goes along."""
+        heappush(self._ways, Way(order, entry, group, iter(()), "", -1))
+
+    def drop(self, group: str) -> None:
+        """Nothing more of it, in any queue."""
+        self._dropped.add(group)
+
+    def _to_head(self, name: str, place: int) -> None:
+        line = self._queue.line(name)
+        if place < len(line.heads):
+            stamp, number, group = line.heads[place]
+            members = line.members(group)
+            heappush(self._ways, Way(self._queue.order_of(name, stamp, number), next(members), group, members, name, place))

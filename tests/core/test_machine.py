@@ -272,7 +272,7 @@ class Core(RuleBasedStateMachine):
                 )
                 for task in state.tasks.values()
             },
-            "queue": [number(request.request_id) for request, _, _ in state.waiting()],
+            "queue": [number(request.request_id) for request, _ in state.waiting()],
             "askers": {
                 number(request.request_id): sorted(int(asker.process.split(":")[1]) for asker in request.askers)
                 for request in state.requests.values()

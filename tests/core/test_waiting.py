@@ -63,7 +63,7 @@ def test_the_ranks_of_queues_go_before_times() -> None:
     for env, pid in (("alice", 10), ("dave", 30), ("carol", 20)):
         node.asks(env, pid)
     assert node.waiting() == [20, 30, 10]
-    assert "place 1 in queue low (after 2 in higher queues)" in node.state.reasons["r2"]
+    assert "place 1 in queue low (after 2 in other queues)" in node.state.reasons["r2"]
     node.dies(90)
     assert node.gpus_of(20) == [0]
 

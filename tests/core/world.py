@@ -266,7 +266,7 @@ class Node:
 
     def queued_jobs(self) -> list[str]:
         """In the order of service."""
-        return [request.job_id for request, _, _ in self.state.waiting() if request.job_id is not None]
+        return [request.job_id for request, _ in self.state.waiting() if request.job_id is not None]
 
     # -- what there is to see --
 
@@ -308,7 +308,7 @@ class Node:
 
     def waiting(self) -> list[int]:
         """The PIDs of the first asker of each waiting request, in the order of service."""
-        return [int(request.askers[0].process.split(":")[1]) for request, _, _ in self.state.waiting() if request.askers]
+        return [int(request.askers[0].process.split(":")[1]) for request, _ in self.state.waiting() if request.askers]
 
     def remaining_gib(self, index: int) -> float:
         return self.state.remaining_bytes(f"GPU-{index}") / GIB

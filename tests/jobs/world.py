@@ -168,7 +168,7 @@ class World:
         """The jobs that are queued, in the order of service."""
 
         def look() -> list[str]:
-            return [request.job_id for request, _, _ in self.manager.daemon.state.waiting() if request.job_id is not None]
+            return [request.job_id for request, _ in self.manager.daemon.state.waiting() if request.job_id is not None]
 
         waiting: list[str] = self.manager.do(look)
         return waiting

@@ -1,0 +1,176 @@
+"""One look along the queues: what everybody would get, beside those who came before.
+
+Knows: the order of service, and what an earlier request keeps from later ones. Must not know: what is done about it
+(matching.py), and what those who wait are told (telling.py).
+
+One may be overtaken only by what it could not use anyway. A request that is short of the node's GPUs keeps every GPU that
+it could ever use: healthy, big enough, not held by its env. A later request gets a fresh GPU only outside of what is
+kept; the GPUs that its own env holds it may always reuse, since that takes nothing from anybody. So a gang that wants all
+GPUs is never starved by a stream of small requests. A request that is short only of what its own env has (its memory
+quota, memory in its ledger, GPUs that it shares with nobody) keeps nothing from other envs, but its turn within its own.
+A waiter that is away (disconnected, `timeout_ms` to come back) keeps its place: it is not served, and keeps its GPUs.
+A job shares no GPU with its env's other tasks, unless it names its memory: nobody is there to see how crowded it becomes.
+A job that takes no GPU takes nothing from anybody.
+
+What a look costs is what it starts and what it passes: of requests that ask the same (Request.alike) the first that has to
+wait answers for all that come later, an env whose requests ask differently is looked at up to Config.backfill_depth times,
+and once every GPU is kept only those are looked at who may reuse one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nodemgr.core import books, members
+from nodemgr.core.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice, Shortage, choose
+from nodemgr.core.draft import Draft
+from nodemgr.core.model import Gpu, Request, Transport, Uuid
+
+
+class Verdict(NamedTuple):
+    """What a request would get now."""
+
+    answer: Choice | Shortage
+    ask: Ask
+    rows: list[Candidate]
+
+    def keeps(self) -> list[Uuid]:
+        """What it keeps from later requests, if it is short of the node's GPUs: all that it could ever use."""
+        return [row.uuid for row in self.rows if not row.used and row.big_enough and not row.kept]
+
+
+@dataclass(slots=True)
+class Scan:
+    """What one look along the queues has found so far."""
+
+    kept: dict[Uuid, Request] = field(default_factory=dict)
+    """GPUs, and the request that keeps each."""
+    turns: dict[str, Request] = field(default_factory=dict)
+    """Envs whose later requests wait behind this one."""
+    passed: Counter[str] = field(default_factory=Counter)
+    """How many wait on of each env, of those that were looked at: when a later request of theirs is served, they may reuse what it
+    holds."""
+    holders: dict[str, bool] = field(default_factory=dict)
+    """Envs, and whether they hold a GPU that could be reused."""
+    wanting: set[str] = field(default_factory=set)
+    """Requests that wait for memory in their env's ledger."""
+    known: dict[tuple[object, ...], Verdict] = field(default_factory=dict)
+    """Verdicts on requests that ask the same beside as many kept GPUs, as long as nothing is served."""
+
+
+def candidates(draft: Draft, request: Request, kept: Mapping[Uuid, Request], gpus: Iterable[Gpu]) -> list[Candidate]:
+    """Those of the GPUs that are healthy, as the request's env sees them."""
+    env, named_bytes, udp_askers = request.env, request.memory_bytes, _udp_askers(request)
+    quota = draft.envs[env].quota
+    rows = []
+    for gpu in gpus:
+        if not gpu.healthy:
+            continue
+        grant = draft.grants.get((env, gpu.uuid))
+        used = grant is not None and grant.tasks > grant.stalled_tasks
+        full_bytes = books.full_grant(quota, gpu)
+        wanted_bytes = named_bytes
+        if udp_askers:
+            wanted_bytes = udp_askers * members.share(draft, env, gpu, named_bytes, request.world)
+        rows.append(
+            Candidate(
+                gpu.uuid,
+                gpu.index,
+                used,
+                draft.active.get(gpu.uuid) or 0,
+                books.gpu_room(draft, gpu),
+                0 if used else books.need(draft, env, gpu.uuid, grant, full_bytes),
+                named_bytes is None or named_bytes <= full_bytes,
+                wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes),
+                gpu.uuid in kept,
+            )
+        )
+    return rows
+
+
+def _udp_askers(request: Request) -> int:
+    return sum([asker.transport is Transport.UDP for asker in request.askers])
+
+
+def judge(draft: Draft, request: Request, kept: Mapping[Uuid, Request]) -> Verdict:
+    """What the request would get now, beside those who keep some GPUs."""
+    quota, policy = draft.envs[request.env].quota, POLICIES[draft.config.placement]
+    ask = Ask(
+        request.gpus, quota.gpus, books.quota_room(draft, request.env), draft.config.max_tasks_per_gpu, _reuse_below(draft, request)
+    )
+    used = books.used_gpus(draft, request.env)
+    if len(used) >= quota.gpus:  # nothing can be fresh: most requests of a busy node need no look at the others
+        rows = candidates(draft, request, kept, used)
+        answer = choose(ask, rows, policy)
+        if isinstance(answer, Choice):
+            return Verdict(answer, ask, rows)
+    rows = candidates(draft, request, kept, draft.gpus.values())
+    return Verdict(choose(ask, rows, policy), ask, rows)
+
+
+def _reuse_below(draft: Draft, request: Request) -> int:
+    if request.job_id is None:
+        return ANY_NUMBER
+    return 1 if request.memory_bytes is None else draft.config.max_tasks_per_gpu
+
+
+def survey(draft: Draft) -> Scan:
+    """What a look finds when everybody who can be served has been."""
+    scan = Scan()
+    walk = draft.walk()
+    for request_id in walk:
+        verdict = look(draft, scan, draft.requests[request_id])
+        if verdict is None or not isinstance(verdict.answer, Choice):
+            walk.drop(walk.group)
+    return scan
+
+
+def look(draft: Draft, scan: Scan, request: Request) -> Verdict | None:
+    """What the request would get, noting what it keeps if it has to wait; None: nothing, without a look."""
+    env = request.env
+    if request.gpus == 0:  # a job that takes nothing from anybody
+        return Verdict(Choice((), (), 0), Ask(0, 0, None, 0), [])
+    if env in scan.turns or _all_kept(draft, scan, request):
+        scan.passed[env] += 1
+        return None
+    verdict = verdict_beside(draft, scan, request, scan.kept)
+    if isinstance(verdict.answer, Choice) and not away(draft, request):
+        return verdict
+    scan.passed[env] += 1
+    if isinstance(verdict.answer, Choice) or verdict.answer is Shortage.NODE:
+        scan.kept.update(dict.fromkeys(verdict.keeps(), request))
+        if scan.passed[env] >= draft.config.backfill_depth:
+            scan.turns[env] = request
+    else:
+        scan.turns[env] = request
+        if verdict.answer is Shortage.LEDGER:
+            scan.wanting.add(request.request_id)
+    return verdict
+
+
+def verdict_beside(draft: Draft, scan: Scan, request: Request, kept: Mapping[Uuid, Request]) -> Verdict:
+    """As `judge`, each question once. Of the GPUs that are kept in a scan, so many are always the same ones."""
+    same = (
+        request.env, request.gpus, request.memory_bytes, request.world, _udp_askers(request), request.job_id is None, len(kept),
+    )  # fmt: skip
+    verdict = scan.known.get(same)
+    if verdict is None:
+        verdict = scan.known[same] = judge(draft, request, kept)
+    return verdict
+
+
+def away(draft: Draft, request: Request) -> bool:
+    return request.job_id is None and all(asker.process in draft.away for asker in request.askers)
+
+
+def _all_kept(draft: Draft, scan: Scan, request: Request) -> bool:
+    """Every GPU waits for somebody, and it could reuse none."""
+    if any(gpu.healthy and gpu.uuid not in scan.kept for gpu in draft.gpus.values()):
+        return False
+    holds = scan.holders.get(request.env)
+    if holds is None:
+        holds = scan.holders[request.env] = bool(books.used_gpus(draft, request.env))
+    return not holds
