@@ -337,9 +337,12 @@ static inline int announce_in(const struct nm_ledger *ledger, uint32_t row, uint
     return is_of(atomic_load(word), generation) ? NM_OVER : NM_FENCED;
 }
 
-static inline bool fits(const struct nm_ledger *ledger, uint32_t row)
+/* One's own word is no garbage: it counts unclamped, or a process would have a whole GPU, and managed memory beyond it. */
+static inline bool fits(const struct nm_ledger *ledger, uint32_t row, uint32_t slot)
 {
-    return used_of(ledger, row) <= nm_ledger_limit(ledger, row);
+    uint64_t own = atomic_load_explicit(&ledger->usage->word[row][slot], memory_order_relaxed) & NM_BYTES_MASK;
+    uint64_t limit = nm_ledger_limit(ledger, row);
+    return own <= limit && used_of(ledger, row) <= limit;
 }
 
 /* What was announced does not fit: perhaps for a racer's sake, who withdraws as well. Apart from the way that most calls go. */
@@ -353,7 +356,7 @@ give_way(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t g
             return NM_OVER;
         pause_before(attempt);
         answer = announce_in(ledger, row, slot, generation, bytes);
-        if (answer == NM_OK && fits(ledger, row))
+        if (answer == NM_OK && fits(ledger, row, slot))
             return NM_OK;
     }
     return answer;
@@ -365,7 +368,7 @@ int nm_ledger_reserve(const struct nm_ledger *ledger, uint32_t row, uint32_t slo
         return NM_FENCED;
     int state = nm_ledger_slot_state(ledger, slot, generation);
     int answer = state == NM_OK ? announce_in(ledger, row, slot, generation, bytes) : state;
-    return answer != NM_OK || fits(ledger, row) ? answer : give_way(ledger, row, slot, generation, bytes);
+    return answer != NM_OK || fits(ledger, row, slot) ? answer : give_way(ledger, row, slot, generation, bytes);
 }
 
 int nm_ledger_charge(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)

@@ -232,6 +232,15 @@ def test_whatever_is_written_into_usage_is_read_within_bounds(ledger: Ledger) ->
         assert ledger.slot_used(0, 0) == 0
 
 
+def test_one_process_cannot_have_more_than_a_whole_gpu(ledger: Ledger) -> None:
+    """Managed memory goes on where the GPU ends."""
+    ledger.set_limit(0, 80 * GIB)
+    client = Client(ledger)
+    assert client.reserve(50 * GIB) == OK
+    assert client.reserve(50 * GIB) == OVER
+    assert ledger.used(0) == 50 * GIB
+
+
 def test_garbage_of_one_process_does_not_let_another_beyond_the_limit(ledger: Ledger) -> None:
     os.pwrite(ledger.fds[1], b"\xff" * 8, 0)
     client = Client(ledger, slot=1)
