@@ -14,7 +14,7 @@ import pytest
 
 from nodemgr.core.effects import SubmitAnswered
 from nodemgr.core.model import JobState
-from tests.jobs.world import PATIENCE_S, World
+from tests.jobs.world import KINDS, PATIENCE_S, World
 from tests.support.local import DyingStore, FakeGpus
 
 COMMITS = range(1, 9)
@@ -24,14 +24,14 @@ COMMITS = range(1, 9)
 @pytest.fixture
 def world() -> Iterator[World]:
     with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as name:
-        world = World(Path(name), gpus=FakeGpus(1), store=DyingStore())
+        world = World(Path(name), KINDS[0], gpus=FakeGpus(1), store=DyingStore())
         yield world
         world.close()
 
 
 def submit(world: World, key: str) -> str:
     """As a client that asks again, under the same key, whenever its manager dies before it has answered."""
-    submission = world.submission(f"echo {key} >> {world.directory}/marks", key=key, max_restarts=0)
+    submission = world.submission("true", key=key, max_restarts=0)
     while True:
         world.revive()
         answered, found = threading.Event(), []
@@ -69,8 +69,7 @@ def test_a_death_at_any_commit_loses_and_repeats_nothing(world: World, when: str
     until_nothing_is_left(world)
     assert store.deaths == 1
     assert len(set(job_ids)) == 3
-    assert (world.directory / "marks").read_text().split() == ["first", "second", "third"]
-    assert world.cluster.begun == [(job_id, 1) for job_id in job_ids]
+    assert world.begun() == [f"{job_id}:1" for job_id in job_ids]
     for job_id in job_ids:
         job = world.ended(job_id).job
         assert (job.state, job.attempt, job.restarts, job.attempts[-1].exit_code) == (JobState.DONE, 1, 0, 0)
@@ -86,5 +85,5 @@ def test_deaths_one_after_another(world: World) -> None:
         job_ids.append(submit(world, str(number)))
     until_nothing_is_left(world)
     assert store.deaths >= 5
-    assert (world.directory / "marks").read_text().split() == [str(number) for number in range(12)]
+    assert world.begun() == [f"{job_id}:1" for job_id in job_ids]
     assert [world.ended(job_id).job.state for job_id in job_ids] == [JobState.DONE] * 12

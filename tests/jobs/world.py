@@ -1,4 +1,4 @@
-"""A manager in this process with two stand-in nodes that run its jobs; jobs are shell scripts that wait for the test's word."""
+"""A manager in this process whose jobs run on this node or on two stand-ins; jobs are shell scripts that wait for the test's word."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tests.support.local import Died, LocalManager
 from tests.support.two_nodes import Cluster, TwoNodes
 
 PATIENCE_S = 60.0
+TWO_NODES = "two nodes"
+KINDS = ("this node", TWO_NODES)
 ENDS = ("job.ended", "job.withdrawn")
 
 
@@ -27,11 +29,12 @@ class Refused(Exception):
 
 
 class World:
-    """One state directory and one cluster; managers come and go on them."""
+    """One state directory and what runs; managers come and go on them."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, kind: str, **settings: Any) -> None:
+        """`kind` is of KINDS."""
         self.directory = directory
-        self.cluster = Cluster(directory / "cluster")
+        self._cluster = Cluster(directory / "cluster") if kind == TWO_NODES else None
         self._settings = settings
         self._gates = 0
         self.start()
@@ -39,11 +42,9 @@ class World:
             self.manager.call("quota_set", env=env, gpus=8)
 
     def start(self) -> None:
-        self.manager = LocalManager(
-            directory=self.directory,
-            factory=lambda loop, listener: TwoNodes(loop.call_soon_threadsafe, listener, self.cluster),
-            **self._settings,
-        )
+        cluster = self._cluster
+        two_nodes = None if cluster is None else lambda loop, listener: TwoNodes(loop.call_soon_threadsafe, listener, cluster)
+        self.manager = LocalManager(directory=self.directory, factory=two_nodes, **self._settings)
 
     def revive(self) -> None:
         """A manager that died is followed by the next one, which may die, too."""
@@ -56,8 +57,15 @@ class World:
         self.start()
 
     def close(self) -> None:
+        """Nothing goes on when it returns."""
+        self.revive()
+        for job_id, job in list(self.manager.daemon.state.jobs.items()):
+            if job_id in self.manager.daemon.state.jobs:
+                self.order(events.WithdrawJob, job_id)
+                self.until_gone(job.job_id)
         self.manager.close()
-        self.cluster.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
     # -- orders --
 
@@ -67,7 +75,7 @@ class World:
         return jobs
 
     def submission(self, script: str = "true", env: str = "alice", gpus: int = 1, **fields: Any) -> events.Submission:
-        argv = fields.pop("argv", ("/bin/sh", "-c", script))
+        argv = fields.pop("argv", ("/bin/sh", "-c", f"echo $NODEMGR_JOB >> {self.directory}/begun; {script}"))
         environ = (f"PATH={os.environ['PATH']}", *fields.pop("environ", ()))
         spec = JobSpec("", "root", os.getuid(), os.getgid(), argv, str(self.directory), environ)
         given = {"name": "", "command": script, "memory_bytes": None, "priority": None, "by": "root (uid 0)", **fields}
@@ -144,12 +152,10 @@ class World:
             assert time.monotonic() < deadline, f"{job_id} goes on"
             time.sleep(0.01)
 
-    def until_cluster_idle(self) -> None:
-        """Until nothing runs on the nodes, whoever knows it."""
-        deadline = time.monotonic() + PATIENCE_S
-        while any(attempt.status.state != "ended" for attempt in self.cluster.attempts.values()):
-            assert time.monotonic() < deadline, "something goes on"
-            time.sleep(0.01)
+    def begun(self) -> list[str]:
+        """`j1:1`, each attempt whose process ran, in order, by its own word: a second start would show."""
+        path = self.directory / "begun"
+        return path.read_text().split() if path.exists() else []
 
     def settle(self) -> None:
         """Until the loop has done what it has to do already."""

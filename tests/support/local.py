@@ -118,7 +118,7 @@ class LocalManager:
         gpus: FakeGpus | None = None,
         clock: Clock | None = None,
         directory: Path | None = None,
-        factory: Callable[[asyncio.AbstractEventLoop, Listener], ResourceFactory] = NoFactory,
+        factory: Callable[[asyncio.AbstractEventLoop, Listener], ResourceFactory] | None = NoFactory,
         store: FailingStore | None = None,
         **settings: Any,
     ) -> None:
