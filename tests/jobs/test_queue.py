@@ -154,6 +154,20 @@ def test_a_gang_behind_a_stream_of_small_jobs_is_not_starved(make: Make) -> None
     assert world.job_ids("job.starting")[8] == gang
 
 
+def test_held_freed_and_moved(world: World) -> None:
+    holder, gate = world.holding()
+    first, second, third = (world.submit() for _ in range(3))
+    world.order(events.HoldJob, first)
+    world.order(events.MoveJob, third, None, True)
+    assert world.waiting() == [third, second]
+    world.order(events.FreeJob, first)
+    assert world.waiting() == [third, second, first]
+    open_gate(gate)
+    for job_id in (holder, first, second, third):
+        world.until_ended(job_id)
+    assert world.job_ids("job.starting") == [holder, third, second, first]
+
+
 # -- one commit --
 
 
@@ -268,13 +282,15 @@ def test_the_next_manager_finds_what_runs_and_keeps_the_places_of_what_waits(wor
     holder, gate = world.holding()
     waiting = [world.submit() for _ in range(5)]
     world.until_running(holder)
+    world.order(events.MoveJob, waiting[4], None, True)
+    order = [waiting[4], *waiting[:4]]
     world.restart()
     assert world.job(holder).state is JobState.RUNNING
-    assert world.waiting() == waiting
+    assert world.waiting() == order
     open_gate(gate)
     for job_id in waiting:
         assert world.until_ended(job_id).job.state is JobState.DONE
-    assert world.begun() == [f"{job_id}:1" for job_id in (holder, *waiting)]
+    assert world.begun() == [f"{job_id}:1" for job_id in (holder, *order)]
 
 
 @on_both
