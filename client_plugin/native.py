@@ -43,7 +43,7 @@ _SIGNATURES = {
     "nodemgr_cancel": (ctypes.c_int, ()),
     "nodemgr_state": (ctypes.c_int, _TEXT),
     "nodemgr_lease": (ctypes.c_int, _TEXT),
-    "nodemgr_ask": (ctypes.c_int, (ctypes.c_char_p, ctypes.c_char_p, *_TEXT, ctypes.c_int)),
+    "nodemgr_ask_file": (ctypes.c_int, (ctypes.c_char_p, ctypes.c_char_p, *_TEXT, ctypes.c_int, ctypes.POINTER(ctypes.c_int))),
     "nodemgr_set_waiter": (None, (WAITER,)),
     "nodemgr_publish_env": (None, (ctypes.c_char_p, ctypes.c_char_p)),
     "getenv": (ctypes.c_char_p, (ctypes.c_char_p,)),
@@ -101,11 +101,13 @@ class Native:
         pairs = (line.partition("=") for line in os.fsdecode(out.value).splitlines())
         return {key: value for key, _, value in pairs}
 
-    def ask(self, what: str, argument: str | None, out: ctypes.Array[ctypes.c_char], timeout_ms: int) -> int:
-        """One question to the manager: the answer's length in `out`, or -1 and a reason there."""
+    def ask(self, what: str, argument: str | None, out: ctypes.Array[ctypes.c_char], timeout_ms: int) -> tuple[int, int]:
+        """One question to the manager: the answer's length in `out`, or -1 and a reason there; and a descriptor that came with the
+        answer, or -1."""
         said = None if argument is None else os.fsencode(argument)
-        length: int = self._library.nodemgr_ask(what.encode(), said, out, len(out), timeout_ms)
-        return length
+        fd = ctypes.c_int(-1)
+        length: int = self._library.nodemgr_ask_file(what.encode(), said, out, len(out), timeout_ms, ctypes.byref(fd))
+        return length, fd.value
 
     def set_waiter(self, waiter: Callable[[], int]) -> None:
         self._waiter = WAITER(waiter)  # the C side keeps only the address

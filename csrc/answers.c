@@ -159,6 +159,8 @@ static void on_part(struct nm_packet *packet, uint64_t now_ns)
         nm_done(NM_ASK);
         return;
     }
+    if (question->fd != NULL && *question->fd < 0 && packet->fd_count > 0)
+        *question->fd = packet->fds[--packet->fd_count];
     memcpy(question->out + question->length, data, (size_t)length + 1);
     question->length += (size_t)length;
     if (++question->next >= nm_message_number(message, NM_KEY_count, 0))

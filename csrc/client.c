@@ -141,8 +141,15 @@ int nodemgr_lease(char *out, size_t size)
 
 int nodemgr_ask(const char *what, const char *argument, char *out, size_t size, int timeout_ms)
 {
+    return nodemgr_ask_file(what, argument, out, size, timeout_ms, NULL);
+}
+
+int nodemgr_ask_file(const char *what, const char *argument, char *out, size_t size, int timeout_ms, int *fd)
+{
     uint64_t timeout_ns = (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * NM_MS, end_ns = nm_now_ns() + timeout_ns;
     struct nm_question *question = &nm_session.question;
+    if (fd != NULL)
+        *fd = -1;
     if (size == 0)
         return -1;
     nm_copy(out, size, "no answer from the manager");
@@ -153,7 +160,7 @@ int nodemgr_ask(const char *what, const char *argument, char *out, size_t size, 
         nm_leave();
         return -1;
     }
-    *question = (struct nm_question){.busy = true, .out = out, .size = size};
+    *question = (struct nm_question){.busy = true, .out = out, .size = size, .fd = fd};
     nm_copy(question->what, sizeof question->what, what);
     nm_copy(question->argument, sizeof question->argument, argument != NULL ? argument : "");
     if (nm_session.channel.fd < 0 && !nm_underway() && nm_session.state != NODEMGR_HELD)
@@ -168,6 +175,7 @@ int nodemgr_ask(const char *what, const char *argument, char *out, size_t size, 
     nm_session.pending[NM_ASK].wanted = false;
     question->busy = false;
     question->out = NULL;
+    question->fd = NULL;
     nm_step();
     nm_wake();
     nm_leave();

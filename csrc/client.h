@@ -46,6 +46,8 @@ NM_API int nodemgr_state(char *line, size_t size); /* no waiting, no talking */
 NM_API int nodemgr_lease(char *out, size_t size);
 /* Length of the JSON in out; or -1, and out says why in one line. */
 NM_API int nodemgr_ask(const char *what, const char *argument, char *out, size_t size, int timeout_ms);
+/* The same, where the answer may bring a file: *fd gets it, the caller's to close; -1 where none came (over UDP none ever does). */
+NM_API int nodemgr_ask_file(const char *what, const char *argument, char *out, size_t size, int timeout_ms, int *fd);
 NM_API void nodemgr_set_waiter(int (*waiter)(void)); /* see nm_client_waiter */
 NM_API void nodemgr_publish_env(const char *name, const char *value); /* value NULL removes */
 

@@ -38,6 +38,7 @@ struct nm_question {
     bool busy, failed;
     char what[65], argument[512];
     char *out; /* the asker's */
+    int *fd;   /* the asker's; NULL: files that come are closed */
     size_t size, length;
     uint64_t next; /* part */
 };

@@ -66,7 +66,7 @@ def _ask_client(what: str, argument: Optional[str], env: str) -> str:
     except (ImportError, OSError, AttributeError) as error:
         raise Refused(f"the client cannot be loaded into this Python ({error}): nodemgr doctor says more", UNREACHABLE) from None
     out = ctypes.create_string_buffer(MAX_ANSWER_BYTES)
-    length = library.ask(what, argument, out, ANSWER_TIMEOUT_MS)
+    length, _ = library.ask(what, argument, out, ANSWER_TIMEOUT_MS)
     if length < 0:
         said = os.fsdecode(out.value) or "no answer"
         raise Refused(f"environment {env}: {said}; tasks that run go on (nodemgr doctor says more)", UNREACHABLE)

@@ -18,6 +18,12 @@ from nodemgr.cli.faults import Exit, Fault, say
 
 VERBS = {
     "run": "Run a command in an environment of this node.",
+    "submit": "Have a command run in an environment when its turn comes.",
+    "queue": "Show what waits and runs; change it.",
+    "logs": "Show what a job wrote, and with --follow what it writes.",
+    "wait": "Wait until jobs have ended; its exit code is theirs.",
+    "history": "Show the jobs that have ended; of one job the whole story.",
+    "report": "Show GPU hours, waits and jobs of each environment.",
     "status": "Show GPUs, environments, tasks and the queue.",
     "release": "Take a task's GPUs back, or a waiting request out of the queue.",
     "allocations": "Show who was given which GPUs, when and why it ended.",

@@ -12,10 +12,10 @@ import pwd
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nodemgr import paths
-from nodemgr.cli.faults import Exit, Fault
+from nodemgr.cli.faults import Exit, Fault, Lost
 
 REFUSAL_EXITS = {"usage": Exit.USAGE, "quota": Exit.QUOTA_REFUSES}
 """A refusal's code, where it is no plain failure."""
@@ -33,17 +33,19 @@ MAX_ANSWER_BYTES = 1 << 20
 class Control:
     """The manager's control socket, with its failures as Faults."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, timeout_s: float | None = 10.0) -> None:
         from nodemgr.edge.control_client import ControlClient
 
-        self._client = ControlClient(run_dir)
+        self._client = ControlClient(run_dir, timeout_s)
 
     def call(self, verb: str, **arguments: Any) -> Any:
         """The verb's result. Raises Fault."""
-        from nodemgr.edge.control_client import ManagerRefused, ManagerUnreachable
+        from nodemgr.edge.control_client import ManagerLost, ManagerRefused, ManagerUnreachable
 
         try:
             return self._client.call(verb, **arguments)
+        except ManagerLost as lost:
+            raise Lost(str(lost)) from None
         except ManagerUnreachable as away:
             raise Fault(str(away), Exit.UNREACHABLE) from None
         except ManagerRefused as refused:
@@ -111,15 +113,15 @@ def own_or_all(what: str, *, run_dir: Path | None, env: str | None, argument: st
     may ask that, else for the one environment that he may enter. `admin` are the control verb's arguments."""
     directory = run_dir or paths.find_run_dir()
     if env is not None:
-        return ask(_known_env_dir(directory, env), what, argument)
+        return ask(known_env_dir(directory, env), what, argument)
     if run_dir is None and (own := own_env_dir()) is not None:
         return ask(own, what, argument)
     if may_control(directory) is not False:
         return Control(directory).call(what, **admin)
-    return ask(_only_env_dir(directory), what, argument)
+    return ask(only_env_dir(directory), what, argument)
 
 
-def _known_env_dir(run_dir: Path, env: str) -> Path:
+def known_env_dir(run_dir: Path, env: str) -> Path:
     directory = paths.env_dir(run_dir, env)
     if not directory.is_dir():
         if not run_dir.is_dir():
@@ -128,7 +130,7 @@ def _known_env_dir(run_dir: Path, env: str) -> Path:
     return directory
 
 
-def _only_env_dir(run_dir: Path) -> Path:
+def only_env_dir(run_dir: Path) -> Path:
     """The directory of the only environment that lets this user in."""
     open_to_us = []
     for directory in sorted((run_dir / "envs").glob("*/")):
@@ -147,15 +149,28 @@ def _only_env_dir(run_dir: Path) -> Path:
     raise Fault(f"no environment at {run_dir} lets you in, and you are no admin there: ask one to name you in a quota", Exit.QUOTA_REFUSES)
 
 
-def ask(directory: Path, what: str, argument: str | None = None) -> Any:
-    """What an environment may know about itself, asked over its clients' way to the manager. Raises Fault."""
+def conf_of(directory: Path) -> dict[str, str]:
+    """An environment's settings. Raises Fault."""
     try:
-        address = read_client_conf(directory).get("address", "unix:socket")
+        return read_client_conf(directory)
     except OSError as error:
         said = f"{directory}/client.conf cannot be read ({error.strerror})"
         raise Fault(f"{said}: is this an environment's directory?", Exit.UNREACHABLE) from None
-    scheme, _, place = address.partition(":")
-    text = _ask_unix(directory / place, what, argument) if scheme == "unix" else _ask_client(directory, what, argument)
+
+
+def ask(directory: Path, what: str, argument: str | None = None) -> Any:
+    """What an environment may know about itself, asked over its clients' way to the manager. Raises Fault."""
+    scheme, _, place = conf_of(directory).get("address", "unix:socket").partition(":")
+    if scheme != "unix":
+        return _parsed(_ask_client(directory, what, argument))
+    with Conversation(directory / place, ANSWER_TIMEOUT_S) as talk:
+        answer, descriptors = talk.ask(what, argument)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return answer
+
+
+def _parsed(text: str) -> Any:
     try:
         answer = json.loads(text)
     except ValueError:
@@ -165,36 +180,72 @@ def ask(directory: Path, what: str, argument: str | None = None) -> Any:
     return answer
 
 
-def _ask_unix(path: Path, what: str, argument: str | None) -> str:
-    from nodemgr.edge import wire
+class Conversation:
+    """Questions on one connection to an environment's client socket. Every method raises Fault."""
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(ANSWER_TIMEOUT_S)
+    def __init__(self, path: Path, timeout_s: float | None) -> None:
+        """`timeout_s`: for each packet; None: however long it takes."""
+        self._path = path
+        self._timeout_s = timeout_s
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._rid = 0
+
+    def __enter__(self) -> Self:
+        self._socket.settimeout(ANSWER_TIMEOUT_S)
         try:
-            connection.connect(str(path))
-            connection.send(wire.encode("ASK", rid=1, what=what, argument=argument))
-            return _pages(connection, path)
+            self._socket.connect(str(self._path))
+        except OSError as error:
+            self._socket.close()
+            raise self._gone(error) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, what: str, argument: str | None = None) -> tuple[Any, list[int]]:
+        """The answer, and the descriptors that came with it, which are the caller's to close."""
+        from nodemgr.edge import wire
+
+        self._rid += 1
+        descriptors: list[int] = []
+        try:
+            self._socket.send(wire.encode("ASK", rid=self._rid, what=what, argument=argument))
+            return _parsed(self._pages(descriptors)), descriptors
         except TimeoutError:
-            raise Fault(f"the manager behind {path} does not answer (its log says why)", Exit.UNREACHABLE) from None
+            raise Fault(f"the manager behind {self._path} does not answer (its log says why)", Exit.UNREACHABLE) from None
         except (OSError, wire.WireError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise Fault(f"no manager answers behind {path} ({said}); tasks that run go on", Exit.UNREACHABLE) from None
+            raise self._gone(error) from None
 
+    def _gone(self, error: Exception) -> Fault:
+        said = getattr(error, "strerror", None) or error
+        return Fault(f"no manager answers behind {self._path} ({said}); tasks that run go on", Exit.UNREACHABLE)
 
-def _pages(connection: socket.socket, path: Path) -> str:
-    """The pages of one answer, put together. Raises Fault where the manager refuses."""
-    from nodemgr.edge import wire
+    def _receive(self, descriptors: list[int]) -> bytes:
+        from nodemgr.edge import wire
 
-    pages: dict[int, str] = {}
-    while packet := connection.recv(wire.PACKET_BYTES):
-        message = wire.decode(packet, wire.Direction.DOWN)
-        if message.verb == "DENY":
-            raise Fault(message.text("reason") or "refused", DENIAL_EXITS.get(message.text("code") or "", Exit.FAILED))
-        if message.verb == "PART":
-            pages[message.number("index") or 0] = message.text("data") or ""
-            if len(pages) == message.number("count"):
-                return "".join(pages[index] for index in sorted(pages))
-    raise Fault(f"the manager behind {path} closed the connection (its log says why)", Exit.UNREACHABLE)
+        if self._timeout_s is None:
+            from nodemgr.edge.interruptible import readable
+
+            readable((self._socket.fileno(),), None)
+        self._socket.settimeout(self._timeout_s)
+        packet, received, _, _ = socket.recv_fds(self._socket, wire.PACKET_BYTES, 1)
+        descriptors += received
+        return packet
+
+    def _pages(self, descriptors: list[int]) -> str:
+        """The pages of one answer, put together."""
+        from nodemgr.edge import wire
+
+        pages: dict[int, str] = {}
+        while packet := self._receive(descriptors):
+            message = wire.decode(packet, wire.Direction.DOWN)
+            if message.verb == "DENY":
+                raise Fault(message.text("reason") or "refused", DENIAL_EXITS.get(message.text("code") or "", Exit.FAILED))
+            if message.verb == "PART" and message.number("rid") == self._rid:
+                pages[message.number("index") or 0] = message.text("data") or ""
+                if len(pages) == message.number("count"):
+                    return "".join(pages[index] for index in sorted(pages))
+        raise Lost(f"the manager behind {self._path} closed the connection (its log says why)")
 
 
 def _ask_client(directory: Path, what: str, argument: str | None) -> str:

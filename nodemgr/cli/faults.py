@@ -33,6 +33,13 @@ class Fault(Exception):
         self.code = code
 
 
+class Lost(Fault):
+    """The manager was asked, and went away before it answered: nobody knows what it has done."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, Exit.UNREACHABLE)
+
+
 def say(line: str) -> None:
     """A message: to stderr, so that stdout carries data alone."""
     click.echo(f"nodemgr: {line}", err=True)

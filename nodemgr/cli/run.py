@@ -9,38 +9,19 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
-from nodemgr import paths, units
+from nodemgr import paths
 from nodemgr.cli import asking, options
 from nodemgr.cli.faults import Exit, Fault, say
-from nodemgr.cli.loadable import Preload, preload
+from nodemgr.cli.surroundings import Wish, environment, own_environ, program_of, refusal, settings_of
 
 MAX_GPUS = 1_024
-
-NOTES = {
-    Preload.WORKS: None,
-    Preload.STATIC: "is statically linked: nothing can be preloaded into it, so it gets no GPU by itself; programs that it starts do",
-    Preload.MUSL: "runs on musl, into which nothing is preloaded: only the Python hook is active, and no memory quota is enforced in it",
-    Preload.FOREIGN: "is built for another kind of machine: nothing is preloaded into it, so it gets no GPU by itself",
-    Preload.PRIVILEGED: "is setuid or setgid: nothing is preloaded into it, so it gets no GPU by itself",
-}
-"""What to say about a program before it starts; only musl must be spared LD_PRELOAD, its loader would end the program."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    gpus: int | None = None
-    memory_bytes: int | None = None
-    """Per GPU."""
-    wait_ms: int | None = None
 
 
 @click.command(
@@ -58,23 +39,11 @@ def command(
 ) -> NoReturn:
     """Run COMMAND in environment ENV. It asks for GPUs when it starts to use CUDA; its exit code is its own."""
     directory = paths.env_dir((run_dir or paths.find_run_dir()).absolute(), env)
-    settings = _settings(directory, env)
+    settings = settings_of(directory, env)
     wish = Wish(gpus, memory, wait)
-    program = _program(command[0])
+    program = program_of(command[0])
     _refuse_early(directory, settings, wish)
-    _become(program, command, environment(_own_environ(), directory, settings, wish, program))
-
-
-def _settings(directory: Path, env: str) -> dict[str, str]:
-    run_dir = directory.parent.parent
-    try:
-        return asking.read_client_conf(directory)
-    except OSError as error:
-        if error.errno == errno.EACCES:
-            raise Fault(f"you may not look into {directory}: ask an admin to name you in the quota of {env}", Exit.QUOTA_REFUSES) from None
-    if not run_dir.is_dir():
-        raise Fault(f"no manager has its run directory at {run_dir} (start one: nodemgr serve)", Exit.UNREACHABLE)
-    raise Fault(f"no environment {env!r} at {run_dir} (an admin makes it: nodemgr quota set {env} --gpus N)", Exit.QUOTA_REFUSES)
+    _become(program, command, environment(own_environ(), directory, settings, wish, program))
 
 
 def _refuse_early(directory: Path, settings: Mapping[str, str], wish: Wish) -> None:
@@ -89,7 +58,7 @@ def _refuse_early(directory: Path, settings: Mapping[str, str], wish: Wish) -> N
             raise
         say(f"{fault.message}; {ABSENT.get(settings.get('no_manager', 'wait'), ABSENT['wait'])}")
         return
-    if (reason := _refusal(status, settings, wish)) is not None:
+    if (reason := refusal(status, settings, wish)) is not None:
         raise Fault(reason, Exit.QUOTA_REFUSES)
 
 
@@ -99,105 +68,6 @@ ABSENT = {
     "error": "until it is back each use of CUDA fails",
 }
 """The environment's policy `no_manager`, as said before a command starts."""
-
-
-def _refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) -> str | None:
-    """Why this wish can never be granted under the present quota, in the order in which the manager looks."""
-    env = settings.get("env", "")
-    quota = next((row["quota"] for row in status["envs"] if row["name"] == env), None)
-    if quota is None or not wish.gpus:
-        return None
-    node_gpus = int(settings.get("node_gpus", wish.gpus))
-    limit = quota["memory_per_gpu_bytes"]
-    if wish.gpus > quota["gpus"]:
-        return f"--gpus {wish.gpus} is more than the quota of {env}, {quota['gpus']}: ask for fewer, or an admin for more"
-    if wish.gpus > node_gpus:
-        return f"--gpus {wish.gpus} is more than this node has, {node_gpus}: ask for fewer"
-    if wish.memory_bytes and limit is not None and wish.memory_bytes > limit:
-        wished, allowed = units.format_size(wish.memory_bytes), units.format_size(limit)
-        return f"--memory {wished} is more than {env} may use on one GPU, {allowed}: ask for less, or an admin for more"
-    return None
-
-
-def _program(name: str) -> Path:
-    """The file that `name` means, as a shell finds it."""
-    if os.sep in name:
-        if not os.path.exists(name):
-            raise Fault(f"{name}: not found", Exit.NOT_FOUND)
-        if os.path.isdir(name) or not os.access(name, os.X_OK):
-            raise Fault(f"{name}: not executable", Exit.NOT_EXECUTABLE)
-        return Path(name)
-    if found := shutil.which(name):
-        return Path(found)
-    if shutil.which(name, mode=os.F_OK):
-        raise Fault(f"{name}: not executable", Exit.NOT_EXECUTABLE)
-    raise Fault(f"{name}: not found in PATH", Exit.NOT_FOUND)
-
-
-def _own_environ() -> dict[str, str]:
-    """Our caller's environment: an interpreter in a C locale adds LC_CTYPE to its own, which is nobody else's business."""
-    variables = dict(os.environ)
-    try:
-        given = Path("/proc/self/environ").read_bytes()
-    except OSError:
-        return variables
-    if not given.startswith(b"LC_CTYPE=") and b"\0LC_CTYPE=" not in given:
-        variables.pop("LC_CTYPE", None)
-    return variables
-
-
-def environment(base: Mapping[str, str], directory: Path, settings: Mapping[str, str], wish: Wish, program: Path) -> dict[str, str]:
-    """The command's environment variables (names: CONTRACT of the clients in csrc/client.h), and a note where the shim
-    cannot come along."""
-    variables = dict(base)
-    if variables.get("NODEMGR_ENV_DIR") != str(directory):
-        _leave_other_environment(variables)
-    variables["NODEMGR_ENV_DIR"] = str(directory)
-    wishes = {
-        "NODEMGR_GPUS": wish.gpus,
-        "NODEMGR_MEMORY": wish.memory_bytes,
-        "NODEMGR_WAIT": None if wish.wait_ms is None else -(-wish.wait_ms // 1_000),
-    }
-    variables.update({name: str(value) for name, value in wishes.items() if value is not None})
-    if library_path := settings.get("library_path"):
-        _prepend(variables, "LD_LIBRARY_PATH", library_path)
-    _bring_client(variables, program)
-    return variables
-
-
-def _leave_other_environment(variables: dict[str, str]) -> None:
-    """What another environment's task gave its children means nothing in this one."""
-    variables.pop("NODEMGR_TASK", None)
-    visible = variables.pop("NODEMGR_VISIBLE", None)
-    if visible is not None and variables.get("CUDA_VISIBLE_DEVICES") == visible:
-        del variables["CUDA_VISIBLE_DEVICES"]
-
-
-def _bring_client(variables: dict[str, str], program: Path) -> None:
-    """The shim, which brings the hook into Python interpreters; where it cannot come, the hook alone."""
-    library = asking.client_library()
-    if not library.is_file():
-        say(f"{library} is missing, so nothing here gets a GPU by itself or is held to a quota: install nodemgr again (nodemgr doctor)")
-    elif any(letter in str(library) for letter in " :\t\n"):
-        # ld.so splits LD_PRELOAD there, and knows no quoting
-        say(f"{library} has a blank or colon in its path, so it cannot be preloaded: only the Python hook is active")
-    else:
-        meeting = preload(program, library)
-        if note := NOTES[meeting]:
-            say(f"{program} {note}")
-        if meeting is not Preload.MUSL:
-            _prepend(variables, "LD_PRELOAD", str(library))
-            return
-    _prepend(variables, "PYTHONPATH", str(paths.payload_dir() / "sitecustomize"))
-
-
-def _prepend(variables: dict[str, str], name: str, entry: str) -> None:
-    """Before what the user has there, which stays as it is (an empty entry means the working directory)."""
-    present = variables.get(name)
-    if not present:
-        variables[name] = entry
-    elif present.split(":")[0] != entry:
-        variables[name] = f"{entry}:{present}"
 
 
 def _become(program: Path, command: tuple[str, ...], variables: Mapping[str, str]) -> NoReturn:

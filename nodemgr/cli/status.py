@@ -62,9 +62,12 @@ def env_columns() -> tuple[Column, ...]:
     )
 
 
-def task_columns(index_of: dict[str, int]) -> tuple[Column, ...]:
+def task_columns(index_of: dict[str, int], *, jobs: bool) -> tuple[Column, ...]:
+    """`jobs`: some of the tasks are batch jobs."""
+    job = (Column("JOB", lambda t: t.get("job"), spare=5),) if jobs else ()
     return (
         Column("TASK", lambda t: t["id"]),
+        *job,
         Column("ENV", lambda t: t["env"]),
         Column("STATE", lambda t: t["state"]),
         Column("MEMORY", _held_to, spare=3),
@@ -80,7 +83,7 @@ def task_columns(index_of: dict[str, int]) -> tuple[Column, ...]:
 def queue_columns() -> tuple[Column, ...]:
     return (
         Column("PLACE", lambda r: r["position"], right=True),
-        Column("REQUEST", lambda r: r["id"]),
+        Column("WHAT", lambda r: r["id"]),
         Column("ENV", lambda r: r["env"]),
         Column("GPUS", lambda r: r["gpus"], right=True),
         Column("QUEUE", lambda r: r["priority"], spare=1),
@@ -139,10 +142,12 @@ def show(status: Row) -> None:
     tables.show(env_columns(), status["envs"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
     if status["tasks"]:
         click.echo()
-        tables.show(task_columns(index_of), status["tasks"])
+        tables.show(task_columns(index_of, jobs=any(task.get("job") for task in status["tasks"])), status["tasks"])
     if status["queue"]:
         click.echo()
         tables.show(queue_columns(), status["queue"])
+        if (more := status.get("queue_length", 0) - len(status["queue"])) > 0:
+            click.echo(f"and {more} more (nodemgr queue)")
     if status.get("residues"):
         click.echo()
         tables.show(residue_columns(), status["residues"])

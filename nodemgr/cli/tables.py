@@ -23,9 +23,9 @@ REST_LEAST = 24
 """Of a command line or a reason so much is to be seen before another column is worth its room."""
 
 COLOURS = {
-    "healthy": "green", "running": "green", "ok": "green",
-    "waiting": "yellow", "stalled": "yellow", "away": "yellow",
-    "lost": "red", "unhealthy": "red", "FAIL": "red",
+    "healthy": "green", "running": "green", "ok": "green", "done": "green",
+    "waiting": "yellow", "stalled": "yellow", "away": "yellow", "held": "yellow", "withdrawn": "yellow",
+    "lost": "red", "unhealthy": "red", "failed": "red", "FAIL": "red",
 }  # fmt: skip
 """Words of state that stand out."""
 
@@ -124,6 +124,12 @@ def seconds(value: float | None) -> str | None:
 def wall_time(wall_ns: int | None) -> str | None:
     """Local time, to the second."""
     return None if wall_ns is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns // 1_000_000_000))
+
+
+def clock_time(wall_s: int) -> str:
+    """Local time of a near moment, to the minute; of another day with its date."""
+    then = time.localtime(wall_s)
+    return time.strftime("%H:%M" if then[:3] == time.localtime()[:3] else "%m-%d %H:%M", then)
 
 
 def gpu_list(indices: Sequence[object] | None) -> str:

@@ -1,116 +1,203 @@
-"""Jobs as people and scripts read them: the rows of `status`, `queue` and `queue show`.
+"""What waits, runs and has ended, as rows for `nodemgr queue --json` and `nodemgr history --json`.
 
-Knows: the keys. Must not know: clocks, and where jobs that ended are kept: one of the history makes the same row.
-Times are seconds since the Unix epoch, None for what has not been.
+Knows: the keys that people and scripts read. Must not know: clocks, the store. Bytes and seconds are integers, times are seconds since
+the epoch; GPUs are UUIDs, with their indices beside them. What a job's program finds around it (its variables) is shown to nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 
-from nodemgr.core import jobs
+from nodemgr.core import telling
 from nodemgr.core.job_ids import order
-from nodemgr.core.model import Attempt, Job, JobState
+from nodemgr.core.jobs import UNDER_WAY
+from nodemgr.core.model import Attempt, Job, JobSpec, JobState, Request
 from nodemgr.core.state import State
 
 SECOND_NS = 1_000_000_000
 
 Row = dict[str, Any]
 
+def waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> Row:
+    """A row of the queue: an interactive request, or a job's."""
+    job = None if request.job_id is None else state.jobs.get(request.job_id)
+    present = job is not None or any(asker.process not in state.away for asker in request.askers)
+    return {
+        "id": request.request_id if job is None else job.job_id,
+        "request": request.request_id,
+        "job": None if job is None else job.job_id,
+        "name": None if job is None else job.name,
+        "env": request.env,
+        "gpus": request.gpus,
+        "priority": request.priority,
+        "position": position,
+        "reason": reason,
+        "state": job.state.value if job is not None else "waiting" if present else "away",
+        "memory_named_bytes": request.memory_bytes,
+        "pids": [asker.pid for asker in request.askers if asker.pid is not None],
+        "users": sorted({asker.user for asker in request.askers}) if job is None else [job.user],
+        "command": request.command,
+        "since": request.since_wall_ns // SECOND_NS,
+        "waited_seconds": max(0, now_ns - request.since_ns) // SECOND_NS,
+        "time_limit_seconds": _seconds_of_ms(request.time_limit_ms),
+        "after": [],
+        "restarts": 0 if job is None else job.restarts,
+    }
 
-def seconds(wall_ns: int | None) -> int | None:
+
+def unplaced(job: Job) -> Row:
+    """The same of a job that stands in no queue: held, waiting for others, or under way."""
+    since_ns = job.started_wall_ns if job.state in UNDER_WAY and job.started_wall_ns else job.submitted_wall_ns
+    return {
+        "id": job.job_id,
+        "request": None,
+        "job": job.job_id,
+        "name": job.name,
+        "env": job.env,
+        "gpus": job.gpus,
+        "priority": job.priority,
+        "position": None,
+        "reason": _reason(job),
+        "state": job.state.value,
+        "memory_named_bytes": job.memory_bytes,
+        "pids": [],
+        "users": [job.user],
+        "command": job.command,
+        "since": since_ns // SECOND_NS,
+        "waited_seconds": None,
+        "time_limit_seconds": _seconds_of_ms(job.time_limit_ms),
+        "after": list(job.after),
+        "restarts": job.restarts,
+    }
+
+
+SHOWN_AFTER = 5
+
+
+def _reason(job: Job) -> str:
+    """Why it stands where it stands; of a job that runs, nothing."""
+    match job.state:
+        case JobState.AFTER:
+            more = f" and {len(job.after) - SHOWN_AFTER} more" if len(job.after) > SHOWN_AFTER else ""
+            return f"waits for {', '.join(job.after[:SHOWN_AFTER])}{more} to end well"
+        case JobState.HELD:
+            return f"{job.why or 'held'} (nodemgr queue free {job.job_id})"
+        case JobState.STOPPING:
+            return job.why
+        case _:
+            return ""
+
+
+def page(state: State, now_ns: int, *, env: str | None, skip: int, limit: int) -> list[Row]:
+    """What waits in the order of service, then what waits and stands in no queue, then what is under way: at most `limit` rows after the
+    first `skip`."""
+    queued = (row for row in telling.listing(state) if env in (None, row[0].env))
+    entries: Iterator[Job | tuple[Request, int, str]] = chain(queued, _apart(state, env), _under_way(state, env))
+    return [unplaced(entry) if isinstance(entry, Job) else waiting(state, *entry, now_ns) for entry in islice(entries, skip, skip + limit)]
+
+
+def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[Row]:
+    """The beginning of all that waits."""
+    rows = [waiting(state, *row, now_ns) for row in islice((row for row in telling.listing(state) if env in (None, row[0].env)), limit)]
+    return rows + [unplaced(job) for job in islice(_apart(state, env), limit - len(rows))]
+
+
+def under_way(state: State, env: str | None, limit: int) -> list[Row]:
+    """Jobs that have left their queue and not ended, the first of them."""
+    return [unplaced(job) for job in islice(_under_way(state, env), limit)]
+
+
+def _apart(state: State, env: str | None) -> Iterator[Job]:
+    """Who is in no queue, and waits all the same: for an order, or for other jobs. Looked for only when the queue has been seen."""
+    apart = (JobState.HELD, JobState.AFTER)
+    yield from sorted((job for job in state.jobs.values() if job.state in apart and env in (None, job.env)), key=_by_id)
+
+
+def _under_way(state: State, env: str | None) -> Iterator[Job]:
+    yield from sorted((job for job in state.jobs.values() if job.state in UNDER_WAY and env in (None, job.env)), key=_by_id)
+
+
+def _by_id(job: Job) -> tuple[int, int]:
+    return order(job.job_id)
+
+
+def place(state: State, job: Job) -> tuple[int | None, str]:
+    """(Its place in its queue, why it waits)."""
+    request = state.requests.get(job.request_id or "")
+    return (None, _reason(job)) if request is None else telling.standing(state, request)
+
+
+def told(job: Job, spec: JobSpec | None, index_of: Mapping[str, int], *, tails: bool) -> Row:
+    """All that is known of a job; `tails`: also the last lines that its attempts wrote."""
+    last = last_attempt(job)
+    return {
+        "job": job.job_id,
+        "env": job.env,
+        "name": job.name,
+        "command": job.command,
+        "user": job.user,
+        "state": job.state.value,
+        "exit_code": None if last is None else last.exit_code,
+        "signal": None if last is None else last.signal,
+        "why": job.why,
+        "gpus": job.gpus,
+        "memory_named_bytes": job.memory_bytes,
+        "priority": job.priority,
+        "time_limit_seconds": _seconds_of_ms(job.time_limit_ms),
+        "after": list(job.after),
+        "restarts": job.restarts,
+        "max_restarts": job.max_restarts,
+        "submitted": job.submitted_wall_ns // SECOND_NS,
+        "entered": _seconds(job.entered_wall_ns),
+        "started": _seconds(job.started_wall_ns),
+        "ended": _seconds(job.ended_wall_ns),
+        "cwd": None if spec is None else spec.cwd,
+        "attempts": [_attempt(attempt, index_of, tails) for attempt in job.attempts],
+        "deeds": [{"time": deed.wall_ns // SECOND_NS, "who": deed.who, "what": deed.what} for deed in job.deeds],
+    }
+
+
+def last_attempt(job: Job) -> Attempt | None:
+    return job.attempts[-1] if job.attempts else None
+
+
+def _attempt(attempt: Attempt, index_of: Mapping[str, int], tails: bool) -> Row:
+    row = {
+        "number": attempt.number,
+        "started": _seconds(attempt.started_wall_ns),
+        "ended": _seconds(attempt.ended_wall_ns),
+        "gpus": list(attempt.gpus),
+        "gpu_indices": [index_of.get(uuid) for uuid in attempt.gpus],
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "why": attempt.why,
+    }
+    return {**row, "log_tail": attempt.log_tail} if tails else row
+
+
+def exit_of(state: str, exit_code: int | None, signal: int | None) -> int:
+    """What `nodemgr wait` ends with for a final job, by how its last attempt ended."""
+    if state == JobState.DONE:
+        return 0
+    if state == JobState.WITHDRAWN:
+        return WITHDRAWN_EXIT
+    return 128 + signal if signal else exit_code or 1
+
+
+WITHDRAWN_EXIT = 77
+
+
+def any_living(state: State, name: str) -> Job | None:
+    """A job that has not ended: the one of that name, or some element of the array."""
+    job_id = name if name in state.jobs else next(iter(state.elements.get(name, ())), None)
+    return None if job_id is None else state.jobs[job_id]
+
+
+def _seconds(wall_ns: int | None) -> int | None:
     return None if wall_ns is None else wall_ns // SECOND_NS
 
 
-def brief(job: Job) -> Row:
-    """What each row says of a job."""
-    return {"job": job.job_id, "name": job.name, "user": job.user, "attempt": job.attempt, "restarts": job.restarts}
-
-
-def apart(state: State, env: str | None) -> Iterator[Row]:
-    """Who is in no queue, and waits all the same: for an order, or for other jobs. Rows like those of the queue, without a place."""
-    waiting = [job for job in state.jobs.values() if job.state in (JobState.HELD, JobState.AFTER) and env in (None, job.env)]
-    for job in sorted(waiting, key=lambda job: order(job.job_id)):
-        yield {
-            "id": job.job_id,
-            "env": job.env,
-            "gpus": job.gpus,
-            "priority": job.priority,
-            "position": None,
-            "reason": why_apart(job),
-            "state": job.state.value,
-            "memory_named_bytes": job.memory_bytes,
-            "pids": [],
-            "users": [job.user],
-            "command": job.command,
-            "since": seconds(job.submitted_wall_ns),
-            "waited_seconds": None,
-            **brief(job),
-        }
-
-
-def why_apart(job: Job) -> str:
-    """Why it is in no queue."""
-    if job.state is JobState.HELD:
-        return job.why
-    shown = ", ".join(job.after[:3])
-    more = len(job.after) - 3
-    return f"waits until {shown}{f' and {more} more' if more > 0 else ''} ended well"
-
-
-def under_way(state: State, env: str | None) -> list[Row]:
-    """The jobs that have left their queue and not ended, in the order of their ids."""
-    found = [job for job in state.jobs.values() if job.state in jobs.UNDER_WAY and env in (None, job.env)]
-    return [full(state, job) for job in sorted(found, key=lambda job: order(job.job_id))]
-
-
-def full(state: State, job: Job) -> Row:
-    """All of a job but what it runs: one that lives, or one that ended."""
-    attempt = job.attempts[-1] if job.attempts else None
-    return {
-        "id": job.job_id,
-        "env": job.env,
-        **brief(job),
-        "state": job.state.value,
-        "then": None if job.then is None else job.then.value,
-        "command": job.command,
-        "gpus_wanted": job.gpus,
-        "gpus": [] if attempt is None else list(attempt.gpus),
-        "gpu_indices": [] if attempt is None else _indices(state, attempt),
-        "memory_named_bytes": job.memory_bytes,
-        "priority": job.priority,
-        "time_limit_seconds": None if job.time_limit_ms is None else job.time_limit_ms // 1_000,
-        "after": list(job.after),
-        "max_restarts": job.max_restarts,
-        "request": job.request_id,
-        "task": job.task_id,
-        "reason": job.why,
-        "submitted": seconds(job.submitted_wall_ns),
-        "entered": seconds(job.entered_wall_ns),
-        "started": seconds(job.started_wall_ns),
-        "ended": seconds(job.ended_wall_ns),
-        "exit_code": None if attempt is None else attempt.exit_code,
-        "signal": None if attempt is None else attempt.signal,
-        "attempts": [_attempt(state, each) for each in job.attempts],
-        "deeds": [{"time": seconds(deed.wall_ns), "by": deed.who, "what": deed.what} for deed in job.deeds],
-    }
-
-
-def _indices(state: State, attempt: Attempt) -> list[int]:
-    """A GPU that is not known any more has none."""
-    return [state.gpus[uuid].index for uuid in attempt.gpus if uuid in state.gpus]
-
-
-def _attempt(state: State, attempt: Attempt) -> Row:
-    return {
-        "number": attempt.number,
-        "started": seconds(attempt.started_wall_ns),
-        "ended": seconds(attempt.ended_wall_ns),
-        "gpus": list(attempt.gpus),
-        "gpu_indices": _indices(state, attempt),
-        "exit_code": attempt.exit_code,
-        "signal": attempt.signal,
-        "reason": attempt.why,
-        "log_tail": attempt.log_tail,
-    }
+def _seconds_of_ms(duration_ms: int | None) -> int | None:
+    return None if duration_ms is None else duration_ms // 1_000

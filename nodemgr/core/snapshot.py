@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from nodemgr.core import books, job_rows, reasons, telling
-from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Request, Residue, Task, Uuid, Violation
+from nodemgr.core import books, job_rows, reasons
+from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Residue, Task, Uuid, Violation
 from nodemgr.core.state import State
 
 SCHEMA_VERSION = 1
 SECOND_NS = 1_000_000_000
+SHOWN_JOBS = 500
+"""Rows of the queue, and of jobs that run; the queue's length is told beside them, and `nodemgr queue` shows all."""
 
 Row = dict[str, Any]
 
@@ -42,15 +44,9 @@ def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str
         "schema_version": SCHEMA_VERSION,
         "gpus": [_gpu(state, gpu, used_bytes.get(gpu.uuid)) for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index)],
         "envs": [_env(state, row, waiting[name]) for name, row in sorted(state.envs.items()) if env in (None, name)],
-        "queue": [
-            *(
-                _waiting(state, request, position, reason, now_ns)
-                for request, position, reason in telling.listing(state)
-                if env in (None, request.env)
-            ),
-            *job_rows.apart(state, env),
-        ],
-        "jobs": job_rows.under_way(state, env),
+        "queue": job_rows.queue(state, now_ns, env=env, limit=SHOWN_JOBS),
+        "queue_length": waiting.total() if env is None else waiting[env],
+        "jobs": job_rows.under_way(state, env, SHOWN_JOBS),
         "violations": [_violation(state, row, now_ns) for row in violations(state, env)],
         "residues": [_residue(state, row) for row in residues(state, env)],
     }
@@ -136,6 +132,7 @@ def task_facts(state: State, task: Task) -> Row:
     job = None if task.job_id is None else state.jobs[task.job_id]
     return {
         "id": task.task_id,
+        "job": task.job_id,
         "env": task.env,
         "state": task.state.value,
         "gpus": list(task.gpus),
@@ -145,7 +142,6 @@ def task_facts(state: State, task: Task) -> Row:
         "since": task.since_wall_ns // SECOND_NS,
         "memory_named_bytes": task.memory_bytes,
         "users": sorted({member.user for member in members} | ({job.user} if job is not None else set())),
-        "job": task.job_id,
         "processes": len(members),
         "transports": sorted({member.transport.value for member in members}),
     }
@@ -239,24 +235,3 @@ def _residue(state: State, row: Residue) -> Row:
 
 def _pids(members: Iterable[Process]) -> list[int]:
     return [member.pid for member in members if member.pid is not None]
-
-
-def _waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> Row:
-    job = None if request.job_id is None else state.jobs[request.job_id]
-    present = any(asker.process not in state.away for asker in request.askers)
-    return {
-        "id": request.request_id,
-        "env": request.env,
-        "gpus": request.gpus,
-        "priority": request.priority,
-        "position": position,
-        "reason": reason,
-        "state": job.state.value if job is not None else "waiting" if present else "away",
-        "memory_named_bytes": request.memory_bytes,
-        "pids": [asker.pid for asker in request.askers if asker.pid is not None],
-        "users": sorted({asker.user for asker in request.askers}) if job is None else [job.user],
-        "command": request.command,
-        "since": request.since_wall_ns // SECOND_NS,
-        "waited_seconds": max(0, now_ns - request.since_ns) // SECOND_NS,
-        **({} if job is None else job_rows.brief(job)),
-    }

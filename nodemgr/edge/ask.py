@@ -1,4 +1,4 @@
-"""What an env may ask about itself over its clients' way: its part of the status, its release, its doctor.
+"""What an env may ask about itself and order over its clients' way: its part of the status, its release, its jobs, its doctor.
 
 Knows: the verbs of ASK, how an answer is cut into packets. Must not know: transports, frames, what a figure means.
 """
@@ -6,16 +6,19 @@ Knows: the verbs of ASK, how an answer is cut into packets. Must not know: trans
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nodemgr.core import events
+from nodemgr.core.model import Transport
 from nodemgr.edge import log
 from nodemgr.edge.control import WhenFresh
 from nodemgr.edge.daemon import Daemon
-from nodemgr.edge.order import JsonText, OrderError
+from nodemgr.edge.order import File, JsonText, Later, OrderError, parse
 from nodemgr.edge.sessions import Session
+from nodemgr.edge.sheets import SHEET_BYTES, Sheets
 from nodemgr.edge.views import Views
 
 PART_BYTES = 960
@@ -23,32 +26,52 @@ PART_BYTES = 960
 MAX_PARTS = 4_000
 MAX_RECORDS = 2_000
 """Of an env's past, the last: what fits the parts, and is made in some 20 ms."""
-NEED_NO_FIGURES = frozenset({"release", "holdings"})
-"""Of NVML: these are answered at once."""
+NEED_NO_FIGURES = frozenset({"release", "holdings", "sheet", "order"})
+"""Of NVML."""
+AT_ONCE = frozenset({"release", "holdings", "sheet"})
+"""The others wait their turn."""
+MAX_FILES = 8
+"""Descriptors that one connection is sent: what nobody takes out of a socket stays open in it."""
+
+Ordered = Callable[[Session, str, object], Any]
+"""Carries an order out: (who, verb, arguments as they were given). Raises OrderError."""
 
 
 class Questions:
     """Answers ASK."""
 
-    def __init__(self, daemon: Daemon, views: Views, when_fresh: WhenFresh) -> None:
+    def __init__(self, daemon: Daemon, views: Views, when_fresh: WhenFresh, ordered: Ordered) -> None:
         self._daemon = daemon
         self._views = views
         self._when_fresh = when_fresh
+        self._ordered = ordered
         self._waiting: deque[tuple[Session, Mapping[str, Any]]] = deque()
+        self._sheets = Sheets()
+        self._files: dict[int, int] = {}
+        """By connection: how many descriptors it was sent."""
         self._kinds: dict[str, Callable[[Session, Mapping[str, Any]], Any]] = {
             "status": lambda session, _: self._views.status(session.env),
             "holdings": lambda session, _: self._views.holdings(session.env),
             "doctor": lambda session, _: {"schema_version": 1, "checks": self._views.env_checks(session.env, session.pid)},
             "allocations": lambda session, _: self._views.allocations(session.env, 0, MAX_RECORDS),
             "release": self._release,
+            "sheet": self._sheet,
+            "order": self._order,
         }
 
     def received(self, session: Session, fields: Mapping[str, Any]) -> None:
         """One question; the answer comes when the figures are fresh."""
-        if fields["what"] in NEED_NO_FIGURES:
+        if fields["what"] in AT_ONCE:
             self._answer(session, fields)
+        elif fields["what"] in NEED_NO_FIGURES:
+            self._enqueue(session, fields)
         else:
             self._when_fresh(lambda: self._enqueue(session, fields))
+
+    def closed(self, session: Session) -> None:
+        """It asks no more."""
+        self._sheets.forget(session.connection)
+        self._files.pop(session.connection, None)
 
     def _enqueue(self, session: Session, fields: Mapping[str, Any]) -> None:
         self._waiting.append((session, fields))
@@ -71,16 +94,51 @@ class Questions:
             if kind is None:
                 raise OrderError(f"unknown question {fields['what'][:40]!r} (known: {', '.join(sorted(self._kinds))})")
             answer = kind(session, fields)
+            if isinstance(answer, Later):
+                answer.begin(lambda result: self._send(session, fields["rid"], result))
+                return
         except OrderError as error:
-            answer = {"error": " ".join(str(error).split()), "code": error.code}
+            answer = error
         except Exception as error:  # an answer is owed whatever happens
             log.fault("in a question", error)
-            answer = {"error": f"internal fault: {error!r} (the manager's log has more)", "code": "internal"}
+            answer = OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal")
+        self._send(session, fields["rid"], answer)
+
+    def _send(self, session: Session, rid: int, answer: Any) -> None:
+        """One that came later than its client stayed goes nowhere."""
+        if isinstance(answer, File):
+            self._send_file(session, rid, answer)
+            return
+        if isinstance(answer, OrderError):
+            answer = {"error": str(answer), "code": answer.code}
         parts = list(pages(answer))
         if len(parts) > MAX_PARTS:
             parts = list(pages({"error": "the answer is too long for this way; an administrator's nodemgr gives it", "code": "refused"}))
         for index, data in enumerate(parts):
-            session.answer("PART", rid=fields["rid"], index=index, count=len(parts), data=data)
+            session.answer("PART", rid=rid, index=index, count=len(parts), data=data)
+
+    def _send_file(self, session: Session, rid: int, file: File) -> None:
+        """A short answer: it fits one packet."""
+        try:
+            if session.transport is not Transport.UNIX:
+                raise OrderError("this order needs the UNIX socket: over UDP no file can be handed over", "refused")
+            sent = self._files[session.connection] = self._files.get(session.connection, 0) + 1
+            if sent > MAX_FILES:
+                raise OrderError(f"this connection was handed {MAX_FILES} files already: open another one", "refused")
+            session.answer("PART", (file.descriptor,), rid=rid, index=0, count=1, data="".join(pages(file.answer)))
+        except OrderError as error:
+            self._send(session, rid, error)
+        finally:
+            os.close(file.descriptor)
+
+    def _sheet(self, session: Session, _fields: Mapping[str, Any]) -> File:
+        sheet = self._sheets.lend(session.connection, session.env)
+        return File({"sheet_bytes": SHEET_BYTES}, os.dup(sheet))
+
+    def _order(self, session: Session, fields: Mapping[str, Any]) -> Any:
+        """Written in the packet, or on the connection's sheet."""
+        body = fields["argument"] if "argument" in fields else self._sheets.take(session.connection)
+        return self._ordered(session, *parse(body))
 
     def _release(self, session: Session, fields: Mapping[str, Any]) -> dict[str, Any]:
         task_id, state = fields.get("argument", ""), self._daemon.state

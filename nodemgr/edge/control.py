@@ -17,7 +17,7 @@ import zmq
 
 from nodemgr.edge import log
 from nodemgr.edge.control_client import WELCOME
-from nodemgr.edge.order import JsonText, Later, Order, OrderError, Orders, check
+from nodemgr.edge.order import JsonText, Later, Order, OrderError, Orders, check, parse, unknown_verb
 from nodemgr.edge.rundir import CONTROL_SOCKET, EVENTS_SOCKET, give_to_group
 
 MAX_ORDER_BYTES = 2**18
@@ -100,16 +100,11 @@ class Control:
             self._perform(envelope, order, arguments)
 
     def _parse(self, body: bytes) -> tuple[Order, dict[str, Any]]:
-        try:
-            message = json.loads(body)
-        except (ValueError, RecursionError):
-            raise OrderError("an order is one JSON object") from None
-        if not isinstance(message, dict) or not isinstance(message.get("verb"), str):
-            raise OrderError('an order is one JSON object with "verb" and "args"')
-        order = self.orders.get(message["verb"])
+        verb, given = parse(body)
+        order = self.orders.get(verb)
         if order is None:
-            raise OrderError(f"unknown verb {message['verb'][:40]!r} (known: {', '.join(sorted(self.orders))})")
-        return order, check(order.arguments, message.get("args", {}))
+            raise unknown_verb(verb, self.orders)
+        return order, check(order.arguments, given)
 
     def _perform(self, envelope: list[bytes], order: Order, arguments: dict[str, Any]) -> None:
         try:

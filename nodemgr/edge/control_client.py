@@ -31,6 +31,10 @@ class ManagerUnreachable(ControlError):
     """No manager answers on that run directory (exit code 69)."""
 
 
+class ManagerLost(ManagerUnreachable):
+    """It was asked, and ended before it answered."""
+
+
 class ManagerRefused(ControlError):
     """The manager answered no."""
 
@@ -55,9 +59,10 @@ def _check_socket(path: Path) -> str:
 class ControlClient:
     """One conversation with the manager of a run directory."""
 
-    def __init__(self, run_dir: Path, timeout_s: float = 10.0) -> None:
+    def __init__(self, run_dir: Path, timeout_s: float | None = 10.0) -> None:
+        """`timeout_s`: for each answer; None: however long it takes."""
         self._path = run_dir / CONTROL_SOCKET
-        self._timeout_ms = int(timeout_s * 1_000)
+        self._timeout_ms = None if timeout_s is None else int(timeout_s * 1_000)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
@@ -69,8 +74,9 @@ class ControlClient:
         ready = readable((channel, monitor), self._timeout_ms)
         if channel not in ready:
             self.close()  # a late answer must not be taken for the next one's
-            said = "ended before it answered" if ready else "does not answer: is it running? (nodemgr doctor)"
-            raise ManagerUnreachable(f"the manager on {self._path.parent} {said}")
+            if ready:
+                raise ManagerLost(f"the manager on {self._path.parent} ended before it answered")
+            raise ManagerUnreachable(f"the manager on {self._path.parent} does not answer: is it running? (nodemgr doctor)")
         reply = json.loads(channel.recv())
         if not reply["ok"]:
             raise ManagerRefused(str(reply["error"]), str(reply["code"]))

@@ -66,6 +66,9 @@ SLOT_STATES = {"live": SlotState.LIVE, "stalled": SlotState.STALLED, "fenced": S
 class Daemon:
     """Implements sessions.Hub for the transports, and the effects for the core."""
 
+    on_closed: tuple[Callable[[Session], None], ...] = ()
+    """Told of each session that has ended."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, state: State, journal: Journal, ledgers: Ledgers) -> None:
         self.loop = loop
         self.clock = clock
@@ -74,6 +77,7 @@ class Daemon:
         self.ledgers = ledgers
         self.processes = ProcessTable(loop, self._process_ended)
         self.places = Places()
+        self.older_limits = OlderLimits(state)
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
         self.auditor: Auditor
         self.context_sizes: ContextSizes
@@ -85,7 +89,6 @@ class Daemon:
         self._audited_ns = 0
         """When the books were last held against the driver."""
         self.last_beat_ns: dict[ProcessKey, int] = {}
-        self.older_limits = OlderLimits(state, self.last_beat_ns)
         self.counters: Counter[str] = Counter()
         self.gpus: GpuWatcher
         self.clients: ClientServer
@@ -226,6 +229,8 @@ class Daemon:
 
     def closed(self, session: Session) -> None:
         self._sessions.pop(session.connection, None)
+        for closed in self.on_closed:
+            closed(session)
         if session.asked:
             self.submit(events.Disconnected(session.connection))
 

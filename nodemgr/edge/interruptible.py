@@ -42,7 +42,11 @@ def signals_told() -> Iterator[list[int]]:
                     os.write(before, ours.recv(4096))
 
 
-def readable(sockets: Sequence[zmq.Socket[bytes]], timeout_ms: int | None) -> set[zmq.Socket[bytes]]:
+Readable = zmq.Socket[bytes] | int
+"""A socket of zmq's, or a descriptor."""
+
+
+def readable(sockets: Sequence[Readable], timeout_ms: int | None) -> set[Readable]:
     """Those that have something to read; none when the time (None: for ever) is up. A signal's handler runs meanwhile."""
     end = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
     while True:

@@ -5,7 +5,8 @@ Knows: JSON's values. Must not know: sockets, what a verb does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,14 @@ class OrderError(Exception):
     def __init__(self, text: str, code: str = "usage") -> None:
         super().__init__(" ".join(text.split()))
         self.code = code
+
+
+class File:
+    """An answer and a descriptor that goes with it, which is closed when it has been sent."""
+
+    def __init__(self, answer: Any, descriptor: int) -> None:
+        self.answer = answer
+        self.descriptor = descriptor
 
 
 class Later:
@@ -55,6 +64,21 @@ class Order:
 
 
 Orders = Mapping[str, Order]
+
+
+def parse(body: bytes | str) -> tuple[str, object]:
+    """The verb and its arguments, unchecked, of the JSON object that an order is. Raises OrderError."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        raise OrderError("an order is one JSON object") from None
+    if not isinstance(message, dict) or not isinstance(message.get("verb"), str):
+        raise OrderError('an order is one JSON object with "verb" and "args"')
+    return message["verb"], message.get("args", {})
+
+
+def unknown_verb(verb: str, known: Iterable[str]) -> OrderError:
+    return OrderError(f"unknown verb {verb[:40]!r} (known: {', '.join(sorted(known))})")
 
 
 def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
@@ -120,3 +144,9 @@ def names(find: Callable[[str], int | None], what: str) -> Callable[[object], An
         return tuple(dict.fromkeys(value))
 
     return parse
+
+
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise OrderError("must be true or false")
+    return value

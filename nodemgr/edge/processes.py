@@ -44,6 +44,7 @@ class Identity:
     pid: int
     start_ticks: int
     uid: int
+    gid: int
     gids: frozenset[int]
     pidfd: int
 
@@ -210,7 +211,7 @@ def identify_peer(sock: socket.socket) -> Identity:
     if ticks is None or has_ended(pidfd):  # alive after the look into /proc: both speak of the same process
         os.close(pidfd)
         raise PeerGone(f"process {pid} ended before it could be identified")
-    return Identity(pid, ticks, uid, groups, pidfd)
+    return Identity(pid, ticks, uid, gid, groups, pidfd)
 
 
 def identify(key: ProcessKey) -> Identity | None:
@@ -231,7 +232,8 @@ def identify(key: ProcessKey) -> Identity | None:
         if unread:
             raise OSError(errno.EMFILE, f"/proc/{pid}/stat cannot be read")
         return None
-    return Identity(pid, int(ticks_text), os.stat(f"/proc/{pid}").st_uid, frozenset(), pidfd)
+    owner = os.stat(f"/proc/{pid}")
+    return Identity(pid, int(ticks_text), owner.st_uid, owner.st_gid, frozenset(), pidfd)
 
 
 RETRY_S = 1.0

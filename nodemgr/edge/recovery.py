@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from nodemgr.core.effects import SendGrant
@@ -25,31 +25,28 @@ WAITING_LINE = "the manager was restarted and waits for the memory ledger of {en
 
 
 class OlderLimits:
-    """What earlier managers allowed, to processes that may not have noticed that those are gone.
+    """What an earlier manager allowed, to processes that may not have noticed that it is gone.
 
     A process that was stopped over the restart goes on by the old limits file, in which its lease is live whatever happened
-    since, until its thread has seen the end of the connection and rejoined, and has got the answer. So what it could take by
-    that file is held to be in use until it beats, which it does only after that, or is dead.
+    since, until its thread has seen the end of the connection and rejoined. So what it could take by that file is held to be
+    in use until it is heard, or dead.
     """
 
-    def __init__(self, state: State, last_beat_ns: Mapping[ProcessKey, int]) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._last_beat_ns = last_beat_ns
-        self._unheard: dict[ProcessKey, int | None] = {}
-        """Those, and when they seemed to beat last."""
+        self._unheard: set[ProcessKey] = set()
         self._limits: dict[tuple[str, Uuid], int] = {}
 
     def begin(self, members: Iterable[Process]) -> None:
-        """At the start, with the processes that hold leases; the books are still the earlier manager's, and hold what the one
-        before that allowed to who did not hear of him either."""
-        self._unheard = {member.key: self._last_beat_ns.get(member.key) for member in members}
-        self._limits = {key: max(grant.limit_bytes, grant.memory_bytes - grant.caps_bytes) for key, grant in self._state.grants.items()}
+        """At the start, with the processes that hold leases; the books are still the earlier manager's."""
+        self._unheard = {member.key for member in members}
+        self._limits = {key: grant.limit_bytes for key, grant in self._state.grants.items()}
 
     def of_process(self, key: ProcessKey, uuid: Uuid) -> int:
         """What this process may still believe that its env may use; 0: it knows better, or is dead."""
         member = self._state.processes.get(key)
-        if key not in self._unheard or member is None or self._last_beat_ns.get(key) != self._unheard[key]:
-            self._unheard.pop(key, None)
+        if key not in self._unheard or member is None or key in self._state.connections:
+            self._unheard.discard(key)
             return 0
         return self._limits.get((member.env, uuid), 0)
 

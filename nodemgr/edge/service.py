@@ -40,6 +40,8 @@ from nodemgr.edge.envs import Envs
 from nodemgr.edge.event_loop import EventLoop
 from nodemgr.edge.gate import Gate, GateUnavailable
 from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
+from nodemgr.edge.job_orders import JobOrders
+from nodemgr.edge.job_views import JobViews
 from nodemgr.edge.jobs import into_journal
 from nodemgr.edge.journal import Journal
 from nodemgr.edge.journald import Journald
@@ -49,6 +51,7 @@ from nodemgr.edge.ledgers import LedgerFiles, Ledgers
 from nodemgr.edge.loop import new_loop
 from nodemgr.edge.node_factory import NodeFactory
 from nodemgr.edge.orders import Administration
+from nodemgr.edge.past import Past
 from nodemgr.edge.processes import boot_id, pid_of
 from nodemgr.edge.resource_factory import Listener, ResourceFactory
 from nodemgr.edge.settings import Settings
@@ -168,10 +171,14 @@ class Service:
         self._assemble(stack, restore(settings.core, rows, self.clock.monotonic_ns()), journal, source, reading, gate)
         self._assemble_jobs(stack, launcher)
         views = self.views = Views(self.daemon, settings, store)
-        self.daemon.on_ask = Questions(self.daemon, views, self._when_fresh).received
+        past = Past(self.loop, store.path)
+        stack.callback(past.close)
+        orders = JobOrders(self.daemon, JobViews(self.daemon, past))
+        questions = Questions(self.daemon, views, self._when_fresh, orders.of_user)
+        self.daemon.on_ask, self.daemon.on_closed = questions.received, (orders.closed, questions.closed)
         self._resume(reading)
         self._reside(stack)
-        control.start(Administration(self.daemon, views).orders())
+        control.start({**Administration(self.daemon, views).orders(), **orders.for_admins()})
         gc.collect()
         gc.freeze()  # what lives for ever need not be looked at again
         gc.set_threshold(20_000, 20, 50)

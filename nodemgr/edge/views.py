@@ -52,7 +52,7 @@ class Views:
         fault = daemon.journal.fault
         frame["store"] = {"state": "ok" if fault is None else "failing", "error": fault}
         for row in frame["queue"]:
-            request = daemon.state.requests.get(row["id"])  # a job that is held has none
+            request = daemon.state.requests.get(row["request"])  # a job that is held has none
             row["places"] = self._places(() if request is None else request.askers)
         for row, residue in zip(frame["residues"], snapshot.residues(daemon.state, env), strict=True):
             holder = daemon.state.processes.get(residue.process)

@@ -38,8 +38,8 @@ def test_status_for_people(nodemgr: Run, manager: RunningManager) -> None:
         "TASK  ENV    STATE    MEMORY  GPUS         FOR  LAST BEAT  PIDS       WHO             COMMAND",
         "t1    alice  running  shared  0     1 min 15 s    0 s ago  1,2,3,4+2  eve,root@web-1  python train.py",
         "",
-        "PLACE  REQUEST  ENV    GPUS  QUEUE   WHO  WHY",
-        "    1  r2       alice     2  normal  eve  needs 2 GPUs, 1 free",
+        "PLACE  WHAT  ENV    GPUS  QUEUE   WHO  WHY",
+        "    1  r2    alice     2  normal  eve  needs 2 GPUs, 1 free",
     ]
 
 

@@ -16,7 +16,7 @@ import pytest
 from nodemgr import paths
 from nodemgr.cli import run as run_verb
 from nodemgr.cli.asking import client_library
-from nodemgr.cli.run import Wish, environment
+from nodemgr.cli.surroundings import Wish, environment
 from tests.cli.conftest import EnvStandIn, Run, clean_environment, one_line, quota, status
 
 DIRECTORY = Path("/run/nodemgr/envs/alice")

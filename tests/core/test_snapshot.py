@@ -129,12 +129,12 @@ def test_what_waits_is_shown_with_its_job_and_what_is_in_no_queue_without_a_plac
     node.asks("bob", 20)
     shown = status(node)["queue"]
     assert [(row["id"], row.get("job"), row["position"], row["state"]) for row in shown] == [
-        ("r2", "j2", 1, "queued"),
+        ("j2", "j2", 1, "queued"),
         ("r3", None, 2, "waiting"),
         ("j3", "j3", None, "held"),
         ("j4", "j4", None, "after"),
     ]
-    assert [row["reason"] for row in shown[2:]] == ["held by ann (uid 1000)", "waits until j1, j2 ended well"]
+    assert [row["reason"] for row in shown[2:]] == ["held by ann (uid 1000) (nodemgr queue free j3)", "waits for j1, j2 to end well"]
     for row in shown:
         assert KEYS["queue"] <= row.keys()
     assert (shown[0]["name"], shown[0]["users"], shown[0]["pids"]) == ("second", ["ann"], [])
@@ -144,8 +144,8 @@ def test_what_waits_is_shown_with_its_job_and_what_is_in_no_queue_without_a_plac
 def test_running_jobs_are_shown_with_their_gpus() -> None:
     node = node_with_jobs()
     (running,) = status(node)["jobs"]
-    assert (running["id"], running["state"], running["gpu_indices"], running["task"]) == ("j1", "running", [0], "t1")
-    assert (running["time_limit_seconds"], running["started"], running["ended"]) == (60, WALL // 10**9, None)
+    assert (running["id"], running["state"], running["gpus"], running["position"]) == ("j1", "running", 1, None)
+    assert (running["time_limit_seconds"], running["since"]) == (60, WALL // 10**9)
     assert status(node, env="bob")["jobs"] == []
     (task,) = status(node)["tasks"]
     assert (task["job"], task["users"], task["processes"]) == ("j1", ["ann"], 0)
@@ -157,8 +157,8 @@ def test_a_job_that_ended_makes_the_same_row() -> None:
     node = node_with_jobs()
     node.job_ends("j1", 3)
     node.withdraws("j1")
-    row = job_rows.full(node.state, node.job("j1"))
-    assert (row["state"], row["reason"], row["exit_code"], row["attempts"][0]["log_tail"]) == (
+    row = job_rows.told(node.job("j1"), None, {}, tails=True)
+    assert (row["state"], row["why"], row["exit_code"], row["attempts"][0]["log_tail"]) == (
         "withdrawn",
         "root (uid 0) withdrew it",
         3,

@@ -448,46 +448,6 @@ def test_a_task_that_comes_back_goes_on_with_its_ledger(make: Make, make_client:
     assert client.order("limit", row=int(grant["rows"].split(",")[0]))["limit"] == 2 * GIB
 
 
-def looked_at_again(manager: LocalManager) -> None:
-    """The driver and the ledgers' figures, more than once."""
-    enough = manager.gpus.reads + 4
-    while manager.gpus.reads < enough:
-        manager.call("status")
-
-
-def granted(manager: LocalManager) -> int:
-    return sum(gpu["memory_granted_bytes"] for gpu in manager.call("status")["gpus"])
-
-
-def test_an_older_limit_counts_until_its_reader_beats(make: Make, make_client: Client, directory: Path) -> None:
-    """It has rejoined, but whether it has read the answer is not known: it may have been stopped before."""
-    manager = make(directory=directory, beat_ms=20)
-    manager.call("quota_set", env="alice", gpus=1, memory_bytes=40 * GIB)
-    client = make_client(manager.env_dir("alice"))
-    client.acquire(1)
-    manager = restarted(make, manager, beat_ms=20)
-    client.connect()
-    client.rejoin()
-    client.expect("GRANT")
-    manager.call("quota_set", env="alice", gpus=1, memory_bytes=10 * GIB)
-    looked_at_again(manager)
-    assert granted(manager) == 40 * GIB
-    client.beat()
-    while granted(manager) != 10 * GIB:
-        looked_at_again(manager)
-
-
-def test_an_older_limit_counts_over_a_second_restart(make: Make, make_client: Client, directory: Path) -> None:
-    manager = make(directory=directory, beat_ms=20)
-    manager.call("quota_set", env="alice", gpus=1, memory_bytes=40 * GIB)
-    make_client(manager.env_dir("alice")).acquire(1)
-    manager = restarted(make, manager, beat_ms=20)
-    manager.call("quota_set", env="alice", gpus=1, memory_bytes=10 * GIB)
-    manager = restarted(make, manager, beat_ms=20)
-    looked_at_again(manager)
-    assert granted(manager) == 40 * GIB
-
-
 def test_a_task_that_died_meanwhile_is_buried(make: Make, make_client: Client, directory: Path) -> None:
     manager = make(directory=directory)
     manager.call("quota_set", env="alice", gpus=4)

@@ -1,0 +1,53 @@
+"""`nodemgr wait JOB…`: until jobs have ended; its exit code is theirs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nodemgr.cli import jobs, options, tables
+from nodemgr.cli.faults import Exit, Fault, Lost, say
+
+AWAY_S = 600.0
+"""A manager that went away meanwhile is waited for so long: jobs outlive it, and it finds them again."""
+PAUSE_S = 1.0
+
+
+@click.command(short_help="Wait until jobs have ended; its exit code is theirs.")
+@click.argument("job", type=jobs.JOB, nargs=-1, required=True)
+@click.option("--env", type=options.ENV, help="As a user of this environment.")
+@options.run_dir_option
+@options.json_option
+def command(job: tuple[str, ...], env: str | None, run_dir: Path | None, as_json: bool) -> int:
+    """Wait until each JOB has ended (of an array: all its jobs).
+
+    Ends with the exit code of the first that did not end well, in the order named: the job's own, 128 + N for signal N, 77 if it was
+    withdrawn; 0 if all ended well.
+    """
+    told = _ask(jobs.choose(run_dir, env), list(dict.fromkeys(job)))
+    if as_json:
+        options.print_json(told)
+    for row in told["jobs"]:
+        if row["exit"] != 0:
+            of = f" ({row['of']})" if row["of"] != row["job"] else ""
+            say(tables.printable(f"{row['job']}{of}: {row['state'] or 'unknown'}{', ' + row['why'] if row['why'] else ''}"))
+    return next((int(row["exit"]) for row in told["jobs"] if row["exit"] != 0), 0)
+
+
+def _ask(way: jobs.Way, job_ids: list[str]) -> Any:
+    """The answer, which comes when all have ended; asked for again where the manager went away."""
+    gone_at: float | None = None
+    while True:
+        try:
+            return way.ask("job_wait", timeout_s=None, jobs=job_ids)
+        except Fault as fault:
+            if isinstance(fault, Lost):
+                if gone_at is None:
+                    say(f"{fault.message}; waiting for it to come back")
+                gone_at = time.monotonic()
+            elif gone_at is None or fault.code != Exit.UNREACHABLE or time.monotonic() - gone_at > AWAY_S:
+                raise
+            time.sleep(PAUSE_S)

@@ -1,0 +1,140 @@
+"""The arguments of orders about jobs: what a stranger may say, and how much of it.
+
+Knows: what the kernel and the store take. Must not know: what is done with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from nodemgr.edge.order import OrderError, integer
+from nodemgr.edge.processes import one_line
+from nodemgr.paths import ENV_NAME_FORM, is_env_name
+from nodemgr.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
+
+MAX_STRING_BYTES = 2**17 - 1
+"""The kernel takes no longer argument or variable (MAX_ARG_STRLEN)."""
+MAX_STRINGS_BYTES = 2**20
+"""Arguments and variables, each."""
+MAX_STRINGS = 10_000
+MAX_PATH_BYTES = 4_095
+MAX_ARRAY = 10_000
+MAX_INDEX = 2**31 - 1
+MAX_JOBS_NAMED = 1_000
+MAX_NAME_CHARS = 64
+MAX_ROWS = 200
+"""Of a list, in one answer: it is made between two beats of others."""
+MAX_RESTARTS = 1_000
+_JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
+_WAITER = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|r[0-9]{1,18}", re.ASCII)
+_KEY = re.compile("[0-9a-f]{16,64}", re.ASCII)
+
+Parse = Callable[[object], Any]
+
+
+def _matching(pattern: re.Pattern[str], form: str) -> Parse:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or pattern.fullmatch(value) is None:
+            raise OrderError(form)
+        return value
+
+    return parse
+
+
+job = _matching(_JOB, "is no job: j12, or j12.3 of an array")
+waiter = _matching(_WAITER, "is neither a job (j12) nor a waiting request (r17)")
+key = _matching(_KEY, "must be 16 to 64 hexadecimal digits of the submitter's own choice")
+restarts = integer(0, MAX_RESTARTS)
+time_limit = integer(1, MAX_DURATION_MS)
+cursor = integer(0, 2**62)
+number = integer(1, 2**31)
+gpus = integer(0, 1_024)
+memory = integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES)
+rank = integer(1, 1_000_000)
+cap = integer(0, 1_000_000)
+limit = integer(1, MAX_ROWS)
+_index = integer(0, MAX_INDEX)
+
+
+def queue(value: object) -> str:
+    if not isinstance(value, str) or not is_env_name(value):
+        raise OrderError(f"is no name of a queue: {ENV_NAME_FORM}")
+    return value
+
+
+def jobs(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
+        raise OrderError(f"must be a list of at most {MAX_JOBS_NAMED} jobs")
+    return tuple(dict.fromkeys(job(entry) for entry in value))
+
+
+def array(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > MAX_ARRAY:
+        raise OrderError(f"must be a list of at most {MAX_ARRAY} numbers")
+    return tuple(sorted({_index(entry) for entry in value}))
+
+
+def name(value: object) -> str:
+    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not value.isprintable():
+        raise OrderError(f"must be a text of at most {MAX_NAME_CHARS} characters on one line")
+    return value
+
+
+def _string(value: object) -> str:
+    """What the kernel takes as an argument or a variable: bytes without NUL, as os.fsdecode reads them."""
+    if not isinstance(value, str) or "\0" in value:
+        raise OrderError("must be texts without NUL")
+    try:
+        size_bytes = len(os.fsencode(value))
+    except UnicodeEncodeError:
+        raise OrderError("holds what stands for no bytes of this system") from None
+    if size_bytes > MAX_STRING_BYTES:
+        raise OrderError(f"holds one of {size_bytes} bytes: the system takes at most {MAX_STRING_BYTES}")
+    return value
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MAX_STRINGS:
+        raise OrderError(f"must be a list of at most {MAX_STRINGS} texts")
+    found = tuple(_string(entry) for entry in value)
+    if sum(map(len, found)) > MAX_STRINGS_BYTES:
+        raise OrderError(f"are more than {MAX_STRINGS_BYTES} bytes together")
+    return found
+
+
+def argv(value: object) -> tuple[str, ...]:
+    found = _strings(value)
+    if not found or not found[0]:
+        raise OrderError("names no command")
+    return found
+
+
+def environ(value: object) -> tuple[str, ...]:
+    found = _strings(value)
+    if any(variable.find("=") < 1 for variable in found):
+        raise OrderError("must be a list of name=value")
+    return found
+
+
+def directory(value: object) -> str:
+    path = _string(value)
+    if not path.startswith("/") or len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise OrderError("must be an absolute path")
+    return path
+
+
+# -- what people are shown of a command --
+
+
+def command_line(words: tuple[str, ...]) -> str:
+    """As a shell would take it, on one line, not long."""
+    return one_line(" ".join(shlex.quote(word) if word.isprintable() else repr(word) for word in words[:64]))
+
+
+def name_of(command: str) -> str:
+    """What a job without a name is called."""
+    return one_line(os.path.basename(command.rstrip("/")))[:MAX_NAME_CHARS]

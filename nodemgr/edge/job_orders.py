@@ -1,0 +1,365 @@
+"""What can be ordered about jobs and queues: one table for both ways, an environment's client socket and the control plane.
+
+Knows: who may order what (here and nowhere else), which event or view answers each. Must not know: sockets, how a job is run.
+
+A user speaks for the environment whose socket he came by, as the kernel says who he is; of other environments' jobs he hears that there
+are none. An administrator speaks for all of them. A job is submitted over a client socket alone, since only there it is known whose it
+is: it runs as him, with his rights on the node and no other's. So it is not taken from inside a container either, whose users the node
+does not know.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from nodemgr.core import effects, events, job_orders, job_rows, queues
+from nodemgr.core.model import DenyCode, JobSpec
+from nodemgr.edge import job_arguments as kinds
+from nodemgr.edge import namespaces
+from nodemgr.edge.clients import Connection
+from nodemgr.edge.daemon import Daemon
+from nodemgr.edge.job_views import JobViews
+from nodemgr.edge.job_waits import Waits
+from nodemgr.edge.order import (
+    Argument,
+    File,
+    Later,
+    Order,
+    OrderError,
+    Orders,
+    check,
+    env_name,
+    flag,
+    integer,
+    optional,
+    text,
+    unknown_verb,
+)
+from nodemgr.edge.processes import user_name
+from nodemgr.edge.sessions import Session
+
+QUOTA_CODES = frozenset({
+    DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU, DenyCode.UNKNOWN_ENV,
+    DenyCode.FORBIDDEN_USER,
+})  # fmt: skip
+CODES = {
+    DenyCode.STORE_FULL: "store", DenyCode.UNKNOWN_JOB: "not_found", DenyCode.UNKNOWN_QUEUE: "not_found", DenyCode.BAD_REQUEST: "usage",
+}  # fmt: skip
+"""The code of a refused submission; all others are plainly refused."""
+LOG_CHUNK_BYTES = 2**16
+ADMINS_ONLY = "is for administrators: root and the group nodemgr, on the node"
+
+
+class Who(NamedTuple):
+    """Who orders, as the history will tell it; `env` None: an administrator."""
+
+    name: str
+    env: str | None
+    session: Session | None = None
+
+
+class JobOrder(NamedTuple):
+    """A verb: its arguments, what does it, and on which ways it is taken."""
+
+    arguments: Mapping[str, Argument]
+    perform: Callable[[Who, dict[str, Any]], Any]
+    users: bool = True
+    """False: for administrators."""
+    admins: bool = True
+    """False: over a client socket alone."""
+
+
+SUBMISSION = {
+    "argv": Argument(kinds.argv, required=True),
+    "cwd": Argument(kinds.directory, required=True),
+    "environ": Argument(kinds.environ, required=True),
+    "key": Argument(kinds.key, required=True),
+    "name": Argument(kinds.name),
+    "gpus": Argument(optional(kinds.gpus)),
+    "memory_bytes": Argument(optional(kinds.memory)),
+    "priority": Argument(optional(kinds.queue)),
+    "after": Argument(kinds.jobs),
+    "array": Argument(kinds.array),
+    "time_limit_ms": Argument(optional(kinds.time_limit)),
+    "max_restarts": Argument(kinds.restarts),
+    "hold": Argument(flag),
+}
+
+
+class JobOrders:
+    """The verbs, on a daemon."""
+
+    def __init__(self, daemon: Daemon, views: JobViews) -> None:
+        self._daemon = daemon
+        self._views = views
+        self._node = namespaces.Node()
+        self._waits = Waits(daemon.state)
+        daemon.jobs.on_final.append(self._waits.final)
+        self._give_up: dict[int, Callable[[], None]] = {}
+        """By connection: its wait."""
+        self.table = self._table()
+
+    def _table(self) -> Mapping[str, JobOrder]:
+        one, any_one = {"job": Argument(kinds.job, required=True)}, {"job": Argument(kinds.waiter, required=True)}
+        scope = {"env": Argument(env_name), "since_wall_ns": Argument(integer(0, 2**63 - 1))}
+        paged = {"limit": Argument(kinds.limit)}
+        log = {**one, "attempt": Argument(optional(kinds.number))}
+        queue = {"queue": Argument(kinds.queue, required=True)}
+        ranked = {"rank": Argument(kinds.rank, required=True), "cap": Argument(optional(kinds.cap))}
+        return {
+            "job_submit": JobOrder(SUBMISSION, self._submit, admins=False),
+            "job_show": JobOrder(any_one, self._show),
+            "job_withdraw": JobOrder(any_one, self._withdraw),
+            "job_hold": JobOrder(one, lambda who, given: self._order(who, given["job"], events.HoldJob)),
+            "job_free": JobOrder(one, lambda who, given: self._order(who, given["job"], events.FreeJob)),
+            "job_move": JobOrder({**one, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)}, self._move),
+            "job_requeue": JobOrder(one, self._requeue),
+            "job_wait": JobOrder({"jobs": Argument(kinds.jobs, required=True)}, self._wait),
+            "job_log": JobOrder(log, self._log, admins=False),
+            "job_log_read": JobOrder({**log, "offset": Argument(kinds.cursor)}, self._log_read, users=False),
+            "queue": JobOrder({"env": scope["env"], "skip": Argument(kinds.cursor), **paged}, self._queue),
+            "history": JobOrder({**scope, "before": Argument(optional(kinds.cursor)), **paged}, self._history),
+            "report": JobOrder(scope, self._report),
+            "queue_create": JobOrder({**queue, **ranked}, self._queue_create, users=False),
+            "queue_rm": JobOrder(queue, self._queue_rm, users=False),
+        }
+
+    # -- the two ways --
+
+    def for_admins(self) -> Orders:
+        """For the control plane, whose every speaker is an administrator and says who he is."""
+        by = {"by": Argument(text)}
+        return {verb: Order({**row.arguments, **by}, _as_admin(row)) for verb, row in self.table.items() if row.admins}
+
+    def of_user(self, session: Session, verb: str, given: object) -> Any:
+        """Over an env's client socket. Raises OrderError."""
+        row = self.table.get(verb)
+        if row is None:
+            raise unknown_verb(verb, (name for name, row in self.table.items() if row.users))
+        if not row.users:
+            raise OrderError(f"{verb} {ADMINS_ONLY}", "refused")
+        return row.perform(Who(self._name(session), session.env, session), check(row.arguments, given))
+
+    def _name(self, session: Session) -> str:
+        """As the kernel knows him."""
+        if not isinstance(session, Connection):
+            return session.user
+        place = self._daemon.places.of(session.key) if session.listener.for_all else None
+        where = f" in container {place.container_name or place.container}" if place is not None and place.container else ""
+        return f"{session.user} (uid {session.identity.uid}){where}"
+
+    def closed(self, session: Session) -> None:
+        """Nobody waits there any more."""
+        give_up = self._give_up.pop(session.connection, None)
+        if give_up is not None:
+            give_up()
+
+    # -- submitting --
+
+    def _submit(self, who: Who, given: dict[str, Any]) -> Later:
+        assert who.env is not None
+        uid, gid = self._submitter(who)
+        spec = JobSpec("", user_name(uid), uid, gid, given.pop("argv"), given.pop("cwd"), given.pop("environ"))
+        wished: dict[str, Any] = {"gpus": None, "memory_bytes": None, "priority": None, **given}
+        wished["name"] = given.get("name") or kinds.name_of(spec.argv[0])
+        submission = events.Submission(ref=0, env=who.env, spec=spec, command=kinds.command_line(spec.argv), by=who.name, **wished)
+        return Later(lambda reply: self._daemon.jobs.submit(submission, lambda answered: reply(_submitted(answered))))
+
+    def _submitter(self, who: Who) -> tuple[int, int]:
+        """(uid, gid) that the job runs as: the speaker's own, if he is at home on this node."""
+        session, own = who.session, os.geteuid()
+        if not isinstance(session, Connection):
+            raise OrderError("a job is submitted on the node itself: over UDP nobody knows as whom it should run", "refused")
+        if session.listener.for_all or not self._node.is_home_of(session.identity.pid):
+            raise OrderError("a job is submitted on the node itself: from a container (or other sandbox) it would run outside", "refused")
+        if own not in (0, session.identity.uid):
+            raise OrderError(f"this manager runs as {user_name(own)} and can run nobody else's jobs (root's manager can)", "refused")
+        return session.identity.uid, session.identity.gid
+
+    # -- orders on what there is --
+
+    def _order(self, who: Who, job_id: str, kind: Callable[..., job_orders.Order], **more: Any) -> dict[str, Any]:
+        """On a living job, or on all living elements of an array."""
+        self._check_lives(who, job_id)
+        self._do(kind(job_id, **more, by=who.name, wall_ns=self._daemon.clock.wall_ns()))
+        return {"job": job_id}
+
+    def _do(self, event: job_orders.Order | events.SetQueue | events.RemoveQueue) -> None:
+        state = self._daemon.state
+        if isinstance(event, (events.SetQueue, events.RemoveQueue)):
+            objection = queues.objection(state, event)
+        else:
+            objection = job_orders.objection(state, event)
+        if objection is not None:
+            raise OrderError(objection, "refused")
+        if not self._daemon.submit(event):
+            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.fault}", "store")
+
+    def _lives(self, who: Who, job_id: str) -> bool:
+        """Whether the id names what has not ended and is the speaker's."""
+        job = job_rows.any_living(self._daemon.state, job_id)
+        return job is not None and who.env in (None, job.env)
+
+    def _check_lives(self, who: Who, job_id: str) -> None:
+        if self._lives(who, job_id):
+            return
+        ended = next((ended.job for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
+        if ended is None:
+            raise _no_job(who, job_id)
+        raise OrderError(f"{job_id} has ended ({ended.state.value}); it can be run again: nodemgr queue requeue {ended.job_id}", "refused")
+
+    def _withdraw(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """Also an interactive request, which is then refused."""
+        job_id = given["job"]
+        request = self._daemon.state.requests.get(job_id)
+        if request is None:
+            return self._order(who, job_id, events.WithdrawJob)
+        if who.env not in (None, request.env):
+            raise _no_job(who, job_id)
+        if request.job_id is not None:
+            return self._order(who, request.job_id, events.WithdrawJob)
+        if not self._daemon.submit(events.ReleaseTask(job_id, who.name, self._daemon.clock.wall_ns(), env=who.env)):
+            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.fault}", "store")
+        return {"job": job_id}
+
+    def _move(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        queue, first = given.get("queue"), given.get("first", False)
+        if (queue is None) is not first:
+            raise OrderError("say either the queue to whose end it goes, or that it goes to the front of its own (--first)")
+        if first and who.env is not None:
+            raise OrderError(f"the front of a queue {ADMINS_ONLY}", "refused")
+        return self._order(who, given["job"], events.MoveJob, queue=queue, first=first)
+
+    def _requeue(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """A living job begins anew at the bottom of its queue; one that has ended waits again under the same id."""
+        job_id = given["job"]
+        if self._lives(who, job_id):
+            return self._order(who, job_id, events.RequeueJob)
+        ended = next((ended for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
+        if ended is None:
+            raise _no_job(who, job_id)
+        if ended.job.job_id != job_id:
+            raise OrderError(f"{job_id} is an array that has ended: name the element that is to run again ({ended.job.job_id})", "refused")
+        self._do(events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), ended.job, ended.spec))
+        return {"job": job_id}
+
+    # -- queues --
+
+    def _queue_create(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        self._do(events.SetQueue(given["queue"], given["rank"], given.get("cap"), who.name, self._daemon.clock.wall_ns()))
+        return {"queue": given["queue"], "rank": given["rank"], "cap": given.get("cap")}
+
+    def _queue_rm(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        self._do(events.RemoveQueue(given["queue"], who.name, self._daemon.clock.wall_ns()))
+        return {"queue": given["queue"]}
+
+    # -- reading --
+
+    def _queue(self, who: Who, given: dict[str, Any]) -> Any:
+        return self._views.queue(_scope(who, given), given.get("skip", 0), given.get("limit", kinds.MAX_ROWS))
+
+    def _history(self, who: Who, given: dict[str, Any]) -> Later:
+        since_wall_ns, before, limit = given.get("since_wall_ns", 0), given.get("before"), given.get("limit", kinds.MAX_ROWS)
+        scope = _scope(who, given)
+        return Later(lambda reply: self._views.history(scope, since_wall_ns, before, limit, reply))
+
+    def _report(self, who: Who, given: dict[str, Any]) -> Later:
+        scope = _scope(who, given)
+        return Later(lambda reply: self._views.report(scope, given.get("since_wall_ns", 0), reply))
+
+    def _show(self, who: Who, given: dict[str, Any]) -> Any:
+        """A job, the elements of an array, or an interactive request, wherever it stands."""
+        job_id, state = given["job"], self._daemon.state
+        request = state.requests.get(job_id)
+        if request is not None and who.env in (None, request.env):
+            if request.job_id is None:
+                return self._views.request(request)
+            job_id = request.job_id
+        living = [job for job in job_orders.living(state, job_id) if who.env in (None, job.env)]
+        ended = [ended for ended in self._daemon.journal.ended(job_id, kinds.MAX_ROWS) if who.env in (None, ended.job.env)]
+        if not living and not ended:
+            raise _no_job(who, job_id)
+        return self._views.jobs(living[: kinds.MAX_ROWS], ended)
+
+    def _wait(self, who: Who, given: dict[str, Any]) -> Later:
+        """One for each connection: another one takes its place."""
+        job_ids = given["jobs"]
+        for job_id in job_ids:
+            self._check_known(who, job_id)
+
+        def begin(reply: Callable[[Any], None]) -> None:
+            give_up = self._waits.begin(job_ids, lambda: self._views.outcomes(who.env, job_ids, reply))
+            if who.session is not None:
+                self.closed(who.session)
+                self._give_up[who.session.connection] = give_up
+
+        return Later(begin)
+
+    def _check_known(self, who: Who, job_id: str) -> None:
+        if self._lives(who, job_id):
+            return
+        if not any(who.env in (None, ended.job.env) for ended in self._daemon.journal.ended(job_id, 1)):
+            raise _no_job(who, job_id)
+
+    # -- logs --
+
+    def _open_log(self, who: Who, given: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+        """What there is to say of a log, and its descriptor; None where only the history's last lines are left. Raises OrderError."""
+        job_id, state = given["job"], self._daemon.state
+        ended = [ended.job for ended in self._daemon.journal.ended(job_id, 1)]
+        job = next((job for job in (*job_orders.living(state, job_id)[:1], *ended) if who.env in (None, job.env)), None)
+        if job is None:
+            raise _no_job(who, job_id)
+        if job.job_id != job_id:
+            raise OrderError(f"{job_id} is an array: name one of its elements ({job.job_id}, say)")
+        number = given.get("attempt") or job.attempt
+        if number == 0 and job_id in state.jobs:
+            raise OrderError(f"{job_id} has not started yet (nodemgr queue position {job_id})", "refused")
+        answer = {"job": job_id, "attempt": number, "living": job_id in state.jobs}
+        try:
+            return answer, self._daemon.jobs.factory.logs(job_id, number)
+        except FileNotFoundError:
+            tail = next((attempt.log_tail for attempt in job.attempts if attempt.number == number), None)
+            if tail is None:
+                raise OrderError(f"{job_id} has no log of an attempt {number}", "not_found") from None
+            return {**answer, "tail": tail}, None
+
+    def _log(self, who: Who, given: dict[str, Any]) -> Any:
+        answer, descriptor = self._open_log(who, given)
+        return answer if descriptor is None else File(answer, descriptor)
+
+    def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """For administrators, whose way carries no descriptors: the next piece from `offset` on, as hexadecimal digits."""
+        answer, descriptor = self._open_log(who, given)
+        if descriptor is None:
+            return answer
+        try:
+            return {**answer, "data": os.pread(descriptor, LOG_CHUNK_BYTES, given.get("offset", 0)).hex()}
+        finally:
+            os.close(descriptor)
+
+
+def _as_admin(row: JobOrder) -> Callable[[dict[str, Any]], Any]:
+    return lambda given: row.perform(Who(given.pop("by", "an administrator"), None), given)
+
+
+def _scope(who: Who, given: Mapping[str, Any]) -> str | None:
+    """Of which env is told; None: of all. Raises OrderError."""
+    named: str | None = given.get("env")
+    if who.env is not None and named not in (None, who.env):
+        raise OrderError(f"this way speaks for {who.env} alone", "refused")
+    return who.env or named
+
+
+def _no_job(who: Who, job_id: str) -> OrderError:
+    whose = "there is no job" if who.env is None else f"{who.env} has no job"
+    return OrderError(f"{whose} {job_id!r} (nodemgr queue shows what waits, nodemgr history what has ended)", "not_found")
+
+
+def _submitted(answered: effects.SubmitAnswered) -> dict[str, Any] | OrderError:
+    if answered.job_id is not None:
+        return {"job": answered.job_id}
+    code = answered.code
+    return OrderError(answered.reason, "quota" if code in QUOTA_CODES else CODES.get(code, "refused") if code is not None else "refused")

@@ -1,0 +1,104 @@
+"""What the manager shows of jobs: what waits and runs now, what has ended, and what came of it all.
+
+Knows: the core's rows, where the past is asked for. Must not know: who asks, and whether he may.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nodemgr.core import job_ids, job_rows, queues, telling
+from nodemgr.core.model import Ended, Job, Request
+from nodemgr.edge.daemon import Daemon
+from nodemgr.edge.order import JsonText, OrderError
+from nodemgr.edge.past import Outcome, Past, PastFault, Reading
+
+SCHEMA_VERSION = 1
+
+Reply = Callable[[Any], None]
+
+_to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+class JobViews:
+    """Reads everything, changes nothing."""
+
+    def __init__(self, daemon: Daemon, past: Past) -> None:
+        self._daemon = daemon
+        self._past = past
+
+    def queue(self, env: str | None, skip: int, limit: int) -> dict[str, Any]:
+        """A page of all that waits and of the jobs that run."""
+        rows = job_rows.page(self._daemon.state, self._daemon.clock.monotonic_ns(), env=env, skip=skip, limit=limit)
+        return {"schema_version": SCHEMA_VERSION, "queue": rows, "queues": self._queues(), "more": len(rows) == limit}
+
+    def _queues(self) -> list[dict[str, Any]]:
+        """From the highest rank down."""
+        return [
+            {"name": row.name, "rank": row.rank, "cap": row.cap, "length": self._daemon.state.queued.get(row.name, 0)}
+            for row in queues.rows(self._daemon.state).values()
+        ]
+
+    def request(self, request: Request) -> dict[str, Any]:
+        """An interactive one."""
+        state = self._daemon.state
+        row = job_rows.waiting(state, request, *telling.standing(state, request), self._daemon.clock.monotonic_ns())
+        return {"schema_version": SCHEMA_VERSION, "jobs": [row]}
+
+    def jobs(self, living: Iterable[Job], ended: Iterable[Ended]) -> dict[str, Any]:
+        """Whole stories: of one job, or of an array's elements (then without what they wrote)."""
+        state, living, ended = self._daemon.state, list(living), list(ended)
+        tails = len(living) + len(ended) == 1
+        rows = [job_rows.told(row.job, row.spec, self._index_of(), tails=tails) for row in ended]
+        for job in living:
+            position, reason = job_rows.place(state, job)
+            told = job_rows.told(job, state.specs.get(job.spec_id), self._index_of(), tails=tails)
+            rows.append({**told, "position": position, "reason": reason})
+        rows.sort(key=lambda row: job_ids.order(row["job"]))
+        return {"schema_version": SCHEMA_VERSION, "jobs": rows}
+
+    def _index_of(self) -> dict[str, int]:
+        return {gpu.uuid: gpu.index for gpu in self._daemon.state.gpus.values()}
+
+    # -- the past, which answers later: what is told is made in its thread --
+
+    def history(self, env: str | None, since_wall_ns: int, before: int | None, limit: int, reply: Reply) -> None:
+        """The jobs that ended last, oldest first, of those before `before` (a number from an earlier page)."""
+        index_of = self._index_of()
+
+        def told(past: Reading) -> JsonText:
+            rows = past.history(env, since_wall_ns, before, limit)
+            jobs = [job_rows.told(ended.job, ended.spec, index_of, tails=False) for _, ended in rows]
+            return _text({"history": jobs, "before": rows[0][0] if len(rows) == limit else None})
+
+        self._past.ask(env or "", told, _answer(reply))
+
+    def outcomes(self, env: str | None, job_ids: tuple[str, ...], reply: Reply) -> None:
+        """How each of these ended; of an array the first that did not end well."""
+        self._past.ask(env or "", lambda past: _text({"jobs": [_outcome(one, past.outcomes(one)) for one in job_ids]}), _answer(reply))
+
+    def report(self, env: str | None, since_wall_ns: int, reply: Reply) -> None:
+        """Each environment's share since then."""
+        now_wall_ns, gpus = self._daemon.clock.wall_ns(), len(self._daemon.state.gpus)
+        envs = sorted(name for name in self._daemon.state.envs if env in (None, name))
+        self._past.ask(env or "", lambda past: _text(past.report(env, since_wall_ns, now_wall_ns, gpus, envs)), _answer(reply))
+
+
+def _text(told: Mapping[str, Any]) -> JsonText:
+    return JsonText(_to_text({"schema_version": SCHEMA_VERSION, **told}))
+
+
+def _answer(reply: Reply) -> Callable[[Any], None]:
+    return lambda result: reply(OrderError(str(result), "store") if isinstance(result, PastFault) else result)
+
+
+def _outcome(job_id: str, outcomes: list[Outcome]) -> dict[str, Any]:
+    """In one row, whatever the name means: the first that did not end well."""
+    outcomes.sort(key=lambda outcome: job_ids.order(outcome.job_id))
+    exits = [(job_rows.exit_of(outcome.state, outcome.exit_code, outcome.signal), outcome) for outcome in outcomes]
+    code, told = next((row for row in exits if row[0] != 0), exits[0] if exits else (1, None))
+    if told is None:
+        return {"job": job_id, "of": job_id, "state": None, "exit": 1, "why": "the history does not reach back to its end"}
+    return {"job": job_id, "of": told.job_id, "state": told.state, "exit": code, "why": told.why}
