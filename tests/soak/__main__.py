@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from pathlib import Path
 
 from tests.soak.hostile import beside_a_hostile_process
 from tests.soak.run import FULL, SCENARIOS, Size, soak
@@ -13,11 +14,11 @@ from tests.support.manager import Manager
 HOSTILE = "hostile"
 
 
-def play(name: str, manager: Manager, size: Size, seconds: float, seed: int) -> str:
+def play(name: str, manager: Manager, size: Size, seconds: float, seed: int, trace: Path | None) -> str:
     """Its figures."""
     if name == HOSTILE:
         return f"{beside_a_hostile_process(manager, seconds, seed)} hostile deeds"
-    tally = soak(manager, name, size, seconds, seed)
+    tally = soak(manager, name, size, seconds, seed, trace)
     figures = ", ".join(f"{value} {key}" for key, value in dataclasses.asdict(tally).items() if isinstance(value, int))
     return f"{figures}; highest sum {100 * tally.most_of_grant:.2f} % of the grant"
 
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=FULL.processes)
     parser.add_argument("--threads", type=int, default=FULL.threads)
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="where to write what led to a failure: words, books, events, samples")
     options = parser.parse_args()
     if unknown := set(options.scenarios) - set(names):
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
@@ -38,7 +40,7 @@ def main() -> int:
     for name in options.scenarios or names:
         manager = Manager(simulate="1x16GiB").start()
         try:
-            figures = play(name, manager, size, options.seconds, options.seed)
+            figures = play(name, manager, size, options.seconds, options.seed, options.trace)
         except AssertionError as fault:
             failed += 1
             print(f"{name:9} FAILED (seed {options.seed}): {fault}", flush=True)

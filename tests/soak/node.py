@@ -28,6 +28,8 @@ PATIENCE_S = 60.0
 MANY = 200
 """Whoever has asked so often has been granted something."""
 ENV = "alice"
+KEPT_EVENTS = 200
+"""Of the manager, in an account of what went wrong."""
 
 
 def wait_until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
@@ -55,9 +57,12 @@ class Words:
         assert len(found) == 1, f"{len(found)} files of {name}"
         return os.open(found[0], os.O_RDWR | os.O_CLOEXEC)
 
+    def by_slot(self) -> list[int]:
+        return [lib.nm_ledger_slot_used(self._native, 0, slot) for slot in range(lib.nm_ledger_slots_used(self._native))]
+
     def used(self) -> int:
         """By all words; without the correction, which a restarted manager writes elsewhere."""
-        return sum(lib.nm_ledger_slot_used(self._native, 0, slot) for slot in range(lib.nm_ledger_slots_used(self._native)))
+        return sum(self.by_slot())
 
     def counted(self) -> int:
         """As a reservation sums it: with the correction. Of the manager whose descriptors these are."""
@@ -166,6 +171,10 @@ class Load:
         assert self.node.books()[0].used_bytes == 0
         wait_until(lambda: self.manager.status()["tasks"] == [], "no task")
 
+    def _granted(self) -> int:
+        (gpu,) = self.manager.status()["gpus"]
+        return int(gpu["memory_granted_bytes"])
+
     def _words_of(self, racer: subprocess.Popen[str]) -> str:
         return f"a racer ended: {racer.communicate()[1]}"
 
@@ -191,6 +200,8 @@ class Load:
         wait_until(lambda: words.limit() == limit_bytes, "the new limit in the ledger")
         if limit_bytes < before:
             wait_until(lambda: words.used() <= limit_bytes, "the ledger within the lowered limit")
+            # whoever has not heard of a restart goes by the older limit: so long the manager holds that to be granted
+            wait_until(lambda: self.tally.restarts == 0 or self._granted() <= limit_bytes, "all processes within the lowered limit")
         words.close()
         self.check_peak()
         self.limit_bytes = limit_bytes
@@ -201,6 +212,38 @@ class Load:
         self.manager.restart()
         self.tally.restarts += 1
         self.check_peak()
+
+    def sample(self) -> dict[str, object]:
+        """After a harm: what has been done until then, and the figures of now."""
+        books = self.node.books()[0]
+        done = {key: getattr(self.tally, key) for key in ("kills", "restarts", "requotas")}
+        return {
+            "monotonic_s": round(time.monotonic(), 3),
+            **done,
+            "limit": self.limit_bytes,
+            "books": books.used_bytes,
+            "peak": books.peak_bytes,
+        }
+
+    def account(self) -> dict[str, object]:
+        """Who has what by ledger and books, and what the manager did lately."""
+        words, books = Words(self.manager.pid), self.node.books()[0]
+        figures = {"ledger": words.counted(), "limit": words.limit(), "words_by_slot": words.by_slot()}
+        words.close()
+        by_pid = {process.pid: process.used_bytes for process in books.processes}
+        return {
+            **figures,
+            "books": books.used_bytes,
+            "peak": books.peak_bytes,
+            "books_by_pid": by_pid,
+            "events": self._events()[-KEPT_EVENTS:],
+        }
+
+    def _events(self) -> list[dict[str, object]]:
+        events: list[dict[str, object]] = []
+        while page := self.manager.call("events", since=events[-1]["sequence"] if events else 0)["events"]:
+            events += page
+        return events
 
     def all_the_room_can_be_had(self) -> None:
         """With all others quiet: what is left to the byte, and not one more."""

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.shim.world import GIB, MIB
 from tests.soak.node import CONTEXT_BYTES, Load, Tally, wait_until
@@ -54,8 +55,13 @@ def restart(load: Load, size: Size, chance: random.Random) -> None:
     load.restart_manager()
 
 
+def kill_and_restart(load: Load, size: Size, chance: random.Random) -> None:
+    """The next manager is killed before all processes have heard of the one before."""
+    chance.choice([kill, kill, restart])(load, size, chance)
+
+
 def anything(load: Load, size: Size, chance: random.Random) -> None:
-    chance.choice([kill, kill, kill, kill, requota])(load, size, chance)
+    chance.choice([kill, kill, kill, kill, requota, restart])(load, size, chance)
 
 
 @dataclass(frozen=True)
@@ -72,24 +78,33 @@ SCENARIOS: Mapping[str, Scenario] = {
     "children": Scenario(nothing, 0.5, children=True),
     "requota": Scenario(requota, 0.3),
     "restart": Scenario(restart, 1.0),
+    "upheaval": Scenario(kill_and_restart, 0.0),
     "anything": Scenario(anything, 0.1, children=True),
 }
 
 
-def soak(manager: Manager, name: str, size: Size, seconds: float, seed: int) -> Tally:
-    """Runs one scenario on a manager of one GPU. AssertionError where something did not hold."""
+def soak(manager: Manager, name: str, size: Size, seconds: float, seed: int, trace: Path | None = None) -> Tally:
+    """Runs one scenario on a manager of one GPU. AssertionError where something did not hold; then `trace` tells what led to it."""
     scenario, chance = SCENARIOS[name], random.Random(seed)
     with Load(manager, NODE_BYTES, size.threads, seed * 10_000) as load:
-        for number in range(size.processes):
-            load.start(children=scenario.children and number % 8 == 0)
-        wait_until(load.are_at_work, "all at work")
-        load.requota(size.grant_bytes)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            scenario.harm(load, size, chance)
-            time.sleep(scenario.pause_s)
-        load.stop()
-        load.check_peak()
-        load.all_the_room_can_be_had()
-        load.end()
+        samples: list[dict[str, object]] = []
+        try:
+            for number in range(size.processes):
+                load.start(children=scenario.children and number % 8 == 0)
+            wait_until(load.are_at_work, "all at work")
+            load.requota(size.grant_bytes)
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                scenario.harm(load, size, chance)
+                samples.append(load.sample())
+                time.sleep(scenario.pause_s)
+            load.stop()
+            load.check_peak()
+            load.all_the_room_can_be_had()
+            load.end()
+        except AssertionError:
+            if trace is not None:
+                account = {"scenario": name, "seed": seed, **load.account(), "samples": samples}
+                trace.write_text("".join(f"{key}: {value}\n" for key, value in account.items()))
+            raise
         return load.tally
