@@ -46,10 +46,11 @@ SHOWN_NS = 200_000_000
 STORE_RETRY_S = 1.0
 MIN_WAKE_S = 0.001
 DURABLE = frozenset({
-    events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.JobEnded, events.WithdrawJob, events.HoldJob, events.FreeJob,
-    events.RequeueJob, events.MoveJob, events.SetQueue, events.RemoveQueue,
+    events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.WithdrawJob, events.HoldJob, events.FreeJob, events.RequeueJob,
+    events.MoveJob, events.SetQueue, events.RemoveQueue,
 })  # fmt: skip
-"""Written so that a power failure loses none of them either. So is the start of a job, whatever event it follows from."""
+"""Written so that a power failure loses none of them either. So is the start of a job, whatever event it follows from; not its end,
+which its supervisor has on the disk before it tells us, and which is read there again as long as the store may not have it."""
 PROMPT = frozenset({
     effects.SetLimit, effects.BeginSlot, effects.SetSlot,
     effects.SendGrant, effects.SendWait, effects.SendDeny, effects.SendFence, effects.SendNote, effects.SendAck,

@@ -92,6 +92,16 @@ class Journal:
         if isinstance(value, Ended):
             self._spreads.pop((value.job.env, value.job.command), None)
 
+    @property
+    def commits(self) -> int:
+        """The number of the last commit."""
+        return self._store.commits
+
+    @property
+    def on_disk(self) -> int:
+        """The last commit that a power failure would not lose; nor those before it."""
+        return self._store.on_disk
+
     def publish(self) -> None:
         """Tells the stream what was stored since the last call: after the clients, who wait for their answers."""
         untold, self._untold = self._untold, []

@@ -2,13 +2,15 @@
 
 Knows: the bounds, when each job ended, how much it has written. Must not know: where its files are (the factory), who reads them.
 
-There is no timer: bounds are looked at when a job ends and when the manager starts, for nothing grows in between.
+There is no timer: bounds are looked at when a job ends and when the manager starts, for nothing grows in between. And as long as a
+power failure could lose what the store knows of a job's end, its files stay, for they tell it again.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 from nodemgr.edge import log
 from nodemgr.edge.resource_factory import ResourceFactory
@@ -17,17 +19,36 @@ DAY_NS = 86_400 * 10**9
 MOST_JOBS = 1_000
 
 
+class Commits(Protocol):
+    """As the journal counts them."""
+
+    @property
+    def commits(self) -> int: ...
+
+    @property
+    def on_disk(self) -> int: ...
+
+
+class _Kept(NamedTuple):
+    ended_wall_ns: int
+    size_bytes: int
+    commit: int
+    """That has its end, or a later one."""
+
+
 class KeptLogs:
     """The jobs whose files are still there, the oldest first."""
 
-    def __init__(self, factory: ResourceFactory, most_bytes: int, days: int, is_living: Callable[[str], bool]) -> None:
+    def __init__(
+        self, factory: ResourceFactory, journal: Commits, most_bytes: int, days: int, is_living: Callable[[str], bool]
+    ) -> None:
         """`is_living`: the job is to run again, so that its files are not ours."""
         self._factory = factory
+        self._journal = journal
         self._most_bytes = most_bytes
         self._age_ns = days * DAY_NS
         self._is_living = is_living
-        self._kept: dict[str, tuple[int, int]] = {}
-        """When it ended, and bytes."""
+        self._kept: dict[str, _Kept] = {}
         self._bytes = 0
 
     def begin(self, ended: Iterable[tuple[str, int]], now_wall_ns: int) -> None:
@@ -45,11 +66,12 @@ class KeptLogs:
 
     def _add(self, job_id: str, ended_wall_ns: int) -> None:
         size_bytes = self._size_bytes(job_id)
-        self._kept[job_id] = ended_wall_ns, size_bytes
+        self._kept[job_id] = _Kept(ended_wall_ns, size_bytes, self._journal.commits)
         self._bytes += size_bytes
 
     def _drop(self, job_id: str) -> None:
-        self._bytes -= self._kept.pop(job_id, (0, 0))[1]
+        before = self._kept.pop(job_id, None)
+        self._bytes -= 0 if before is None else before.size_bytes
 
     def _size_bytes(self, job_id: str) -> int:
         """Of its last attempt's log, which is what people ask for; nothing where it never ran."""
@@ -64,8 +86,9 @@ class KeptLogs:
 
     def _sweep(self, now_wall_ns: int) -> None:
         while self._kept:
-            job_id, (ended_wall_ns, _) = next(iter(self._kept.items()))
-            if len(self._kept) <= MOST_JOBS and self._bytes <= self._most_bytes and now_wall_ns - ended_wall_ns <= self._age_ns:
+            job_id, oldest = next(iter(self._kept.items()))
+            in_bounds = len(self._kept) <= MOST_JOBS and self._bytes <= self._most_bytes
+            if (in_bounds and now_wall_ns - oldest.ended_wall_ns <= self._age_ns) or oldest.commit > self._journal.on_disk:
                 return
             self._drop(job_id)
             if not self._is_living(job_id):

@@ -241,7 +241,9 @@ class Service:
         factory = jobs.factory = self._factory_of(launcher)
         stack.callback(factory.close)
         jobs.event_loop = daemon.event_loop = EventLoop(jobs, factory)
-        jobs.kept = KeptLogs(factory, settings.job_logs_bytes, settings.job_logs_days, lambda job_id: job_id in daemon.state.jobs)
+        jobs.kept = KeptLogs(
+            factory, daemon.journal, settings.job_logs_bytes, settings.job_logs_days, lambda job_id: job_id in daemon.state.jobs
+        )
         if settings.job_log_sink == "journald":
             journald = Journald()
             stack.callback(journald.close)

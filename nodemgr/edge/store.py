@@ -149,6 +149,7 @@ class Store:
         self.path = directory / FILE_NAME
         self._hook = hook or CommitHook()
         self._commits = 0
+        self._on_disk = 0
         self._failing = False
         self._durable = False
         self._checkpoint: threading.Thread | None = None
@@ -217,11 +218,23 @@ class Store:
                 self._db.rollback()
             self._fail(True)
             raise StoreFailed(f"{self.path}: {_describe(error)}") from None
+        if durable:
+            self._on_disk = self._commits
         if self._failing:
             self._fail(False)
         self._hook.after(self._commits)
         if self._commits % LOOK_EVERY_COMMITS == 0:
             self._look_at_log()
+
+    @property
+    def commits(self) -> int:
+        """The number of the last one."""
+        return self._commits
+
+    @property
+    def on_disk(self) -> int:
+        """The last one that a power failure would not lose; nor those before it."""
+        return self._on_disk
 
     def _fail(self, failing: bool) -> None:
         """While it fails, nobody waits for a lock: each try would hold up the loop again."""

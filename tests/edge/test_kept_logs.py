@@ -14,6 +14,12 @@ from nodemgr.edge.journald import Journald, entry
 from nodemgr.edge.kept_logs import DAY_NS, KeptLogs
 
 
+class OnDisk:
+    """A journal whose commits are all on the disk, until a test says otherwise."""
+
+    commits = on_disk = 1
+
+
 class Files:
     """A factory as far as its files go."""
 
@@ -41,8 +47,8 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def keeper(files: Files, most_bytes: int = 1_000, days: int = 7, living: tuple[str, ...] = ()) -> KeptLogs:
-    return KeptLogs(files, most_bytes, days, lambda job_id: job_id in living)  # type: ignore[arg-type]
+def keeper(files: Files, most_bytes: int = 1_000, days: int = 7, living: tuple[str, ...] = (), journal: OnDisk | None = None) -> KeptLogs:
+    return KeptLogs(files, journal or OnDisk(), most_bytes, days, lambda job_id: job_id in living)  # type: ignore[arg-type]
 
 
 def test_the_oldest_go_when_all_together_are_too_much(files: Files) -> None:
@@ -98,6 +104,21 @@ def test_the_next_manager_goes_on_where_the_last_one_was(files: Files) -> None:
     files.write("j4", 400)
     kept.add("j4", 5)
     assert files.left() == ["j3", "j4"]
+
+
+def test_files_stay_while_a_power_failure_could_lose_the_end_that_they_tell(files: Files) -> None:
+    journal = OnDisk()
+    kept = keeper(files, journal=journal)
+    files.write("j1", 2_000)
+    journal.commits = 2
+    kept.add("j1", 0)
+    assert files.left() == ["j1"]
+    journal.commits = 3
+    kept.add("j2", 0)
+    assert files.left() == ["j1"]
+    journal.on_disk = 2
+    kept.add("j3", 0)
+    assert files.left() == []
 
 
 def test_what_cannot_be_removed_is_told_and_stops_nobody(files: Files, capsys: pytest.CaptureFixture[str]) -> None:

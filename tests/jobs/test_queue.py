@@ -266,12 +266,12 @@ def test_a_journal_that_does_not_listen_costs_the_entry_alone(make: Make, tmp_pa
 
 def test_logs_of_jobs_that_ended_are_kept_within_their_bound(make: Make) -> None:
     world = make(job_logs_bytes=100)
-    first, second = world.submit("head -c 60 /dev/zero"), world.submit("head -c 60 /dev/zero")
-    world.until_ended(second)
+    first, _, third = (world.submit("head -c 60 /dev/zero") for _ in range(3))
+    world.until_ended(third)
     world.settle()
     with pytest.raises(FileNotFoundError):
         world.log(first)
-    assert len(world.log(second)) == 60
+    assert len(world.log(third)) == 60
 
 
 # -- the manager is restarted --
