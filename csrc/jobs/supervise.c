@@ -31,8 +31,6 @@
 enum {
     EXIT_NOT_OURS = 3, /* somebody else has claimed the attempt */
     EXIT_UNRECORDED = 4,
-    NOT_FOUND = 127, /* as every shell says it */
-    NOT_EXECUTABLE = 126,
     REST_GRACE_MS = 5000,
     FIRST_KILL_PAUSE_MS = 20,
     LAST_KILL_PAUSE_MS = 5000,
@@ -53,7 +51,6 @@ struct attempt {
     bool began;   /* the job's program was executed */
     bool alone;   /* no process is left */
     int status;   /* of main, as wait gives it; -1: none */
-    int exit_code; /* said in place of a status; -1: none */
     bool hopeless;
     char why[NM_JOB_WHY_BYTES];
     enum phase phase;
@@ -96,9 +93,7 @@ static bool write_line(const struct attempt *attempt, int line, const char *text
 static int write_end(const struct attempt *attempt)
 {
     char text[NM_RECORD_LINE_BYTES], exit_code[16] = "-", number[16] = "-";
-    if (attempt->exit_code >= 0)
-        snprintf(exit_code, sizeof exit_code, "%d", attempt->exit_code);
-    else if (attempt->status >= 0 && WIFEXITED(attempt->status))
+    if (attempt->status >= 0 && WIFEXITED(attempt->status))
         snprintf(exit_code, sizeof exit_code, "%d", WEXITSTATUS(attempt->status));
     else if (attempt->status >= 0 && WIFSIGNALED(attempt->status))
         snprintf(number, sizeof number, "%d", WTERMSIG(attempt->status));
@@ -230,8 +225,6 @@ static void read_report(struct attempt *attempt)
     if (size == (ssize_t)sizeof failure) {
         char why[NM_JOB_WHY_BYTES] = "";
         bool hopeless = nm_failure_words(&attempt->order, failure, why);
-        if (failure.stage >= NM_AT_PROGRAM)
-            attempt->exit_code = failure.error == ENOENT ? NOT_FOUND : NOT_EXECUTABLE;
         say_why(attempt, why, hopeless);
         return;
     }
@@ -329,7 +322,7 @@ static bool begin(struct attempt *attempt)
     attempt->main = fork();
     if (attempt->main == 0) {
         const struct nm_failure failure = nm_become(&attempt->order, log, self);
-        _exit(write(ends[1], &failure, sizeof failure) == (ssize_t)sizeof failure ? NOT_FOUND : 1);
+        _exit(write(ends[1], &failure, sizeof failure) == (ssize_t)sizeof failure ? 0 : 1);
     }
     close(ends[1]);
     close(log);
@@ -357,7 +350,7 @@ static void prepare(struct attempt *attempt)
 int nm_supervise(int directory, const char *name, int manager)
 {
     struct attempt attempt = {
-        .name = name, .directory = directory, .record = -1, .signals = -1, .report = -1, .manager = manager, .status = -1, .exit_code = -1,
+        .name = name, .directory = directory, .record = -1, .signals = -1, .report = -1, .manager = manager, .status = -1,
     };
     int end;
     setsid();

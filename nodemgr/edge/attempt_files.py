@@ -22,7 +22,7 @@ from nodemgr.edge.processes import process_key
 from nodemgr.edge.resource_factory import Order
 from nodemgr.edge.rundir import replace
 
-FREE, GIVEN_UP = "free", "claim.manager"
+FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
 RECORD_LINE_BYTES = 512
 MAX_TAIL_BYTES = 4_096
 MAX_ORDER_BYTES = 8 * 2**20
@@ -92,7 +92,7 @@ class AttemptFiles:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         try:
-            content = {"order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(), "log": b""}
+            content = {"order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(), LOG: b""}
             if order.time_limit_ms is not None:
                 content["limit"] = b"%d\n" % order.time_limit_ms
             for name, data in content.items():
@@ -133,6 +133,11 @@ class AttemptFiles:
                     return (self.directory / name).read_text(errors="replace")
         return ""
 
+    def forget_order(self) -> None:
+        """It is over: its environment may have secrets in it."""
+        with contextlib.suppress(OSError):
+            (self.directory / "order").unlink()
+
     def uid(self) -> int | None:
         """The user of the order."""
         with contextlib.suppress(OSError, ValueError), open(self.directory / "order", "rb") as file:
@@ -152,7 +157,7 @@ class AttemptFiles:
 
     def open_log(self) -> int:
         """Raises FileNotFoundError, OSError."""
-        return os.open(self.directory / "log", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(self.directory / LOG, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def log_tail(self) -> str:
         """The last of what it wrote; no control character of it but the end of a line."""

@@ -55,6 +55,8 @@ class Surroundings:
     """Envs whose files, sockets or gates are not as they should be."""
     crowds: Sequence[str] = ()
     """Envs that have all the connections that they may, and who has most of them."""
+    jobs: tuple[bool, str] = (True, "")
+    """Can batch jobs be started, and who does it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,10 @@ def _gate(around: Surroundings) -> tuple[bool, str]:
     return around.gate
 
 
+def _jobs(around: Surroundings) -> tuple[bool, str]:
+    return around.jobs
+
+
 CHECKS = (
     Check("store", _store, "make room or repair the disk under --state-dir; running tasks go on meanwhile"),
     Check("free-space", _free_space, "make room on the disk of --state-dir before grants are refused"),
@@ -157,6 +163,10 @@ CHECKS = (
     Check("containers", _containers, "make the directory writable, or name another (cdi_dir) that the container engine reads"),
     Check("udp", _udp, "nothing to do"),
     Check("device gate", _gate, "see the manager's log; device_gate in the settings says whether there must be one"),
+    Check(
+        "jobs", _jobs,
+        "nodemgr setup makes their service, systemctl restart nodemgr-jobs starts it; without systemd restart the manager: no job is lost",
+    ),
     Check("audit", _audit, "ask whoever runs it to stop; nodemgr quota set --enforce says what is done about it"),
 )
 

@@ -28,6 +28,8 @@ from typing import Protocol
 
 from nodemgr.core import cdi
 from nodemgr.edge.gate import Gate
+from nodemgr.edge.launcher import PROGRAM as SUPERVISOR
+from nodemgr.edge.launcher import SERVICE as JOBS_UNIT
 from nodemgr.edge.rundir import make_open, replace
 from nodemgr.edge.settings import OPTIONS, SYSTEM_CONFIG_FILE, Settings
 from nodemgr.paths import SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
@@ -37,6 +39,7 @@ PLAIN = Settings(SYSTEM_RUN_DIR, SYSTEM_STATE_DIR)
 GROUP = PLAIN.group
 UNIT = "nodemgr.service"
 UNIT_FILE = Path("/etc/systemd/system") / UNIT
+JOBS_UNIT_FILE = UNIT_FILE.parent / JOBS_UNIT
 WANTED_FILE = UNIT_FILE.parent / "multi-user.target.wants" / UNIT
 TEMPLATE = Path(__file__).resolve().parent.parent / "_service" / UNIT
 CDI_DIR = PLAIN.cdi_dir
@@ -250,7 +253,7 @@ class Service:
     def plan(self, machine: Machine) -> tuple[str, str]:
         if not machine.has_systemd:
             return "skip", f"no systemd here: have `{shlex.join(machine.program)} serve` started at boot by what you use instead"
-        if self._is_enabled(machine) and File(UNIT_FILE, unit, "").plan(machine)[0] in IDLE:
+        if self._is_enabled(machine) and all(file.plan(machine)[0] in IDLE for file in UNIT_FILES):
             return "ok", f"{UNIT}: is enabled"
         if machine.is_running:
             return "enable and start", f"{UNIT} (one that runs goes on as it is until: systemctl restart nodemgr)"
@@ -264,6 +267,7 @@ class Service:
         machine.run(["systemctl", "daemon-reload"])
         machine.run(["systemctl", "enable", UNIT])
         machine.note(UNIT)  # enabled is to be undone, whether it starts or not
+        machine.run(["systemctl", "restart", JOBS_UNIT])  # no job minds
         machine.run(["systemctl", "start", UNIT])
 
     def unplan(self, machine: Machine) -> tuple[str, str]:
@@ -275,6 +279,8 @@ class Service:
         where = ["--now"] if machine.is_running else [f"--root={machine.root}"]
         machine.run(["systemctl", "disable", *where, UNIT])
         machine.forget(UNIT)
+        if machine.is_running:
+            machine.run(["systemctl", "stop", JOBS_UNIT])  # jobs that run go on to their end
 
     @staticmethod
     def _is_enabled(machine: Machine) -> bool:
@@ -322,6 +328,11 @@ def unit(machine: Machine) -> str:
     return TEMPLATE.read_text().replace("@PROGRAM@", " ".join(map(_quoted, machine.program)))
 
 
+def jobs_unit(_machine: Machine) -> str:
+    """The service that starts jobs, which the other one wants."""
+    return TEMPLATE.with_name(JOBS_UNIT).read_text().replace("@SUPERVISOR@", _quoted(str(SUPERVISOR)))
+
+
 def _quoted(word: str) -> str:
     """As systemd reads a command line."""
     if re.fullmatch(r"[A-Za-z0-9/._+:@-]+", word, re.ASCII):
@@ -330,13 +341,14 @@ def _quoted(word: str) -> str:
     return f'"{escaped}"'
 
 
+UNIT_FILES = (File(JOBS_UNIT_FILE, jobs_unit, "the service that starts batch jobs"), File(UNIT_FILE, unit, "the service"))
 STEPS: tuple[Step, ...] = (
     Directory(SYSTEM_CONFIG_FILE.parent, 0o755, "settings, and a record of this setup"),
     Group(),
     File(SYSTEM_CONFIG_FILE, config_template, "settings, each commented out"),
     Directory(SYSTEM_STATE_DIR, 0o700, "quotas, leases, history and keys", stays=True),
     Directory(CDI_DIR, 0o755, "where container runtimes look for devices"),
-    File(UNIT_FILE, unit, "the service"),
+    *UNIT_FILES,
     Traces(),
     Service(),
 )

@@ -3,8 +3,9 @@
 Knows: the packets of csrc/jobs/launcher.c, how a launcher is forked or found again. Must not know: jobs, orders, what a word
 leads to.
 
-The manager may start nobody's programs (edge/privileges.py); the launcher may, and does nothing else. One of our own dies with
-us when no job runs; one that died is not started again, for nobody may any more. The service's is looked for until it is there.
+The manager may start nobody's programs (edge/privileges.py); the launcher may, and does nothing else. One of our own ends when we
+are gone and no job of its runs. None can be forked later, for we may not any more: so there are spare ones from the start, for
+when one dies. The service's is looked for until it is there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ SERVICE = "nodemgr-jobs.service"
 CAP_SETUID = 7
 MAX_PACKET_BYTES = 512
 RETRY_S, MAX_RETRY_S = 0.05, 5.0
+OWN = 3
+"""Launchers of our own, of which one works."""
 
 
 class Launcher:
@@ -32,15 +35,15 @@ class Launcher:
 
     def __init__(self, jobs_dir: Path, path: Path | None = None) -> None:
         """Forks one, or (`path`) will connect to whoever listens there. In a process that has no threads yet."""
-        self._jobs_dir = jobs_dir
+        self._jobs_dir = jobs_dir = jobs_dir.absolute()
         self._path = path
         self._socket: socket.socket | None = None
+        self._spare: list[socket.socket] = []
         self._fault = "" if path is None else f"{path}: not reached yet"
-        if path is None:
-            try:
-                self._socket = _fork(jobs_dir)
-            except OSError as error:
-                self._fault = f"{PROGRAM} cannot be started: {error.strerror}"
+        try:
+            self._spare += [_fork(jobs_dir) for _ in range(OWN if path is None else 0)]
+        except OSError as error:
+            self._fault = f"{PROGRAM} cannot be started: {error.strerror}"
         self._loop: asyncio.AbstractEventLoop
         self._heard: Callable[[str], None]
         self._changed: Callable[[], None]
@@ -57,8 +60,8 @@ class Launcher:
 
     def attach(self, loop: asyncio.AbstractEventLoop, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
         self._loop, self._heard, self._changed = loop, heard, changed
-        if self._socket is not None:
-            self._begin(self._socket)
+        if self._spare:
+            self._begin(self._spare.pop())
         elif self._path is not None:
             self._connect()
 
@@ -90,6 +93,8 @@ class Launcher:
         self._closed = True
         if self._retry is not None:
             self._retry.cancel()
+        for spare in self._spare:
+            spare.close()
         self._drop()
 
     # -- inside --
@@ -116,9 +121,8 @@ class Launcher:
     def _away(self, fault: str) -> None:
         """Looks again after a pause that grows."""
         self._fault = fault
-        if self.may_come:
-            self._retry = self._loop.call_later(self._pause_s, self._connect)
-            self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
+        self._retry = self._loop.call_later(self._pause_s, self._connect)
+        self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
 
     def _read(self) -> None:
         while self._socket is not None:
@@ -162,8 +166,11 @@ class Launcher:
         if self._socket is None:
             return
         self._drop()
-        if self._path is None:
-            self._away("the launcher has died, and this manager may start no other: restart the manager (no task and no job is lost)")
+        if self._spare:
+            log.say("the launcher of jobs has died; a spare one takes over")
+            self._begin(self._spare.pop())
+        elif self._path is None:
+            self._fault = "its launchers have died, and the manager may start no other: restart it (no task and no job is lost)"
             log.say(self._fault)
         else:
             self._away(f"{self._path}: {SERVICE} has ended")

@@ -77,6 +77,8 @@ class NodeFactory:
         self._grace_ms, self._patience_s = grace_ms, patience_s
         self._boot = boot_id()
         self._attempts: dict[Name, _Attempt] = {}
+        self._told: set[Name] = set()
+        """Those whose end was told, and whose files are still there."""
         self._supervisors: dict[ProcessKey, _Attempt] = {}
         self._table = ProcessTable(loop, self._supervisor_gone)
         self._counts = {"started": 0, "ended": 0, "failed": 0}
@@ -99,7 +101,7 @@ class NodeFactory:
 
     def create(self, order: Order) -> None:
         name = (order.job_id, order.attempt)
-        if name in self._attempts:
+        if name in self._attempts or name in self._told:
             return
         attempt = self._attempts[name] = _Attempt(name, AttemptFiles(self._jobs_dir, *name))
         if os.geteuid() not in (0, order.uid):
@@ -149,6 +151,7 @@ class NodeFactory:
 
     def delete(self, job_id: str) -> None:
         if attempt_files.is_job_name(job_id) and not any(name[0] == job_id for name in self._attempts):
+            self._told = {name for name in self._told if name[0] != job_id}
             shutil.rmtree(self._jobs_dir / job_id, ignore_errors=True)
 
     def logs(self, job_id: str, attempt: int | None = None) -> int:
@@ -338,12 +341,14 @@ class NodeFactory:
         if self._attempts.get(attempt.name) is not attempt:
             return
         del self._attempts[attempt.name]
+        self._told.add(attempt.name)
         if attempt.key is not None:
             del self._supervisors[attempt.key]
             self._table.unwatch(attempt.key)
         self._forget_plans(attempt)
         self._counts["ended"] += 1
         self._counts["failed"] += status.exit_code != 0
+        attempt.files.forget_order()
         self._listener.ended(*attempt.name, status, attempt.files.log_tail(), wall_ns)
 
     def _disown(self, files: AttemptFiles) -> None:

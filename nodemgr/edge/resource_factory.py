@@ -78,6 +78,9 @@ class ResourceFactory(Protocol):
 
     def capacity(self) -> Capacity: ...
 
+    def state(self) -> tuple[bool, str]:
+        """Whether a job could be started now, and by whom, or why not."""
+
     def create(self, order: Order) -> None:
         """Begins the attempt; returns at once. `ended` tells where it could not."""
 

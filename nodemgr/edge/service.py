@@ -145,7 +145,6 @@ class Service:
         settings = self.settings
         stack.callback(self.loop.close)
         self.loop.set_exception_handler(_log_exception)
-        _raise_descriptor_limit()
         rundir.prepare(settings.run_dir, settings.state_dir)
         for descriptor in (rundir.lock(settings.run_dir), rundir.lock_state(settings.state_dir)):
             stack.callback(os.close, descriptor)
@@ -153,6 +152,7 @@ class Service:
         launcher = None if self._make_factory is not None else Launcher.fitting(settings.run_dir, settings.state_dir / JOBS_DIR)
         if launcher is not None:
             stack.callback(launcher.close)
+        _raise_descriptor_limit()  # the manager's own; jobs have what it was given
         store = Store(settings.state_dir, self._commit_hook)
         stack.callback(store.close)
         journal = Journal(store, self.clock, lambda name, text: control.publish(name, text))

@@ -15,7 +15,7 @@ SOURCES = ("nodemgr", "client_plugin", "sitecustomize", "csrc", "examples", "pyp
 LEFT_OUT = shutil.ignore_patterns("*.so", "*.so.*", "_bin", "_sim", "_lib", "__pycache__")
 NEEDED = {
     "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py", "nodemgr/edge/__init__.py",
-    "nodemgr/_service/nodemgr.service", "nodemgr/_bin/nodemgr-supervisor",
+    "nodemgr/_service/nodemgr.service", "nodemgr/_service/nodemgr-jobs.service", "nodemgr/_bin/nodemgr-supervisor",
     "nodemgr/_sim/libcuda.so.1", "nodemgr/_sim/libnvidia-ml.so.1", "nodemgr/_sim/hold",
     "client_plugin/__init__.py", "client_plugin/_lib/libnodemgr.so", "client_plugin/bin/nodemgr",
     "client_plugin/verbs/__main__.py", "sitecustomize/sitecustomize.py",

@@ -46,6 +46,11 @@ def test_descriptors_against_the_sum_of_quotas(
     assert (found, f"{used} of {limit} in use" in detail) == (ok, True)
 
 
+def test_whether_jobs_can_be_started(store: Store) -> None:
+    assert row("jobs", store, jobs=(False, "no job can be started: it is away")) == (False, "no job can be started: it is away")
+    assert row("jobs", store, jobs=(True, "started by our own launcher")) == (True, "started by our own launcher")
+
+
 def test_a_group_that_is_not_there_is_said_and_is_no_fault(store: Store) -> None:
     assert row("group", store, group="no-such-group") == (
         True, "there is no group no-such-group: the manager's own user and root alone may order it",

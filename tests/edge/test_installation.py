@@ -19,6 +19,7 @@ from nodemgr.edge.settings import OPTIONS, load
 
 PROGRAM = ("/opt/nodemgr/bin/nodemgr",)
 CONFIG, UNIT_FILE, RECORD = "etc/nodemgr/config.toml", "etc/systemd/system/nodemgr.service", "etc/nodemgr/setup.json"
+JOBS_UNIT_FILE = "etc/systemd/system/nodemgr-jobs.service"
 WANTED = "etc/systemd/system/multi-user.target.wants/nodemgr.service"
 
 
@@ -96,7 +97,7 @@ def test_a_new_machine_is_made_a_node_once(world: World) -> None:
     before = os.umask(0o077)
     world.set_up()
     os.umask(before)
-    assert world.files() == {"etc/group", CONFIG, RECORD, UNIT_FILE, WANTED}
+    assert world.files() == {"etc/group", CONFIG, RECORD, JOBS_UNIT_FILE, UNIT_FILE, WANTED}
     modes = {name: stat.S_IMODE((world.root / name).stat().st_mode) for name in ("etc/nodemgr", CONFIG, "etc/cdi", "var/lib/nodemgr")}
     assert modes == {"etc/nodemgr": 0o755, CONFIG: 0o644, "etc/cdi": 0o755, "var/lib/nodemgr": 0o700}
     said = list(world.commands.said)
@@ -161,7 +162,7 @@ def test_what_failed_halfway_is_continued_or_undone(world: World, failing: str) 
         world.set_up()
     world.commands.failing = ""
     world.set_up()
-    assert world.files() == {"etc/group", CONFIG, RECORD, UNIT_FILE, WANTED}
+    assert world.files() == {"etc/group", CONFIG, RECORD, JOBS_UNIT_FILE, UNIT_FILE, WANTED}
     world.commands.failing = failing.replace("groupadd", "groupdel")
     with pytest.raises(StepFailed):
         world.take_back()
@@ -173,11 +174,14 @@ def test_what_failed_halfway_is_continued_or_undone(world: World, failing: str) 
 def test_where_systemd_runs_the_service_is_started_and_stopped(world: World) -> None:
     world.kind = Running
     world.set_up()
-    service = ["systemctl daemon-reload", "systemctl enable nodemgr.service", "systemctl start nodemgr.service"]
-    assert world.commands.said[-3:] == service
+    assert world.commands.said[-4:] == [
+        "systemctl daemon-reload", "systemctl enable nodemgr.service", "systemctl restart nodemgr-jobs.service",
+        "systemctl start nodemgr.service",
+    ]  # fmt: skip
     assert set(world.plan().values()) == {"ok", "skip"}
     world.take_back()
-    assert "systemctl disable --now nodemgr.service" in world.commands.said
+    stopped = world.commands.said.index("systemctl disable --now nodemgr.service")
+    assert world.commands.said[stopped + 1] == "systemctl stop nodemgr-jobs.service"
 
 
 def test_a_service_that_does_not_start_is_taken_back_like_any_other(world: World) -> None:
@@ -193,7 +197,7 @@ def test_without_systemd_the_rest_is_done(world: World) -> None:
     world.has_systemd = False
     assert "serve` started at boot" in STEPS[-1].plan(world.machine())[1]
     world.set_up()
-    assert world.files() == {"etc/group", CONFIG, RECORD, UNIT_FILE}
+    assert world.files() == {"etc/group", CONFIG, RECORD, JOBS_UNIT_FILE, UNIT_FILE}
     assert "systemctl" not in " ".join(world.commands.said)
     world.take_back()
     assert world.files() == {"etc/group"}
@@ -270,6 +274,24 @@ def test_systemd_understands_the_unit_and_finds_it_closed(tmp_path: Path) -> Non
     level = re.search(r"Overall exposure level for nodemgr.service: ([0-9.]+)", rated)
     assert level is not None
     assert float(level[1]) < 4.5
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_systemd_understands_the_unit_of_jobs_too(tmp_path: Path) -> None:
+    path = tmp_path / "nodemgr-jobs.service"
+    path.write_text(installation.jobs_unit(Machine(tmp_path, PROGRAM)))
+    verified = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False)
+    assert [line for line in verified.stderr.splitlines() if path.name in line] == []
+
+
+def test_nothing_is_taken_from_jobs(tmp_path: Path) -> None:
+    """Whatever confines a service confines what it starts, for good."""
+    text = installation.jobs_unit(Machine(tmp_path, PROGRAM))
+    said = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    assert os.access(said["ExecStart"].split()[0], os.X_OK)
+    assert (said["KillMode"], said["OOMPolicy"], said["TasksMax"]) == ("process", "continue", "infinity")
+    confining = r"Protect|Private|Restrict|NoNew|Capab|SystemCall|Device|ReadOnly|Inaccessible|Memory|CPU|UMask|User|Lock"
+    assert [name for name in said if re.match(confining, name)] == []
 
 
 # -- doubts --

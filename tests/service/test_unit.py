@@ -21,12 +21,14 @@ GIB = 2**30
 NODEMGR = str(Path(sysconfig.get_path("scripts")) / "nodemgr")
 PATHS = " ".join({*map(str, shown()), *(path for path in sys.path if "site-packages" in path)})
 PREPARE = f"""
+rm -rf /var/lib/nodemgr /etc/nodemgr
 {NODEMGR} setup --yes >/run/setup.log 2>&1
 printf 'simulate = "2x8GiB"\\ndevice_gate = "on"\\n' >> /etc/nodemgr/config.toml
-mkdir -p /etc/systemd/system/nodemgr.service.d
+mkdir -p /etc/systemd/system/nodemgr.service.d /etc/systemd/system/nodemgr-jobs.service.d
+printf '[Unit]\\nDefaultDependencies=no\\n' > /etc/systemd/system/nodemgr-jobs.service.d/test.conf
 printf '[Unit]\\nDefaultDependencies=no\\n[Service]\\nBindReadOnlyPaths={PATHS}\\n' > /etc/systemd/system/nodemgr.service.d/test.conf
 """
-"""The program lies under /tmp, perhaps, which the service does not see without a word."""
+"""The program lies under /tmp, perhaps, which the service does not see without a word. What is removed is the overlay's."""
 
 pytestmark = pytest.mark.skipif(unusable() is not None, reason=str(unusable()))
 
@@ -75,6 +77,7 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     doctor = machine.run(NODEMGR, "doctor")
     assert "FAIL" not in doctor
     assert re.search(r"^ok +device gate +on, by eBPF", doctor, re.MULTILINE), doctor
+    assert re.search(r"^ok +jobs +started by /run/nodemgr/launcher$", doctor, re.MULTILINE), doctor
     gates = machine.run("find", "/sys/fs/bpf", "-path", "*/nodemgr-*", "-type", "f").split()
     assert [path.rpartition("/")[2] for path in sorted(gates)] == ["map", "program"]
 
@@ -83,6 +86,7 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     removed = machine.run(NODEMGR, "setup", "--uninstall", "--yes")
     assert re.search(r"^keep +/var/lib/nodemgr", removed, re.MULTILINE)
     assert machine.show("ActiveState") == "inactive"
+    assert machine.run("systemctl", "show", "nodemgr-jobs", "--property=ActiveState", "--value").strip() == "inactive"
     assert machine.run("ls", "/etc/nodemgr", "/var/lib/nodemgr").split() == [
         "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "client", "manager.lock", "state.db",
     ]  # fmt: skip

@@ -22,6 +22,9 @@ class NoFactory:
     def nodes(self) -> int:
         return 0
 
+    def state(self) -> tuple[bool, str]:
+        return True, WHY
+
     def capacity(self) -> Capacity:
         return Capacity(0, 0, 0, 0, self._refused, self._refused)
 

@@ -159,6 +159,9 @@ class TwoNodes:
     def nodes(self) -> int:
         return 2
 
+    def state(self) -> tuple[bool, str]:
+        return True, "two nodes that are pretended"
+
     def capacity(self) -> Capacity:
         every = [attempt.status for attempt in self._cluster.attempts.values()]
         ended = [status for status in every if status.state == "ended"]
