@@ -17,7 +17,7 @@ from nodemgr.edge import log
 from nodemgr.edge.control import WhenFresh
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.order import File, JsonText, Later, OrderError, parse
-from nodemgr.edge.sessions import Session
+from nodemgr.edge.sessions import ASK_NS, Session
 from nodemgr.edge.sheets import SHEET_BYTES, Sheets
 from nodemgr.edge.views import Views
 
@@ -138,7 +138,10 @@ class Questions:
     def _order(self, session: Session, fields: Mapping[str, Any]) -> Any:
         """Written in the packet, or on the connection's sheet."""
         body = fields["argument"] if "argument" in fields else self._sheets.take(session.connection)
-        return self._ordered(session, *parse(body))
+        verb, arguments = parse(body)
+        if verb != "job_submit":
+            session.spend(ASK_NS)
+        return self._ordered(session, verb, arguments)
 
     def _release(self, session: Session, fields: Mapping[str, Any]) -> dict[str, Any]:
         task_id, state = fields.get("argument", ""), self._daemon.state

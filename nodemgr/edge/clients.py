@@ -28,7 +28,7 @@ from nodemgr.edge.loop import SwallowingSelector
 from nodemgr.edge.processes import EXHAUSTED, Identity, PeerGone, ProcessTable, ancestors, identify_peer, user_name
 from nodemgr.edge.quarantine import ANCILLARY_BYTES, Quarantine, Received, brings_rights, close_all, descriptors_of, refuse_rights
 from nodemgr.edge.rates import Allowance
-from nodemgr.edge.sessions import BEAT_NS, DECODED_NS, Hub, Session, cost_ns
+from nodemgr.edge.sessions import BEAT_NS, DECODED_NS, SUBMIT_NS, Hub, Session, cost_ns
 from nodemgr.edge.wire import PACKET_BYTES, Value, WireError, decode, encode
 
 BACKLOG = 4_096
@@ -47,6 +47,8 @@ ALLOWANCE_NS = 1_000_000_000
 """What the clients of one env may cost together in a second (sessions.cost_ns): 20 000 beats."""
 TURN_NS = 20_000_000
 """After so much time spent on one env all others that wait get their turn."""
+LATER_CHARGED = frozenset({"sheet", "order"})
+"""Questions whose price shows when they are read: a submission is cheap, and many come at once."""
 _UCRED = struct.Struct("3i")
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _RETRY_S = 0.2
@@ -148,6 +150,9 @@ class Connection(Session):
 
     def beats_fast(self, fast: bool) -> None:
         self.beat = self.token_beat if fast and self.token_beat else None
+
+    def spend(self, cost_ns: int) -> None:
+        self.server._spend(self, cost_ns)
 
     def took(self, duration_ns: int) -> None:
         self.server.took(self.listener, duration_ns)
@@ -399,7 +404,8 @@ class ClientServer:
             close_all(fds)
             self._malformed(connection)
             return
-        self._spend(connection, cost_ns(message.verb))
+        cheap = message.verb == "ASK" and message.fields.get("what") in LATER_CHARGED
+        self._spend(connection, SUBMIT_NS if cheap else cost_ns(message.verb))
         if sender != connection.pid:
             close_all(fds)
             self._foreign(connection, message.fields.get("rid"))

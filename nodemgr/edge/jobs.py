@@ -3,7 +3,7 @@
 Knows: the core's words for jobs, the factory's, and what a job finds in its environment. Must not know: what is decided about a
 job (core), how one is run (the factory), how a submission travels.
 
-Submissions of one turn of the loop are one commit: the disk is waited for once for all of them. What the factory tells becomes an
+Submissions that come together are one commit: the disk is waited for once for all of them. What the factory tells becomes an
 event of the core, which forgets nothing of it: while the store fails a job's files stay, so that the next manager would learn of
 its end again.
 """
@@ -28,6 +28,8 @@ from nodemgr.edge.resource_factory import Order, ResourceFactory, Status
 
 TURN_SUBMISSIONS = 64
 """At most so many are one step of the core: others, who wait for a grant, get their turn between two of them."""
+GATHER_NS = 10_000_000
+"""So long submissions that keep coming are gathered for one commit at most."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
 JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
 
@@ -114,7 +116,16 @@ class Jobs:
         """`answer` is called in the loop when the job is stored or refused. The submission's `ref` and `ended` are filled in here."""
         self._arrived.append((replace(submission, ref=next(self._references)), answer))
         if len(self._arrived) == 1:
-            self._loop.call_soon(self._commit)
+            self._loop.call_soon(self._gather, 0, self._clock.monotonic_ns() + GATHER_NS)
+
+    def _gather(self, seen: int, until_ns: int) -> None:
+        """Those who send one after the other on one connection are read one in a turn: as long as each turn brings more, the disk is not
+        yet waited for."""
+        arrived = len(self._arrived)
+        if seen < arrived < TURN_SUBMISSIONS and self._clock.monotonic_ns() < until_ns:
+            self._loop.call_soon(self._gather, arrived, until_ns)
+        else:
+            self._commit()
 
     def _commit(self) -> None:
         arrived, self._arrived = self._arrived[:TURN_SUBMISSIONS], self._arrived[TURN_SUBMISSIONS:]

@@ -36,7 +36,7 @@ class World:
         self.gone: set[str] = set()
         daemon: Any = SimpleNamespace(loop=self.loop, clock=self.clock, knows=lambda session: session.key not in self.gone)
         views: Any = SimpleNamespace(status=self._status)
-        self.questions = Questions(daemon, views, lambda then: then())
+        self.questions = Questions(daemon, views, lambda then: then(), lambda session, verb, given: None)
 
     def _status(self, env: str) -> dict[str, str]:
         self.clock.advance(1_000)

@@ -93,7 +93,7 @@ def test_what_cannot_improve_is_not_tried_again(world: World) -> None:
 def test_a_job_that_runs_is_withdrawn_and_one_that_waits_never_starts(world: World) -> None:
     running, _ = world.holding()
     waiting = world.submit()
-    world.until_running(running)
+    world.until_begun(running)
     world.order(events.WithdrawJob, waiting)
     world.order(events.WithdrawJob, running)
     assert world.until_ended(waiting).job.state is JobState.WITHDRAWN

@@ -157,6 +157,13 @@ class World:
         path = self.directory / "begun"
         return path.read_text().split() if path.exists() else []
 
+    def until_begun(self, job_id: str) -> None:
+        """Until its process says so itself; being started is a moment earlier."""
+        deadline = time.monotonic() + PATIENCE_S
+        while f"{job_id}:1" not in self.begun():
+            assert time.monotonic() < deadline, f"{job_id} does not begin"
+            time.sleep(0.01)
+
     def settle(self) -> None:
         """Until the loop has done what it has to do already."""
         for _ in range(3):

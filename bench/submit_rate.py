@@ -1,0 +1,185 @@
+"""How many jobs a second are durably stored through the API, against bare SQLite inserts with the same durability in the same run.
+
+    python bench/submit_rate.py [--jobs 4000]
+
+The client speaks the wire by hand and submits through an env's socket as `nodemgr submit` does: small jobs in one packet each, many on
+their way at a time; jobs with a whole environment (4 KiB) written on sheets. The references: SQLite (WAL, synchronous=FULL) with the
+rows that such a submission really writes, one commit each and one for as many as the manager takes together; task-spooler, where it is
+installed. All wait while the node's only GPU is held, so that nothing is measured but being taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import json
+import os
+import secrets
+import shutil
+import socket
+import sqlite3
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from bench.node import Client, Node
+from nodemgr.edge.jobs import TURN_SUBMISSIONS
+from nodemgr.edge.store import FILE_NAME, SCHEMA
+
+TARGET = 2_000
+WINDOW = 256
+"""Orders on their way at a time."""
+SHEETS_PER_CONNECTION = 8
+ENVIRON = [f"VARIABLE_{number:03}={'x' * 66}" for number in range(50)]
+
+
+class Submitter:
+    """A connection that submits."""
+
+    def __init__(self, node: Node, env: str) -> None:
+        self._node, self._env = node, env
+        self._client = Client(node.env_dir(env))
+        self._rid = 0
+
+    def order(self, environ: list[str]) -> dict[str, object]:
+        args = {"argv": ["/bin/true"], "cwd": "/", "environ": environ, "gpus": 1, "key": secrets.token_hex(16)}
+        return {"verb": "job_submit", "args": args}
+
+    def send_small(self) -> None:
+        self._rid += 1
+        body = json.dumps(self.order(["PATH=/usr/bin:/bin"]), separators=(",", ":"))
+        self._client.send("ASK", rid=self._rid, what="order", argument=body)
+
+    def answer(self) -> None:
+        verb, packet = self._client.receive()
+        if verb != "PART" or b"error" in packet:
+            raise SystemExit(f"not taken: {packet!r}")
+
+    def on_sheet(self) -> None:
+        """Asks for a sheet, writes, orders, waits for the answer."""
+        if self._rid // 2 >= SHEETS_PER_CONNECTION:
+            self.close()
+            self._client, self._rid = Client(self._node.env_dir(self._env)), 0
+        self._rid += 2
+        self._client.send("ASK", rid=self._rid - 1, what="sheet")
+        _, ancillary, _, _ = self._client.socket.recvmsg(2_000, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+        (sheet,) = array.array("i", ancillary[0][2])
+        os.pwrite(sheet, json.dumps(self.order(ENVIRON)).encode(), 0)
+        os.close(sheet)
+        self._client.send("ASK", rid=self._rid, what="order")
+
+    def close(self) -> None:
+        self._client.socket.close()
+
+
+def pipelined(node: Node, jobs: int) -> float:
+    """Jobs a second over one connection, WINDOW at a time."""
+    submitter = Submitter(node, "alice")
+    begin = time.monotonic()
+    for number in range(jobs):
+        submitter.send_small()
+        if number >= WINDOW:
+            submitter.answer()
+    for _ in range(min(WINDOW, jobs)):
+        submitter.answer()
+    submitter.close()
+    return jobs / (time.monotonic() - begin)
+
+
+def on_sheets(node: Node, jobs: int, connections: int = 8) -> float:
+    """Jobs a second over so many connections, each with one job on its way."""
+    submitters = [Submitter(node, "bob") for _ in range(connections)]
+    begin = time.monotonic()
+    for number in range(jobs):
+        submitter = submitters[number % connections]
+        if number >= connections:
+            submitter.answer()
+        submitter.on_sheet()
+    for submitter in submitters:
+        submitter.answer()
+        submitter.close()
+    return jobs / (time.monotonic() - begin)
+
+
+def stored(node: Node) -> int:
+    with sqlite3.connect(f"file:{node.state_dir / FILE_NAME}?mode=ro", uri=True) as db:
+        (count,) = db.execute("SELECT count(*) FROM current WHERE kind = 'job'").fetchone()
+    db.close()
+    return int(count)
+
+
+def rows_of_a_job(node: Node) -> tuple[list[tuple[str, str, str]], list[tuple[int, str, str]]]:
+    """What the last submission has left: its rows of the present, and its events."""
+    with sqlite3.connect(f"file:{node.state_dir / FILE_NAME}?mode=ro", uri=True) as db:
+        current = [db.execute("SELECT kind, key, value FROM current WHERE kind = ? LIMIT 1", (kind,)).fetchone() for kind in
+                   ("job", "spec", "request", "counter")]  # fmt: skip
+        events = db.execute("SELECT sequence, value, env FROM events ORDER BY sequence DESC LIMIT 1").fetchall()
+    db.close()
+    return [row for row in current if row is not None], events
+
+
+def bare(directory: Path, rows: tuple[list[tuple[str, str, str]], list[tuple[int, str, str]]], jobs: int, together: int) -> float:
+    """Jobs a second: the same rows, straight into SQLite."""
+    directory.mkdir()
+    db = sqlite3.connect(directory / "bare.db", isolation_level=None)
+    db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; {SCHEMA}")
+    current, events = rows
+    begin = time.monotonic()
+    for first in range(0, jobs, together):
+        db.execute("BEGIN IMMEDIATE")
+        for number in range(first, min(first + together, jobs)):
+            own = [(kind, f"{key}.{number}", text) for kind, key, text in current]
+            db.executemany("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", own)
+            told = [(number * 10 + place, text, env) for place, (_, text, env) in enumerate(events)]
+            db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", told)
+        db.execute("COMMIT")
+    rate = jobs / (time.monotonic() - begin)
+    db.close()
+    return rate
+
+
+def spooler(directory: Path, jobs: int) -> float | None:
+    """Jobs a second given to task-spooler, one process each, which is its only way; it stores nothing."""
+    program = shutil.which("tsp") or shutil.which("ts")
+    if program is None:
+        return None
+    environment = {**os.environ, "TS_SOCKET": str(directory / "ts"), "TS_SAVELIST": str(directory / "list")}
+    subprocess.run([program, "sleep", "600"], env=environment, stdout=subprocess.DEVNULL, check=True)
+    begin = time.monotonic()
+    for _ in range(jobs):
+        subprocess.run([program, "true"], env=environment, stdout=subprocess.DEVNULL, check=True)
+    rate = jobs / (time.monotonic() - begin)
+    subprocess.run([program, "-K"], env=environment, stdout=subprocess.DEVNULL, check=True)
+    return rate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=4_000)
+    jobs = parser.parse_args().jobs
+    with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as name, Node("1x80GiB", NODEMGR_MAX_CONNECTIONS_PER_ENV="100") as node:
+        for env in ("alice", "bob", "holder"):
+            node.call("quota_set", env=env, gpus=1)
+        holder = Client(node.env_dir("holder"))
+        holder.send("ACQUIRE", rid=1, task="ab" * 16, gpus=1)
+        holder.until("GRANT")
+        rows = []
+        rows.append((f"through an env's socket, one packet each, {WINDOW} on their way", pipelined(node, jobs)))
+        rows.append(("the same, 4 KiB of environment each, on sheets, 8 on their way", on_sheets(node, jobs // 4)))
+        taken = stored(node)
+        left = rows_of_a_job(node)
+        rows.append((f"bare SQLite, FULL, one commit for {TURN_SUBMISSIONS}", bare(Path(name, "many"), left, jobs, TURN_SUBMISSIONS)))
+        rows.append(("bare SQLite, FULL, one commit each", bare(Path(name, "one"), left, max(100, jobs // 10), 1)))
+        if (rate := spooler(Path(name), max(100, jobs // 10))) is not None:
+            rows.append(("task-spooler, one process each, nothing stored", rate))
+    width = max(len(row[0]) for row in rows)
+    print(f"\nJobs taken ({jobs} jobs, {taken} stored)\n{'':{width}}  {'jobs/s':>8}")
+    for row, rate in rows:
+        print(f"{row:{width}}  {rate:8.0f}")
+    best = rows[0][1]
+    print(f"{'within' if best >= TARGET else 'BELOW'} the target: {best:.0f} jobs/s durably stored, at least {TARGET}")
+
+
+if __name__ == "__main__":
+    main()
