@@ -113,9 +113,9 @@ def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice
     """DESIGN.md's table, from `slots` on: where there are none left, nothing is fresh."""
     used = [gpu for gpu in candidates if gpu.used]
     slots = max(0, ask.quota_gpus - len(used))
-    fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus]
+    fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus] if slots else []
     missing = ask.gpus - len(fresh)
-    reusable = sorted((gpu for gpu in used if gpu.has_free and gpu.tasks < ask.reuse_below), key=_reuse_order) if missing else []
+    reusable = sorted([gpu for gpu in used if gpu.has_free and gpu.tasks < ask.reuse_below], key=_reuse_order) if missing else []
     return Choice(tuple(fresh), tuple(reusable[:missing]), len(used)) if missing <= len(reusable) else None
 
 
@@ -125,8 +125,6 @@ def _reuse_order(gpu: Candidate) -> tuple[int, ...]:
 
 def _fresh(ask: Ask, candidates: Iterable[Candidate], slots: int, policy: Policy) -> list[Candidate]:
     """The fresh GPUs that qualify, in the policy's order, at most `slots`, together within the remaining quota."""
-    if slots == 0:
-        return []
     picked: list[Candidate] = []
     quota_remaining_bytes = ask.quota_remaining_bytes
     for gpu in sorted((gpu for gpu in candidates if not gpu.kept and qualifies(gpu, ask)), key=policy):

@@ -209,6 +209,11 @@ class Draft:
         if target_bytes < grant.memory_bytes:
             self._shrinks(grant, max(target_bytes, grant.caps_bytes))
 
+    def share_grant(self, grant: Grant, kept_bytes: int) -> None:
+        """One task more on a grant that others use: its memory follows from the quota, and stays as it is."""
+        self.grants.put((grant.env, grant.uuid), replace(grant, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + kept_bytes))
+        _add(self.active, grant.uuid, 1)
+
     def _shrinks(self, grant: Grant, least_bytes: int) -> None:
         """Figures are asked for at once, if the grant may shrink further than before this step."""
         before = self.state.grants.get((grant.env, grant.uuid))

@@ -63,13 +63,16 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
 def _hold(draft: Draft, task: Task, uuid: Uuid) -> int:
     """One task more on this grant, which is made, or grown again from what stalled tasks left of it, if it is fresh. Returns the
     grant's memory in bytes."""
-    full_bytes = books.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
     grant = draft.grants.get((task.env, uuid))
+    if grant is not None and uuid not in task.fresh:
+        draft.share_grant(grant, task.kept_bytes)
+        return grant.memory_bytes
+    full_bytes = books.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
     if grant is None:
         draft.put_grant(Grant(task.env, uuid, full_bytes, full_bytes, tasks=1, kept_bytes=task.kept_bytes))
         draft.figures = {**draft.figures, (task.env, uuid): draft.residue_alive.get((task.env, uuid)) or 0}
         return full_bytes
-    memory_bytes = max(grant.memory_bytes, full_bytes) if uuid in task.fresh else grant.memory_bytes
+    memory_bytes = max(grant.memory_bytes, full_bytes)
     draft.put_grant(replace(grant, memory_bytes=memory_bytes, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + task.kept_bytes))
     return memory_bytes
 

@@ -283,10 +283,12 @@ class Daemon:
         used: dict[Uuid, int] = {}
         if "memory" in fields or session.transport is Transport.UDP:
             used = {uuid: self.ledgers.used(session.env, gpu.index) for uuid, gpu in self.state.gpus.items()}
-        known = self._is_known(session.env, fields["task"])
-        self._step_for(session, message, requests.acquire(session, fields, self.clock.wall_ns(), used, token_known=known))
+        if not session.has_kin and not self._is_known(session.env, fields["task"]):
+            session.find_kin()
+        self._step_for(session, message, requests.acquire(session, fields, self.clock.wall_ns(), used))
 
     def _is_known(self, env: str, token: str) -> bool:
+        """A task or a request has the token: to whom the process belongs is said by it, and /proc need not be asked."""
         task = self.state.tasks.get(self.state.task_of_token.get((env, token), ""))
         return (env, token) in self.state.request_of_token if task is None else task.state is TaskState.RUNNING
 

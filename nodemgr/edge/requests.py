@@ -24,19 +24,16 @@ MOST = {"gpus": 1 << 31, "world": 1 << 31, "memory": 1 << 60, "wait_ms": 1 << 40
 
 def absurd(fields: Mapping[str, Any]) -> str | None:
     """Which figure of an ACQUIRE cannot be meant, in one line that shows it as it was asked; None where all can."""
-    for key in MOST.keys() & fields.keys():
-        if fields[key] > MOST[key]:
-            return f"{key}={fields[key]} cannot be meant: at most {MOST[key]}"
+    for key, most in MOST.items():
+        if fields.get(key, 0) > most:
+            return f"{key}={fields[key]} cannot be meant: at most {most}"
     return None
 
 
-def acquire(
-    session: Session, fields: Mapping[str, Any], wall_ns: int, used_bytes: Mapping[Uuid, int], *, token_known: bool
-) -> events.Acquire:
-    """`token_known`: a task or a request has the token; to whom the process belongs is then said, and /proc need not be asked."""
+def acquire(session: Session, fields: Mapping[str, Any], wall_ns: int, used_bytes: Mapping[Uuid, int]) -> events.Acquire:
     command = one_line(fields.get("command") or "") or (command_line(session.pid) if session.pid is not None else "")
     return events.Acquire(
-        caller=session.caller() if token_known else session.descendant(),
+        caller=session.caller,
         rid=str(fields["rid"]),
         token=fields["task"],
         gpus=fields.get("gpus"),
@@ -50,22 +47,22 @@ def acquire(
 
 
 def cancel(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Cancel:
-    return events.Cancel(session.caller(), str(fields["rid"]), wall_ns)
+    return events.Cancel(session.caller, str(fields["rid"]), wall_ns)
 
 
 def rejoin(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Rejoin:
     return events.Rejoin(
-        session.caller(), str(fields["rid"]), fields["task"], fields["lease"], fields.get("slot"), fields.get("generation", 0), wall_ns
+        session.caller, str(fields["rid"]), fields["task"], fields["lease"], fields.get("slot"), fields.get("generation", 0), wall_ns
     )
 
 
 def beat(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Beat:
     rid = fields.get("rid")
-    return events.Beat(session.caller(), None if rid is None else str(rid), wall_ns)
+    return events.Beat(session.caller, None if rid is None else str(rid), wall_ns)
 
 
 def release(session: Session, fields: Mapping[str, Any], wall_ns: int) -> events.Release:
-    return events.Release(session.caller(), str(fields["rid"]), wall_ns)
+    return events.Release(session.caller, str(fields["rid"]), wall_ns)
 
 
 def rid_of(message: Message) -> int:

@@ -31,7 +31,7 @@ def cost_ns(verb: str) -> int:
 class Session:
     """A connection over UNIX, or a client id over UDP. Subclasses say how to answer."""
 
-    __slots__ = ("_caller", "_descendant", "asked", "connection", "env", "key", "pid", "transport", "user")
+    __slots__ = ("asked", "caller", "connection", "env", "has_kin", "key", "pid", "transport", "user")
 
     def __init__(self, connection: ConnectionId, env: str, key: ProcessKey, transport: Transport, pid: int | None, user: str) -> None:
         self.connection = connection
@@ -42,8 +42,9 @@ class Session:
         self.user = user
         self.asked = False
         """True once the core has heard of it: then it is told of the end."""
-        self._caller = Caller(connection, env, key, transport, pid, user)
-        self._descendant: Caller | None = None
+        self.caller = Caller(connection, env, key, transport, pid, user)
+        """What the core is told of it, with its ancestors once they were looked for."""
+        self.has_kin = False
 
     def ancestors(self) -> tuple[int, ...]:
         """As they are now."""
@@ -53,14 +54,11 @@ class Session:
         """Whether the env's quota, as it is now, lets this user in."""
         return True
 
-    def caller(self) -> Caller:
-        return self._caller
-
-    def descendant(self) -> Caller:
-        """With its ancestors, as they were when that was first asked: a parent that ends later was a parent all the same."""
-        if self._descendant is None:
-            self._descendant = replace(self._caller, ancestors=self.ancestors())
-        return self._descendant
+    def find_kin(self) -> None:
+        """Looks for its ancestors, once: a parent that ends later was a parent all the same."""
+        if not self.has_kin:
+            self.has_kin = True
+            self.caller = replace(self.caller, ancestors=self.ancestors())
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         """Sends one message, sooner or later; a client that is gone or does not read gets nothing. Never raises."""

@@ -96,7 +96,8 @@ def test_a_message_comes_with_what_the_kernel_says_of_its_sender(world: World) -
     world.until(lambda: world.hub.messages)
     session, message, fds = world.hub.messages[0]
     assert (message.verb, message.fields, fds) == ("ACQUIRE", {"rid": 7, "task": "ab12", "gpus": 2}, [])
-    caller = session.descendant()
+    session.find_kin()
+    caller = session.caller
     assert (caller.env, caller.pid, caller.ancestors[0]) == ("alice", os.getpid(), os.getppid())
 
 
