@@ -1,0 +1,423 @@
+"""Manager, launcher, supervisor and job die at every point: no attempt runs twice, none is lost, each ends once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge import node_factory
+from nodemgr.edge.attempt_files import AttemptFiles
+from nodemgr.edge.node_factory import NEVER_BEGAN, NODE_WENT_DOWN, SUPERVISOR_KILLED
+from nodemgr.edge.processes import ancestors, boot_id, start_ticks
+from tests.supervisor.world import World, all_gone, end, is_running, python
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+J1 = ("j1", 1)
+
+
+@pytest.fixture
+def served(make_world: Callable[..., World]) -> World:
+    """With the launcher as a service has it."""
+    world = make_world(service=True)
+    world.serve()
+    world.until(lambda: world.factory.nodes() == 1)
+    return world
+
+
+def marking(world: World) -> tuple[str, ...]:
+    """A job that leaves a mark each time that it runs."""
+    return "sh", "-c", f"echo ran >> {world.directory}/marks; exit 4"
+
+
+def marks(world: World) -> list[str]:
+    with contextlib.suppress(FileNotFoundError):
+        return (world.directory / "marks").read_text().split()
+    return []
+
+
+def written(world: World, *argv: str, boot: str | None = None) -> AttemptFiles:
+    """An attempt whose files are there, and whose launcher was not asked yet."""
+    files = AttemptFiles(world.jobs_dir, *J1)
+    files.write(world.order(*argv), 1_000, boot or boot_id())
+    return files
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# -- the manager --
+
+
+def test_it_dies_before_anything_was_written(world: World) -> None:
+    world.again()
+    assert world.factory.adopt([J1]) == [J1]
+    assert world.run(*marking(world)).exit_code == 4
+    assert marks(world) == ["ran"]
+
+
+def test_it_dies_before_the_launcher_was_asked(world: World) -> None:
+    written(world, *marking(world))
+    world.again()
+    assert world.factory.adopt([J1]) == [J1]
+    assert world.run(*marking(world)).exit_code == 4
+    assert marks(world) == ["ran"]
+
+
+def test_it_dies_while_it_writes(world: World) -> None:
+    half = world.jobs_dir / "j1" / ".1"
+    half.mkdir(parents=True)
+    (half / "order").write_bytes(b"nodemgr-order 1\0job=")
+    assert world.factory.adopt([J1]) == [J1]
+    assert world.run(*marking(world)).exit_code == 4
+    assert not half.exists()
+
+
+def test_it_dies_when_the_launcher_was_asked_and_asks_again(served: World) -> None:
+    """Two supervisors for one attempt: the launcher sleeps until both were asked for."""
+    (launcher,) = served._programs
+    launcher.send_signal(signal.SIGSTOP)
+    served.again()
+    served.factory.create(served.order(*marking(served)))
+    served.again()
+    assert served.factory.adopt([J1]) == [J1]
+    served.factory.create(served.order(*marking(served)))
+    launcher.send_signal(signal.SIGCONT)
+    assert served.end().exit_code == 4
+    served.until(lambda: not children(launcher.pid))
+    assert marks(served) == ["ran"]
+    assert len(list(served.file("").glob("claim.*"))) == 1
+
+
+def test_it_dies_between_the_claim_and_the_beginning(world: World) -> None:
+    """The supervisor is stood in for: it has claimed, and begins nothing."""
+    files = written(world, *marking(world))
+    supervisor = subprocess.Popen(["sleep", "600"])
+    (files.directory / "free").rename(files.directory / f"claim.{supervisor.pid}.{start_ticks(supervisor.pid)}")
+    world.again()
+    assert world.factory.adopt([J1]) == []
+    world.factory.create(world.order(*marking(world)))
+    world.until(lambda: world.factory.capacity().running == 1)
+    assert world.factory.status(*J1).state == "starting"
+    supervisor.kill()
+    assert world.end().why == SUPERVISOR_KILLED
+    supervisor.wait()
+    assert (marks(world), world.heard.begun) == ([], {})
+
+
+def test_it_dies_while_the_job_runs(world: World) -> None:
+    world.factory.create(world.order("sleep", "600"))
+    pid = world.begun()
+    for _ in range(2):
+        world.again()
+        assert world.factory.adopt([J1]) == []
+        assert world.begun() == pid
+    world.factory.update("j1", 1, 10**9)
+    world.factory.withdraw("j1", 1, "enough")
+    status = world.end()
+    assert (status.signal, status.why) == (signal.SIGTERM, "enough")
+    world.again()
+    assert world.factory.adopt([J1]) == []
+    assert world.end().signal == signal.SIGTERM  # once to each manager that asks
+
+
+def test_it_dies_when_it_has_given_the_attempt_up(world: World) -> None:
+    assert written(world, *marking(world)).give_up()
+    world.again()
+    assert world.factory.adopt([J1]) == []
+    assert world.end().why == NEVER_BEGAN
+    assert marks(world) == []
+
+
+def test_a_job_withdrawn_before_it_began_never_begins(served: World) -> None:
+    (launcher,) = served._programs
+    launcher.send_signal(signal.SIGSTOP)
+    served.factory.create(served.order(*marking(served)))
+    served.factory.withdraw("j1", 1, "changed her mind")
+    assert served.end().why == "changed her mind"
+    launcher.send_signal(signal.SIGCONT)
+    served.run("true", job="j2")
+    served.until(lambda: not children(launcher.pid))
+    assert marks(served) == []
+
+
+def test_what_nobody_expects_is_ended_or_never_begins(world: World) -> None:
+    world.factory.create(world.order("sleep", "600"))
+    pid = world.begun()
+    unbegun = AttemptFiles(world.jobs_dir, "j2", 1)
+    unbegun.write(world.order("true", job="j2"), 1_000, boot_id())
+    world.again()
+    assert world.factory.adopt([]) == []
+    world.until(lambda: not is_running(pid))
+    assert not unbegun.give_up()  # it is
+
+
+# -- the node --
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_node_went_down_while_it_ran(world: World, recorded: bool) -> None:
+    """Its supervisor's PID and start time may be somebody else's in this boot."""
+    files = written(world, *marking(world), boot="another")
+    stranger = subprocess.Popen(["sleep", "600"])
+    (files.directory / "free").rename(files.directory / f"claim.{stranger.pid}.{start_ticks(stranger.pid)}")
+    lines = ["started 5 6 7", "ended 8 0 - 0"] if recorded else ["started 5 6 7", ""]
+    (files.directory / "record").write_text("".join(f"{line:<510}{'.' if line else ' '}\n" for line in lines))
+    assert world.factory.adopt([J1]) == []
+    status = world.end()
+    assert (status.exit_code, status.why, status.pid) == ((0, "", 6) if recorded else (None, NODE_WENT_DOWN, 6))
+    assert is_running(stranger.pid)
+    stranger.kill()
+    stranger.wait()
+
+
+def test_a_line_that_is_not_whole_says_nothing(world: World) -> None:
+    files = written(world, "true")
+    for torn in ("ended 8 0 - 0", "ended", "ended x 0 - 0" + " " * 497 + ".\n", "\0" * 512):
+        (files.directory / "record").write_text(f"{'started 5 6 7':<510}.\n{torn}")
+        assert files.record()[1] is None
+
+
+# -- the supervisor --
+
+STAYS = python(
+    "import os, sys, time\n"
+    "def leave(*, wipe, session):\n"
+    "    if os.fork(): return\n"
+    "    if session: os.setsid()\n"
+    "    if os.fork(): os._exit(0)\n"
+    "    if wipe: os.execve(sys.executable, [sys.executable, '-I', '-S', '-c', SLEEP], {})\n"
+    "    os.execv(sys.executable, [sys.executable, '-I', '-S', '-c', SLEEP])\n"
+    "SLEEP = 'import os, time; print(os.getpid(), flush=True); time.sleep(600)'\n"
+    "leave(wipe=False, session=True)\n"
+    "leave(wipe=True, session=False)\n"
+    "if sys.argv[1:]: leave(wipe=True, session=True)\n"
+    "time.sleep(600)\n"
+)
+"""Its children went away from it: with its environment, in its session, with `hidden` without either."""
+
+
+def test_it_is_killed_and_nothing_of_the_job_is_left(world: World) -> None:
+    world.factory.create(world.order(*STAYS, "hidden"))
+    main, left = world.begun(), [int(pid) for pid in world.said(3)]
+    end(world.supervisor())
+    status = world.end()
+    assert (status.exit_code, status.signal, status.why, status.hopeless) == (None, None, SUPERVISOR_KILLED, False)
+    assert all_gone([main, *left])
+    assert world.run("true", job="j2").exit_code == 0
+
+
+def test_it_is_killed_when_its_launcher_is_gone_too(served: World) -> None:
+    """Nobody whose children they become ends them: they are found by what they have of the job."""
+    served.factory.create(served.order(*STAYS))
+    main, left = served.begun(), [int(pid) for pid in served.said(2)]
+    end(served._programs[0].pid)
+    end(served.supervisor())
+    assert served.end().why == SUPERVISOR_KILLED
+    assert all_gone([main, *left])
+
+
+def test_it_is_killed_while_no_manager_looks(served: World) -> None:
+    served.factory.create(served.order(*STAYS))
+    main, left = served.begun(), [int(pid) for pid in served.said(2)]
+    supervisor = served.supervisor()
+    served.die()
+    end(served._programs[0].pid)
+    end(supervisor)
+    served.begin()
+    assert served.factory.adopt([J1]) == []
+    assert served.end().why == SUPERVISOR_KILLED
+    assert all_gone([main, *left])
+
+
+@root_only
+def test_nobody_can_name_himself_into_anothers_job(served: World) -> None:
+    stranger = subprocess.Popen(["sleep", "600"], env={"NODEMGR_JOB": "j1:1"}, user="nobody")
+    served.factory.create(served.order("sleep", "600"))
+    main = served.begun()
+    end(served._programs[0].pid)
+    end(served.supervisor())
+    served.end()
+    assert (is_running(main), is_running(stranger.pid)) == (False, True)
+    stranger.kill()
+    stranger.wait()
+
+
+def test_it_is_told_to_end_as_when_the_node_goes_down(world: World) -> None:
+    world.factory.create(world.order("sleep", "600"))
+    world.begun()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        os.kill(world.supervisor(), number)
+    status = world.end()
+    assert status.signal == signal.SIGTERM
+    assert status.why == "its supervisor was told to end: the node goes down, or somebody ended it"
+
+
+def test_the_job_is_killed(world: World) -> None:
+    world.factory.create(world.order("sleep", "600"))
+    os.kill(world.begun(), signal.SIGKILL)
+    status = world.end()
+    assert (status.signal, status.why) == (signal.SIGKILL, "")
+
+
+# -- the launcher --
+
+
+def test_it_dies_and_a_spare_one_takes_over(world: World) -> None:
+    for number in (1, 2, 3):
+        world.factory.create(world.order("sleep", "600", job=f"j{number}"))
+        world.begun(f"j{number}")
+        end(ancestors(world.supervisor(f"j{number}"))[0])
+    world.until(lambda: world.factory.nodes() == 0)
+    assert world.factory.state()[0] is False
+    assert "restart it (no task and no job is lost)" in world.run("true", job="j4").why
+    world.factory.withdraw("j1", 1, "enough")
+    assert world.end("j1").signal == signal.SIGTERM  # they go on, and end, without it
+    world.again()
+    assert world.factory.adopt([("j2", 1), ("j3", 1), ("j4", 1)]) == []
+    assert world.factory.state() == (True, "started by our own launcher")
+    assert world.run("true", job="j5").exit_code == 0
+    for job in ("j2", "j3"):
+        world.factory.withdraw(job, 1, "enough")
+        assert world.end(job).why == "enough"
+
+
+def test_ours_ends_with_us_and_leaves_jobs_alone(world: World) -> None:
+    world.factory.create(world.order("sleep", "600"))
+    pid = world.begun()
+    launcher = ancestors(world.supervisor())[0]
+    world.die()
+    assert is_running(launcher)  # it looks after its supervisor
+    end(world.supervisor())
+    world.until(lambda: all_gone([launcher, pid]))
+    world.begin()
+
+
+def test_the_services_comes_back(served: World) -> None:
+    served.factory.create(served.order("sleep", "600"))
+    served.begun()
+    end(served._programs[0].pid)
+    served.until(lambda: served.factory.nodes() == 0)
+    ok, words = served.factory.state()
+    assert (ok, words.startswith(f"no job can be started: {served.socket}: ")) == (False, True)
+    served.factory.create(served.order(*marking(served), job="j2"))
+    served.serve()
+    assert served.end("j2").exit_code == 4
+    served.factory.withdraw("j1", 1, "enough")
+    assert served.end().why == "enough"
+    assert served.factory.state() == (True, f"started by {served.socket}")
+
+
+def test_the_services_stays_away(make_world: Callable[..., World]) -> None:
+    world = make_world(service=True)
+    world.die()
+    world.begin(patience_s=0.1)
+    status = world.run(*marking(world))
+    assert (status.why, status.hopeless) == (f"no job can be started: {world.socket}: No such file or directory", False)
+    world.serve()
+    world.until(lambda: world.factory.nodes() == 1)
+    assert marks(world) == []
+
+
+def test_the_services_has_another_directory(make_world: Callable[..., World]) -> None:
+    world = make_world(service=True)
+    world.serve(Path("/somewhere/else"))
+    world.until(lambda: "systemctl edit nodemgr-jobs" in world.factory.state()[1])
+    assert not world.factory.state()[0]
+    assert "/somewhere/else/j1/1: No such file or directory" in world.run("true").why
+
+
+def test_its_children_are_collected(served: World) -> None:
+    for number in range(20):
+        served.run("true", job=f"j{number}")
+    served.until(lambda: not children(served._programs[0].pid))
+
+
+# -- what is said to the launcher --
+
+
+@pytest.fixture
+def talk(served: World) -> Iterator[Callable[[bytes], str]]:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(60)
+    sock.connect(str(served.socket))
+
+    def say(packet: bytes) -> str:
+        sock.send(packet)
+        return sock.recv(1_024).decode()
+
+    yield say
+    sock.close()
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"start", b"start ", b"start j1", b"start j1/", b"start /1", b"start ../../etc/1", b"start j1/../1", b"start j1/.1",
+        b"start j1/1/1",
+        b"start j1/1\n", b"bury ..", b"\0", b"start j1/1\0/../..", b"x" * 4_000, b"start " + b"j" * 95 + b"/1", bytes(range(256)),
+    ],
+)  # fmt: skip
+def test_what_is_no_word_is_refused(served: World, talk: Callable[[bytes], str], packet: bytes) -> None:
+    if packet == b"start j1/1\0/../..":  # read as what stands before the NUL
+        assert talk(packet).startswith("failed j1/1 ")
+    else:
+        assert talk(packet) == "failed - this is no word of ours"
+    assert talk(b"where") == f"jobs {served.jobs_dir}"
+
+
+@pytest.mark.parametrize("wrong", ["missing", "a link", "writable", pytest.param("another's", marks=root_only)])
+def test_a_directory_that_others_could_fill_is_refused(served: World, talk: Callable[[bytes], str], wrong: str) -> None:
+    if wrong != "missing":
+        files = written(served, *marking(served))
+        if wrong == "a link":
+            files.directory.rename(files.directory.with_name("2"))
+            files.directory.symlink_to("2")
+        elif wrong == "writable":
+            files.directory.chmod(0o770)
+        else:
+            os.chown(files.directory.parent, 65534, 65534)
+    answer = talk(b"start j1/1")
+    assert answer.startswith(f"failed j1/1 {served.jobs_dir}/j1/1: ")
+    assert not list(served.jobs_dir.glob("j1/*/claim.*"))
+    assert marks(served) == []
+
+
+@root_only
+def test_only_its_own_user_is_heard(served: World) -> None:
+    assert served.socket is not None
+    assert served.socket.stat().st_mode & 0o777 == 0o600
+    served.socket.chmod(0o666)
+    code = (
+        "import socket, sys\n"
+        "sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "sock.connect(sys.argv[1])\n"
+        "try:\n"
+        "    sock.send(b'where')\n"
+        "    print('heard', sock.recv(100))\n"
+        "except OSError as error:\n"
+        "    print('refused', error)\n"
+    )
+    copy = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+    done = subprocess.run([copy, "-I", "-S", "-c", code, str(served.socket)], user="nobody", capture_output=True, text=True, check=False)
+    if not done.stdout:
+        pytest.skip(f"nobody cannot run {copy}: {done.stderr.strip()}")
+    assert done.stdout.startswith("refused") or done.stdout == "heard b''\n"
+    assert served.run("true").exit_code == 0
+
+
+def test_a_manager_without_rights_runs_its_own_users_jobs_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_factory.os, "geteuid", lambda: 1_000)
+    status = world.run("true", uid=1_001)
+    assert (status.why, status.hopeless) == (
+        "this manager belongs to uid 1000 and starts nobody else's jobs: ask an admin for the node's own", True,
+    )  # fmt: skip
+    assert not world.file("").exists()
