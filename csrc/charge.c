@@ -327,47 +327,66 @@ void nm_charge_give_back_block(const struct nm_block *block)
 
 /* -- figures -- */
 
-/* The lease whose figures hold: the present one, else the one that this process has lost: where it is over, nothing is free. */
-static inline const struct nm_lease *telling_lease(bool *over)
+/* The lease whose figures hold: the present one, else the one that this process has lost. */
+static inline const struct nm_lease *telling_lease(bool *lost)
 {
-    bool lost;
-    const struct nm_lease *lease = present_lease(&lost);
-    *over = lost || (lease != NULL && nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) == NM_FENCED);
-    return lost ? nm_client_latest_lease() : lease;
+    const struct nm_lease *lease = present_lease(lost);
+    return *lost ? nm_client_latest_lease() : lease;
 }
 
 /* The total is never less than what is used, and never zero: programs divide by it. A limit falls to zero where a stopped task's share
- * is offered to others. */
-static inline bool figures_of(const struct nm_lease *lease, int row, bool over, struct nm_figures *out)
+ * is offered to others. Where the lease is over, nothing is free. */
+static inline bool figures_of(const struct nm_lease *lease, int row, bool lost, struct nm_figures *out)
 {
+    uint64_t limit, used;
     if (row < 0)
         return false;
-    uint64_t limit = nm_ledger_limit(&lease->ledger, (uint32_t)row), used = nm_ledger_used(&lease->ledger, (uint32_t)row);
+    int state = nm_ledger_look(&lease->ledger, (uint32_t)row, lease->slot, lease->generation, &limit, &used);
     out->total_bytes = limit > used ? limit : used;
     if (out->total_bytes == 0)
         out->total_bytes = used = nm_ledger_total(&lease->ledger, (uint32_t)row);
-    out->used_bytes = over ? out->total_bytes : used;
+    out->used_bytes = lost || state == NM_FENCED ? out->total_bytes : used;
     return true;
+}
+
+/* To most programs the driver shows one device: whatever context is current, it is on that, and its row is remembered for the lease. */
+static _Atomic uint64_t only_row; /* lease number << 8 | row + 1 */
+
+static __attribute__((noinline)) int look_up_row_asked_for(const struct nm_lease *lease)
+{
+    int devices = 0;
+    uint64_t context;
+    if (nm_real_cuDeviceGetCount(&devices) != NM_CUDA_SUCCESS || devices != 1)
+        return row_here(lease, endings_now(), &context);
+    int row = row_of_device(lease, 0);
+    if (row >= 0)
+        atomic_store_explicit(&only_row, (uint64_t)lease->number << 8 | (uint64_t)(row + 1), memory_order_relaxed);
+    return row;
+}
+
+static inline int row_asked_for(const struct nm_lease *lease)
+{
+    uint64_t known = atomic_load_explicit(&only_row, memory_order_relaxed);
+    return known >> 8 == lease->number && known != 0 ? (int)(known & 0xff) - 1 : look_up_row_asked_for(lease);
 }
 
 bool nm_figures_here(struct nm_figures *out)
 {
-    bool over;
-    uint64_t context;
-    const struct nm_lease *lease = telling_lease(&over);
-    return lease != NULL && figures_of(lease, row_here(lease, endings_now(), &context), over, out);
+    bool lost;
+    const struct nm_lease *lease = telling_lease(&lost);
+    return lease != NULL && figures_of(lease, row_asked_for(lease), lost, out);
 }
 
 bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out)
 {
-    bool over;
-    const struct nm_lease *lease = telling_lease(&over);
-    return lease != NULL && figures_of(lease, row_of_device(lease, device), over, out);
+    bool lost;
+    const struct nm_lease *lease = telling_lease(&lost);
+    return lease != NULL && figures_of(lease, row_of_device(lease, device), lost, out);
 }
 
 bool nm_figures_of_uuid(const char *uuid, struct nm_figures *out)
 {
-    bool over;
-    const struct nm_lease *lease = telling_lease(&over);
-    return lease != NULL && figures_of(lease, nm_client_row(lease, uuid), over, out);
+    bool lost;
+    const struct nm_lease *lease = telling_lease(&lost);
+    return lease != NULL && figures_of(lease, nm_client_row(lease, uuid), lost, out);
 }

@@ -295,6 +295,17 @@ int nm_ledger_slot_state(const struct nm_ledger *ledger, uint32_t slot, uint32_t
     return state == state_of(generation, NM_SLOT_STALLED) ? NM_STALLED : NM_FENCED;
 }
 
+int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t *limit, uint64_t *used)
+{
+    if (!in_range(row, slot)) {
+        *limit = *used = 0;
+        return NM_FENCED;
+    }
+    *limit = atomic_load_explicit(&ledger->limits->row[row].limit_bytes, memory_order_relaxed);
+    *used = used_of(ledger, row);
+    return nm_ledger_slot_state(ledger, slot, generation);
+}
+
 /* -- reserving -- */
 
 /* Adds to one's own word; false where the word is of another generation or cannot count that much. */

@@ -101,6 +101,8 @@ uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row);
 uint64_t nm_ledger_correction(const struct nm_ledger *ledger, uint32_t row);      /* as summed; at most 2^48 */
 uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger); /* how many are summed */
 int nm_ledger_slot_state(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation); /* nm_reserve: what a reserve would say */
+/* The row's limit and use, and what a reserve by (slot, generation) would say: in one look, for what a program asks again and again. */
+int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t *limit, uint64_t *used);
 const char *nm_ledger_uuid(const struct nm_ledger *ledger, uint32_t row);         /* "" where the row is unused */
 
 /* The manager's alone. Each returns 0, or -1 for a bad row or slot. */
