@@ -21,6 +21,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.node import Client, Node
@@ -42,19 +43,22 @@ class Submitter:
         self._client = Client(node.env_dir(env))
         self._rid = 0
 
-    def order(self, environ: list[str]) -> dict[str, object]:
-        args = {"argv": ["/bin/true"], "cwd": "/", "environ": environ, "gpus": 1, "key": secrets.token_hex(16)}
+    @staticmethod
+    def order(environ: list[str], argv: Sequence[str] = ("/bin/true",)) -> dict[str, object]:
+        args = {"argv": argv, "cwd": "/", "environ": environ, "gpus": 1, "key": secrets.token_hex(16)}
         return {"verb": "job_submit", "args": args}
 
-    def send_small(self) -> None:
+    def send_small(self, *argv: str) -> None:
         self._rid += 1
-        body = json.dumps(self.order(["PATH=/usr/bin:/bin"]), separators=(",", ":"))
+        body = json.dumps(self.order(["PATH=/usr/bin:/bin"], argv or ("/bin/true",)), separators=(",", ":"))
         self._client.send("ASK", rid=self._rid, what="order", argument=body)
 
-    def answer(self) -> None:
+    def answer(self) -> str:
+        """The job's id."""
         verb, packet = self._client.receive()
-        if verb != "PART" or b"error" in packet:
+        if verb != "PART" or b'"job":"' not in packet:
             raise SystemExit(f"not taken: {packet!r}")
+        return packet.split(b'"job":"')[1].split(b'"')[0].decode()
 
     def on_sheet(self) -> None:
         """Asks for a sheet, writes, orders, waits for the answer."""
@@ -73,10 +77,10 @@ class Submitter:
         self._client.socket.close()
 
 
-def pipelined(node: Node, jobs: int) -> float:
-    """Jobs a second over one connection, WINDOW at a time."""
+def pipelined(node: Node, jobs: int) -> tuple[float, float]:
+    """Jobs a second over one connection, WINDOW at a time; and what the manager computed for each, in microseconds."""
     submitter = Submitter(node, "alice")
-    begin = time.monotonic()
+    begin, before_s = time.monotonic(), node.cpu_s()
     for number in range(jobs):
         submitter.send_small()
         if number >= WINDOW:
@@ -84,13 +88,13 @@ def pipelined(node: Node, jobs: int) -> float:
     for _ in range(min(WINDOW, jobs)):
         submitter.answer()
     submitter.close()
-    return jobs / (time.monotonic() - begin)
+    return jobs / (time.monotonic() - begin), (node.cpu_s() - before_s) / jobs * 1e6
 
 
-def on_sheets(node: Node, jobs: int, connections: int = 8) -> float:
-    """Jobs a second over so many connections, each with one job on its way."""
+def on_sheets(node: Node, jobs: int, connections: int = 8) -> tuple[float, float]:
+    """The same over so many connections, each with one job on its way."""
     submitters = [Submitter(node, "bob") for _ in range(connections)]
-    begin = time.monotonic()
+    begin, before_s = time.monotonic(), node.cpu_s()
     for number in range(jobs):
         submitter = submitters[number % connections]
         if number >= connections:
@@ -99,7 +103,7 @@ def on_sheets(node: Node, jobs: int, connections: int = 8) -> float:
     for submitter in submitters:
         submitter.answer()
         submitter.close()
-    return jobs / (time.monotonic() - begin)
+    return jobs / (time.monotonic() - begin), (node.cpu_s() - before_s) / jobs * 1e6
 
 
 def stored(node: Node) -> int:
@@ -161,22 +165,26 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as name, Node("1x80GiB", NODEMGR_MAX_CONNECTIONS_PER_ENV="100") as node:
         for env in ("alice", "bob", "holder"):
             node.call("quota_set", env=env, gpus=1)
-        holder = Client(node.env_dir("holder"))
-        holder.send("ACQUIRE", rid=1, task="ab" * 16, gpus=1)
-        holder.until("GRANT")
-        rows = []
-        rows.append((f"through an env's socket, one packet each, {WINDOW} on their way", pipelined(node, jobs)))
-        rows.append(("the same, 4 KiB of environment each, on sheets, 8 on their way", on_sheets(node, jobs // 4)))
-        taken = stored(node)
-        left = rows_of_a_job(node)
-        rows.append((f"bare SQLite, FULL, one commit for {TURN_SUBMISSIONS}", bare(Path(name, "many"), left, jobs, TURN_SUBMISSIONS)))
-        rows.append(("bare SQLite, FULL, one commit each", bare(Path(name, "one"), left, max(100, jobs // 10), 1)))
-        if (rate := spooler(Path(name), max(100, jobs // 10))) is not None:
-            rows.append(("task-spooler, one process each, nothing stored", rate))
-    width = max(len(row[0]) for row in rows)
-    print(f"\nJobs taken ({jobs} jobs, {taken} stored)\n{'':{width}}  {'jobs/s':>8}")
-    for row, rate in rows:
-        print(f"{row:{width}}  {rate:8.0f}")
+        holder = Submitter(node, "holder")
+        holder.send_small("/bin/sleep", "3600")
+        held = holder.answer()
+        rows = [
+            (f"through an env's socket, one packet each, {WINDOW} on their way", *pipelined(node, jobs)),
+            ("the same, 4 KiB of environment each, on sheets, 8 on their way", *on_sheets(node, jobs // 4)),
+        ]
+        taken, left = stored(node), rows_of_a_job(node)
+        node.call("job_withdraw", job=held)
+        references = [
+            (f"bare SQLite, FULL, one commit for {TURN_SUBMISSIONS}", bare(Path(name, "many"), left, jobs, TURN_SUBMISSIONS)),
+            ("bare SQLite, FULL, one commit each", bare(Path(name, "one"), left, max(100, jobs // 10), 1)),
+            ("task-spooler, one process each, nothing stored", spooler(Path(name), max(100, jobs // 10))),
+        ]
+    width = max(len(row[0]) for row in (*rows, *references))
+    print(f"\nJobs taken ({jobs} and {jobs // 4}; {taken} stored)\n{'':{width}}  {'jobs/s':>8} {'manager, us/job':>16}")
+    for row, rate, cost_us in rows:
+        print(f"{row:{width}}  {rate:8.0f} {cost_us:16.0f}")
+    for row, reference in references:
+        print(f"{row:{width}}  {'not here' if reference is None else f'{reference:8.0f}'}")
     best = rows[0][1]
     print(f"{'within' if best >= TARGET else 'BELOW'} the target: {best:.0f} jobs/s durably stored, at least {TARGET}")
 

@@ -28,7 +28,7 @@ from nodemgr.edge.resource_factory import Order, ResourceFactory, Status
 
 TURN_SUBMISSIONS = 64
 """At most so many are one step of the core: others, who wait for a grant, get their turn between two of them."""
-GATHER_NS = 10_000_000
+GATHER_NS = 30_000_000
 """So long submissions that keep coming are gathered for one commit at most."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
 JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
