@@ -237,6 +237,8 @@ class World:
             refresh=lambda _: None, can_set=False, may_enter=lambda *_: True,
         )  # fmt: skip
         self.daemon.gpus = self.daemon.envs = self.daemon.driver_limits = stub
+        scan: Any = SimpleNamespace(wake=lambda _, daemon=self.daemon: loop.call_soon(daemon.match))
+        self.daemon.event_loop = scan
         self.server = self.daemon.udp = UdpServer(loop, self.daemon, self.clock, self._socket)
         out: Any = Out(self)
         self.server._sock = out
