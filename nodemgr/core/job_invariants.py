@@ -16,8 +16,11 @@ HOLDING = frozenset((JobState.STARTING, JobState.RUNNING))
 
 
 def check(state: State) -> Iterator[str]:
-    tables = (state.jobs, state.specs, state.spec_jobs, state.env_jobs, state.job_of_key, state.elements, state.dependents, state.queued)
-    if not any(tables) and not any(task.job_id for task in state.tasks.values()):
+    queued = Counter(request.priority for request in state.requests.values())
+    if state.queued != queued:
+        yield f"queued are {state.queued}, counted {queued}"
+    tables = (state.jobs, state.specs, state.spec_jobs, state.env_jobs, state.job_of_key, state.elements, state.dependents)
+    if not any(tables) and not any(row.job_id for row in (*state.requests.values(), *state.tasks.values())):
         return  # as on most nodes that tests make
     for job in state.jobs.values():
         for wrong in (*_state(job), *_rows(state, job)):
@@ -71,7 +74,6 @@ def _named_once(state: State) -> Iterator[str]:
         ("job_of_key", state.job_of_key, {(j.env, j.key): array_of(j.job_id) or j.job_id for j in jobs if j.key}),
         ("elements", elements, {(a, j.job_id) for j in jobs if (a := array_of(j.job_id))}),
         ("dependents", dependents, {(a, j.job_id) for j in jobs for a in j.after}),
-        ("queued", state.queued, Counter(request.priority for request in state.requests.values())),
         ("queues", state.queues.keys(), {row.name for row in state.queues.values()}),
     ):
         if kept != counted:

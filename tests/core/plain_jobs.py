@@ -1,0 +1,247 @@
+"""Jobs once more, as plainly as they can be said: lists and loops, everything counted anew at each question.
+
+Knows: what a job is promised. Must not know: nodemgr.core; nothing of it is used here. Who is started next is the core's to say:
+`starts` and `granted` are told, and say whether that was right; `idle` says whether somebody should have been.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+RANKS = ("high", "normal", "low")
+WAITING = ("held", "after", "queued")
+UNDER_WAY = ("starting", "running", "stopping")
+
+
+@dataclass
+class Job:
+    name: str
+    env: str
+    gpus: int
+    queue: str
+    max_restarts: int
+    state: str
+    after: list[str] = field(default_factory=list)
+    then: str = ""
+    attempt: int = 0
+    restarts: int = 0
+    ran: bool = False
+    """In this attempt."""
+
+
+class PlainJobs:
+    def __init__(self, gpus: int) -> None:
+        self.healthy = dict.fromkeys(range(gpus), True)
+        self.quota: dict[str, int] = {}
+        self.jobs: dict[str, Job] = {}
+        self.over: dict[str, str] = {}
+        self.gone: dict[str, Job] = {}
+        """What ended, as it was."""
+        self.lines: dict[str, list[str]] = {rank: [] for rank in RANKS}
+        """Who waits in each queue: jobs, and processes as their numbers."""
+        self.holders: dict[int, list[str]] = {gpu: [] for gpu in self.healthy}
+        self.env_of: dict[str, str] = {}
+        self.numbers = 0
+
+    # -- what can be seen --
+
+    def used(self, env: str) -> int:
+        return sum(healthy and any(self.env_of[who] == env for who in self.holders[gpu]) for gpu, healthy in self.healthy.items())
+
+    def free(self) -> list[int]:
+        return [gpu for gpu, healthy in self.healthy.items() if healthy and not self.holders[gpu]]
+
+    def fits(self, who: str) -> bool:
+        """Could it be served now, if nobody were before it?"""
+        env, quota = self.env_of[who], self.quota[self.env_of[who]]
+        if who in self.jobs:
+            need = self.jobs[who].gpus
+            return self.used(env) + need <= quota and len(self.free()) >= need
+        return bool(self.free()) if self.used(env) < quota else self.used(env) > 0
+
+    def idle(self) -> str | None:
+        """The first of all who wait, if nothing speaks against it."""
+        first = next((who for rank in RANKS for who in self.lines[rank]), None)
+        return first if first is not None and self.fits(first) else None
+
+    def living(self, name: str) -> list[Job]:
+        return [job for job in self.jobs.values() if job.name == name or job.name.split(".")[0] == name]
+
+    # -- what the core says it did --
+
+    def starts(self, name: str, attempt: int, gpus: list[int]) -> None:
+        job = self.jobs[name]
+        assert (job.state, job.attempt, job.gpus) == ("queued", attempt - 1, len(gpus))
+        assert not gpus or (set(gpus) <= set(self.free()) and self.used(job.env) + job.gpus <= self.quota[job.env])
+        self.lines[job.queue].remove(name)
+        job.state, job.attempt, job.ran = "starting", attempt, False
+        self._hold(name, gpus)
+
+    def granted(self, who: str, gpus: list[int]) -> None:
+        env = self.env_of[who]
+        fresh = [gpu for gpu in gpus if not self.holders[gpu]]
+        assert not fresh or self.used(env) + len(fresh) <= self.quota[env]
+        assert all(self.healthy[gpu] and all(self.env_of[other] == env for other in self.holders[gpu]) for gpu in gpus)
+        for line in self.lines.values():
+            if who in line:
+                line.remove(who)
+        self._hold(who, gpus)
+
+    def _hold(self, who: str, gpus: list[int]) -> None:
+        for gpu in gpus:
+            self.holders[gpu].append(who)
+
+    def _let_go(self, who: str) -> None:
+        for holders in self.holders.values():
+            if who in holders:
+                holders.remove(who)
+
+    # -- what happens --
+
+    def submit(self, env: str, gpus: int, queue: str, after: list[str], array: int, max_restarts: int, hold: bool) -> str | None:
+        if env not in self.quota or (gpus and self._impossible(env, gpus)) or any(not self._of_env(name, env) for name in after):
+            return None
+        self.numbers += 1
+        awaited = [job.name for name in after for job in self._of_env(name, env)]
+        for name in [f"j{self.numbers}.{index}" for index in range(array)] or [f"j{self.numbers}"]:
+            self.env_of[name] = env
+            self.jobs[name] = Job(name, env, gpus, queue, max_restarts, "held" if hold else "after", list(dict.fromkeys(awaited)))
+            self._go_on(self.jobs[name])
+        return f"j{self.numbers}"
+
+    def _of_env(self, name: str, env: str) -> list[Job]:
+        return [job for job in self.living(name) if job.env == env]
+
+    def _impossible(self, env: str, gpus: int) -> bool:
+        return gpus > self.quota[env]
+
+    def _go_on(self, job: Job) -> None:
+        """Into its queue, if nothing keeps it."""
+        if job.state == "after" and not job.after:
+            self._queue(job)
+
+    def _queue(self, job: Job, *, first: bool = False) -> None:
+        if job.gpus and self._impossible(job.env, job.gpus):
+            self.end(job, "failed")
+            return
+        job.state = "queued"
+        self.lines[job.queue].insert(0 if first else len(self.lines[job.queue]), job.name)
+
+    def end(self, job: Job, how: str) -> None:
+        """It is over, and with it who waits for it in vain."""
+        self._leave_line(job)
+        self._let_go(job.name)
+        del self.jobs[job.name]
+        self.over[job.name], self.gone[job.name] = how, job
+        for other in [other for other in self.jobs.values() if job.name in other.after]:
+            if how == "done":
+                other.after.remove(job.name)
+                self._go_on(other)
+            elif other.name in self.jobs:
+                self.end(other, "withdrawn")
+
+    def _leave_line(self, job: Job) -> None:
+        for line in self.lines.values():
+            if job.name in line:
+                line.remove(job.name)
+
+    def runs(self, name: str, attempt: int) -> None:
+        job = self.jobs.get(name)
+        if job is not None and job.state in UNDER_WAY and job.attempt == attempt:
+            job.state = "running" if job.state == "starting" else job.state
+
+    def ended(self, name: str, attempt: int, how: str) -> None:
+        """`how`: "well", "badly" or "hopeless"."""
+        job = self.jobs.get(name)
+        if job is None or job.state not in UNDER_WAY or job.attempt != attempt:
+            return
+        self._let_go(name)
+        then, job.then = job.then, ""
+        if then == "queued":
+            self._queue(job)
+        elif then:
+            self.end(job, then)
+        elif how == "well":
+            self.end(job, "done")
+        elif how == "hopeless" or job.restarts >= job.max_restarts:
+            self.end(job, "failed")
+        else:
+            job.restarts += 1
+            self._queue(job)
+
+    # -- orders --
+
+    def withdraw(self, name: str) -> None:
+        for job in self.living(name):
+            if job.state in WAITING:
+                self.end(job, "withdrawn")
+            else:
+                job.state, job.then = "stopping", "withdrawn"
+
+    def hold(self, name: str) -> None:
+        for job in self.living(name):
+            if job.state in ("after", "queued"):
+                self._leave_line(job)
+                job.state = "held"
+
+    def free_job(self, name: str) -> None:
+        for job in self.living(name):
+            if job.state == "held":
+                job.state = "after"
+                self._go_on(job)
+
+    def move(self, name: str, queue: str | None, *, first: bool) -> None:
+        moved = [job for job in self.living(name) if job.state == "queued" or (job.state in WAITING and not first)]
+        target = moved[0].queue if moved and queue is None else queue
+        for job in reversed(moved) if first else moved:
+            self._leave_line(job)
+            job.queue = target or job.queue
+            if job.state == "queued":
+                self._queue(job, first=first)
+
+    def requeue(self, name: str) -> None:
+        living = self.living(name)
+        for job in living:
+            if job.state in ("starting", "running"):
+                job.state, job.then = "stopping", "queued"
+        again = self.gone.get(name)
+        if not living and again is not None and again.env in self.quota and not (again.gpus and self._impossible(again.env, again.gpus)):
+            del self.over[name], self.gone[name]
+            again.restarts, again.state, again.after = 0, "after", []
+            self.jobs[name] = again
+            self._go_on(again)
+
+    # -- the rest of the node --
+
+    def set_quota(self, env: str, gpus: int) -> None:
+        self.quota[env] = gpus
+        for line in [list(line) for line in self.lines.values()]:
+            for who in line:
+                job = self.jobs.get(who)
+                if job is not None and job.state == "queued" and job.env == env and job.gpus and self._impossible(env, job.gpus):
+                    self.end(job, "failed")
+                elif job is None and who not in self.over and self.env_of[who] == env and gpus == 0:
+                    self.dies(who)
+
+    def remove_quota(self, env: str) -> None:
+        for who in [who for who, owner in self.env_of.items() if owner == env and who not in self.jobs]:
+            self.dies(who)
+        for job in [job for job in self.jobs.values() if job.env == env]:
+            if job.name in self.jobs and job.state in WAITING:
+                self.end(job, "withdrawn")
+            elif job.name in self.jobs:
+                self._let_go(job.name)
+                job.state, job.then = "stopping", "withdrawn"
+        self.quota.pop(env, None)
+
+    def asks(self, who: str, env: str) -> None:
+        """A process asks for one GPU and waits as long as it takes."""
+        self.env_of[who] = env
+        if self.quota.get(env, 0) > 0:
+            self.lines["normal"].append(who)
+
+    def dies(self, who: str) -> None:
+        self._let_go(who)
+        for line in self.lines.values():
+            if who in line:
+                line.remove(who)

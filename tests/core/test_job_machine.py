@@ -1,0 +1,288 @@
+"""Whatever happens to jobs, in whatever order, beside processes that ask and GPUs that come and go: the core does what the plain
+model does. World.happens asserts after each step that invariants hold and that the saved rows give the same state again."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from nodemgr.core import jobs
+from nodemgr.core.effects import SendGrant, StartJob, StopJob
+from tests.core import plain_jobs
+from tests.core.test_machine import Choices, pick
+from tests.core.world import Node, gpu
+
+GPUS = 3
+ENVS = ("alice", "bob")
+QUEUES = st.sampled_from(["high", "normal", "normal", "low"])
+RARELY = st.sampled_from([False, False, False, True])
+EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "25"))
+"""More of them for a longer search by hand."""
+SEEDS = 20
+STEPS = 60
+
+
+class Jobs(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.node = Node(GPUS, ageing_ms=0)
+        self.plain = plain_jobs.PlainJobs(GPUS)
+        self.lost: set[int] = set()
+        self.pids = 0
+        self.waiters: dict[int, str] = {}
+        """Processes that asked, with their envs."""
+        self.set_quota("alice", 2)
+        self.set_quota("bob", 2)
+        for env in (*ENVS, *ENVS):
+            self.submit(env, 1, "normal", [], 0, 1, False)
+        self.submit("alice", 2, "normal", [], 0, 1, False)
+
+    def heard(self) -> None:
+        """What the core has done since, told to the model in order."""
+        for effect in self.node.effects:
+            if isinstance(effect, StartJob):
+                self.plain.starts(effect.job_id, effect.attempt, [self.node.state.gpus[uuid].index for uuid in effect.gpus])
+                assert effect == jobs.start_of(self.node.state, self.node.state.jobs[effect.job_id])
+            elif isinstance(effect, SendGrant):
+                self.plain.granted(f"p{effect.connection}", [self.node.state.gpus[uuid].index for uuid in effect.gpus])
+
+    def names(self) -> list[str]:
+        """Jobs that live, arrays of which one does, and jobs that ended."""
+        return sorted({*self.plain.jobs, *(name.split(".")[0] for name in self.plain.jobs), *self.plain.over})
+
+    # -- jobs --
+
+    @rule(
+        env=st.sampled_from(ENVS),
+        gpus=st.sampled_from([0, 1, 1, 1, 2, 2, 3]),
+        queue=QUEUES,
+        awaited=st.lists(st.integers(1, 8), max_size=2),
+        array=st.sampled_from([0, 0, 0, 1, 3]),
+        max_restarts=st.sampled_from([0, 1, 3]),
+        hold=RARELY,
+    )
+    def submit(self, env: str, gpus: int, queue: str, awaited: list[int], array: int, max_restarts: int, hold: bool) -> None:
+        after = [f"j{self.plain.numbers + 1 - back}" for back in awaited]
+        expected = self.plain.submit(env, gpus, queue, after, array, max_restarts, hold)
+        given = {"gpus": gpus, "priority": queue, "after": tuple(after), "array": tuple(range(array)), "max_restarts": max_restarts}
+        assert self.node.submits(env, hold=hold, **given) == expected
+        self.heard()
+
+    @precondition(lambda self: self.plain.jobs)
+    @rule(data=st.data(), back=st.sampled_from([0, 0, 0, 1]))
+    def begin(self, data: Choices, back: int) -> None:
+        """Told of this attempt, or once more of an older one."""
+        name = pick(data, sorted(self.plain.jobs))
+        attempt = self.plain.jobs[name].attempt - back
+        self.plain.runs(name, attempt)
+        self.node.begins(name, attempt)
+
+    @precondition(lambda self: self.plain.jobs)
+    @rule(data=st.data(), how=st.sampled_from(["well", "well", "badly", "badly", "hopeless"]), back=st.sampled_from([0, 0, 0, 0, 1]))
+    def end(self, data: Choices, how: str, back: int) -> None:
+        under_way = [name for name, job in sorted(self.plain.jobs.items()) if job.state in plain_jobs.UNDER_WAY]
+        name = pick(data, under_way or sorted(self.plain.jobs))
+        attempt = self.plain.jobs[name].attempt - back
+        self.plain.ended(name, attempt, how)
+        self.node.job_ends(name, 0 if how == "well" else 1, attempt=attempt, hopeless=how == "hopeless")
+        self.heard()
+
+    @precondition(lambda self: self.names())
+    @rule(data=st.data())
+    def withdraw(self, data: Choices) -> None:
+        name = pick(data, self.names())
+        before = {job.name: job.then for job in self.plain.living(name) if job.state in plain_jobs.UNDER_WAY}
+        self.plain.withdraw(name)
+        self.node.withdraws(name)
+        assert {stop.job_id for stop in self.node.of(StopJob)} == {job for job, then in before.items() if then in ("", "queued")}
+        self.heard()
+
+    @precondition(lambda self: self.names())
+    @rule(data=st.data())
+    def hold(self, data: Choices) -> None:
+        name = pick(data, self.names())
+        self.plain.hold(name)
+        self.node.holds(name)
+        self.heard()
+
+    def held(self) -> list[str]:
+        return sorted(job.name for job in self.plain.jobs.values() if job.state == "held")
+
+    @precondition(held)
+    @rule(data=st.data())
+    def free(self, data: Choices) -> None:
+        name = pick(data, self.held())
+        self.plain.free_job(name)
+        self.node.frees(name)
+        self.heard()
+
+    @precondition(lambda self: self.names())
+    @rule(data=st.data(), queue=st.sampled_from([None, "high", "normal", "low"]), first=st.booleans())
+    def move(self, data: Choices, queue: str | None, first: bool) -> None:
+        name = pick(data, self.names())
+        if queue is None and not first:
+            return
+        self.plain.move(name, queue, first=first)
+        self.node.moves(name, queue, first=first)
+        self.heard()
+
+    @precondition(lambda self: self.names())
+    @rule(data=st.data())
+    def requeue(self, data: Choices) -> None:
+        name = pick(data, self.names())
+        self.plain.requeue(name)
+        self.node.requeues(name)
+        self.heard()
+
+    # -- the rest of the node --
+
+    @rule(env=st.sampled_from(ENVS))
+    def ask(self, env: str) -> None:
+        self.pids += 1
+        self.plain.asks(f"p{self.pids}", env)
+        if self.plain.quota.get(env, 0) > 0:
+            self.waiters[self.pids] = env
+        self.node.asks(env, self.pids, 1)
+        self.heard()
+
+    @precondition(lambda self: self.waiters)
+    @rule(data=st.data())
+    def die(self, data: Choices) -> None:
+        pid = pick(data, sorted(self.waiters))
+        del self.waiters[pid]
+        self.plain.dies(f"p{pid}")
+        self.node.dies(pid)
+        self.heard()
+
+    @rule(env=st.sampled_from(ENVS), gpus=st.integers(0, 3))
+    def set_quota(self, env: str, gpus: int) -> None:
+        self.plain.set_quota(env, gpus)
+        self.node.quota(env, gpus)
+        self._forget_the_refused()
+        self.heard()
+
+    @rule(env=st.sampled_from(ENVS), sure=RARELY)
+    def remove_quota(self, env: str, sure: bool) -> None:
+        if not sure:
+            return
+        self.plain.remove_quota(env)
+        self.node.removes(env)
+        for pid in [pid for pid, owner in self.waiters.items() if owner == env]:
+            del self.waiters[pid]
+            self.node.dies(pid)  # what it still has on a GPU goes with it
+        self.heard()
+
+    def _forget_the_refused(self) -> None:
+        there = {who for line in self.plain.lines.values() for who in line} | {who for held in self.plain.holders.values() for who in held}
+        self.waiters = {pid: env for pid, env in self.waiters.items() if f"p{pid}" in there}
+
+    @rule(index=st.integers(0, GPUS - 1), sure=RARELY)
+    def lose_or_restore(self, index: int, sure: bool) -> None:
+        if not sure and index not in self.lost:
+            return
+        self.lost ^= {index}
+        self.plain.healthy[index] = index not in self.lost
+        self.node.gpus_are([gpu(i) for i in range(GPUS) if i not in self.lost])
+        self.heard()
+
+    @rule(seconds=st.integers(1, 20))
+    def time_passes(self, seconds: int) -> None:
+        self.node.passes(seconds * 1_000)
+        assert self.node.effects == [] or not self.node.of(StartJob)
+
+    @rule(another_boot=st.booleans())
+    def restart(self, another_boot: bool) -> None:
+        """kill -9 of the manager. Those who waited in processes come back at once, in the order of their places."""
+        if another_boot:
+            self.node.now_ns %= 1_000_000_007
+        self.node.restart()
+        self.heard()
+        for name in self.node.waiting():
+            self.node.asks(self.waiters[name], name, 1)
+            self.heard()
+
+    # -- what is compared --
+
+    @invariant()
+    def same(self) -> None:
+        state = self.node.state
+        assert {job.job_id: (job.state.value, job.attempt, job.restarts, sorted(job.after)) for job in state.jobs.values()} == {
+            job.name: (job.state, job.attempt, job.restarts, sorted(job.after)) for job in self.plain.jobs.values()
+        }
+        assert {job_id: over.job.state.value for job_id, over in self.node.history.items()} == self.plain.over
+        lines: dict[str, list[str]] = {rank: [] for rank in plain_jobs.RANKS}
+        for request, _ in state.waiting():
+            who = request.job_id or f"p{request.askers[0].pid}"
+            lines[request.priority].append(who)
+        assert lines == self.plain.lines
+        assert self.plain.idle() is None
+        held = {job.task_id: job.job_id for job in state.jobs.values() if job.task_id is not None}
+        for task in state.tasks.values():
+            who = held.get(task.task_id) or f"p{task.processes[0].split(':')[1]}"
+            assert all(who in self.plain.holders[state.gpus[uuid].index] for uuid in task.gpus)
+        assert not self.node.history.keys() & state.jobs.keys()
+
+
+TestJobs = Jobs.TestCase
+TestJobs.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
+
+
+Step = Callable[[Jobs, random.Random], None]
+
+
+def submit(core: Jobs, dice: random.Random) -> None:
+    awaited = [dice.randint(1, 6) for _ in range(dice.choice([0, 0, 0, 1, 2]))]
+    gpus, queue = dice.choice([0, 1, 1, 1, 2, 2, 3]), dice.choice(["high", "normal", "normal", "low"])
+    core.submit(dice.choice(ENVS), gpus, queue, awaited, dice.choice([0, 0, 0, 1, 3]), dice.choice([0, 1, 3]), dice.random() < 0.2)
+
+
+def move(core: Jobs, dice: random.Random) -> None:
+    core.move(dice, dice.choice([None, "high", "normal", "low"]), dice.random() < 0.5)
+
+
+def end(core: Jobs, dice: random.Random) -> None:
+    core.end(dice, dice.choice(["well", "well", "well", "badly", "badly", "hopeless"]), dice.random() < 0.1)
+
+
+WEIGHTS: tuple[tuple[int, Step, Callable[[Jobs], object]], ...] = (
+    (30, submit, lambda core: True),
+    (12, lambda core, dice: core.begin(dice, dice.random() < 0.1), lambda core: core.plain.jobs),
+    (15, end, lambda core: core.plain.jobs),
+    (4, lambda core, dice: core.withdraw(dice), Jobs.names),
+    (4, lambda core, dice: core.hold(dice), Jobs.names),
+    (4, lambda core, dice: core.free(dice), Jobs.held),
+    (6, move, Jobs.names),
+    (6, lambda core, dice: core.requeue(dice), Jobs.names),
+    (6, lambda core, dice: core.ask(dice.choice(ENVS)), lambda core: True),
+    (5, lambda core, dice: core.die(dice), lambda core: core.waiters),
+    (3, lambda core, dice: core.set_quota(dice.choice(ENVS), dice.choice([0, 1, 2, 2, 3, 3])), lambda core: True),
+    (1, lambda core, dice: core.remove_quota(dice.choice(ENVS), True), lambda core: True),
+    (2, lambda core, dice: core.lose_or_restore(dice.randint(0, GPUS - 1), True), lambda core: True),
+    (2, lambda core, dice: core.time_passes(dice.randint(1, 20)), lambda core: True),
+    (2, lambda core, dice: core.restart(dice.random() < 0.3), lambda core: True),
+)
+"""How often, what, and whether it can happen now."""
+
+
+def walk(seed: int) -> None:
+    """A failing seed is enough to see it again."""
+    dice = random.Random(seed)
+    core = Jobs()
+    for _ in range(STEPS):
+        possible = [(weight, step) for weight, step, can in WEIGHTS if can(core)]
+        (step,) = dice.choices([step for _, step in possible], [weight for weight, _ in possible])
+        step(core, dice)
+        core.same()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_walk(seed: int) -> None:
+    walk(seed)
