@@ -729,3 +729,24 @@ def test_a_submission_is_all_or_nothing_beside_others() -> None:
     three = (submission("alice", 1, gpus=1), submission("alice", 2, gpus=9), submission("alice", 3, gpus=1, after=("j1",)))
     node.happens(events.SubmitJobs(three, WALL))
     assert [(answer.ref, answer.job_id) for answer in node.of(SubmitAnswered)] == [(1, "j1"), (2, None), (3, "j2")]
+
+
+def test_moved_to_the_front_of_a_queue() -> None:
+    node = node_of(1, 1)
+    _, *waiting = [submitted(node) for _ in range(4)]
+    node.moves(waiting[2], first=True)
+    assert node.queued_jobs() == [waiting[2], waiting[0], waiting[1]]
+    node.moves(waiting[1], "high", first=True)
+    node.moves(waiting[0], "high", first=True)
+    assert node.queued_jobs() == [waiting[0], waiting[1], waiting[2]]
+    node.restart()
+    assert node.queued_jobs() == [waiting[0], waiting[1], waiting[2]]
+
+
+def test_an_array_keeps_its_order_at_the_front() -> None:
+    node = node_of(1, 1)
+    submitted(node)
+    submitted(node)
+    node.submits("alice", array=(0, 1, 2))
+    node.moves("j3", first=True)
+    assert node.queued_jobs() == ["j3.0", "j3.1", "j3.2", "j2"]
