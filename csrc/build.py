@@ -87,7 +87,7 @@ def build_supervisor(output_directory: Path) -> Path:
     """nodemgr-supervisor, from every csrc/jobs/*.c."""
     output = output_directory / "nodemgr-supervisor"
     sources = sorted(map(str, (CSRC / "jobs").glob("*.c")))
-    replace_linked([*compiler(), *CFLAGS, *SUPERVISOR_FLAGS, *sources], output)
+    replace_linked([*compiler(), *CFLAGS, *SUPERVISOR_FLAGS, *sources, "-ldl"], output)
     return output
 
 

@@ -15,6 +15,7 @@
 #include "jobs.h"
 
 #include <ctype.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -52,6 +53,24 @@ struct launcher {
     size_t grave_count;
     bool strays; /* there may be children that are no supervisors */
 };
+
+/* The modules of the user database are loaded once and for all: each job's process would load them again, a millisecond each
+   time. Nothing is looked up: that could wait for a server that is away. */
+static void load_user_database(void)
+{
+    char line[512], module[96], *rest, *word;
+    FILE *file = fopen("/etc/nsswitch.conf", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, "passwd:", 7) != 0 && strncmp(line, "group:", 6) != 0 && strncmp(line, "initgroups:", 11) != 0)
+            continue;
+        for (word = strtok_r(strchr(line, ':') + 1, " \t\n", &rest); word != NULL && word[0] != '#'; word = strtok_r(NULL, " \t\n", &rest))
+            if (strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(word) &&
+                snprintf(module, sizeof module, "libnss_%s.so.2", word) < (int)sizeof module)
+                dlopen(module, RTLD_NOW); /* some are in libc, and have no file */
+    }
+    if (file != NULL)
+        fclose(file);
+}
 
 static void answer(int manager, const char *word, const char *name, const char *more)
 {
@@ -315,6 +334,7 @@ int nm_launch(int socket, bool listens, const char *jobs)
         perror("nodemgr-supervisor");
         return 1;
     }
+    load_user_database();
     serve(&launcher);
     return 0;
 }

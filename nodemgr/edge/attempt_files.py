@@ -89,7 +89,8 @@ class AttemptFiles:
         text = _order_text(order, grace_ms)
         self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = self.directory.with_name(f".{self.directory.name}")
-        shutil.rmtree(fresh, ignore_errors=True)
+        if fresh.exists():  # another manager died over it
+            shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         try:
             content = {"order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(), LOG: b""}

@@ -1,0 +1,93 @@
+"""From the order to a job's running process, and to the news of its end, through the launcher and a supervisor.
+
+    python bench/job_start.py [--rounds 200]
+
+The reference is what a process costs that nobody looks after: posix_spawn of the same program from this process, which
+returns when the program was executed, and its wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import pwd
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from bench.node import table, verdict
+from nodemgr.edge.launcher import Launcher
+from nodemgr.edge.node_factory import NodeFactory
+from nodemgr.edge.resource_factory import Order, Status
+
+TARGET_MS = 5.0
+PROGRAM = "/bin/true"
+USER = pwd.getpwuid(os.geteuid())
+
+
+class Heard:
+    """The listener, with a clock."""
+
+    def __init__(self) -> None:
+        self.started_ns = self.ended_ns = 0
+
+    def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
+        self.started_ns = time.monotonic_ns()
+
+    def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
+        if status.exit_code != 0:
+            raise SystemExit(f"{PROGRAM}: {status}")
+        self.ended_ns = time.monotonic_ns()
+
+
+def order(number: int) -> Order:
+    return Order(f"j{number}", 1, "bench", USER.pw_name, USER.pw_uid, USER.pw_gid, (PROGRAM,), "/", ("PATH=/usr/bin:/bin",))
+
+
+def job_ms(loop: asyncio.AbstractEventLoop, factory: NodeFactory, heard: Heard, number: int) -> tuple[float, float]:
+    heard.started_ns = heard.ended_ns = 0
+    begin_ns = time.monotonic_ns()
+    factory.create(order(number))
+    while not heard.ended_ns:
+        loop.run_until_complete(asyncio.sleep(0.0001))
+    return (heard.started_ns - begin_ns) / 1e6, (heard.ended_ns - begin_ns) / 1e6
+
+
+def bare_ms() -> tuple[float, float]:
+    begin_ns = time.monotonic_ns()
+    pid = os.posix_spawn(PROGRAM, [PROGRAM], {})
+    started_ns = time.monotonic_ns()
+    os.waitpid(pid, 0)
+    return (started_ns - begin_ns) / 1e6, (time.monotonic_ns() - begin_ns) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200)
+    rounds = parser.parse_args().rounds
+    directory = Path(tempfile.mkdtemp(prefix="nmb", dir="/tmp"))
+    jobs_dir = directory / "jobs"
+    jobs_dir.mkdir(mode=0o700)
+    loop, heard = asyncio.new_event_loop(), Heard()
+    factory = NodeFactory(loop, heard, jobs_dir, Launcher(jobs_dir))
+    jobs, bare = [], []
+    for number in range(rounds + 5):
+        sample = job_ms(loop, factory, heard, number), bare_ms()
+        if number >= 5:  # the first ones warm up
+            jobs.append(sample[0])
+            bare.append(sample[1])
+    factory.close()
+    loop.close()
+    shutil.rmtree(directory, ignore_errors=True)
+    rows = [("bare: executed", [pair[0] for pair in bare]), ("job: order to its process", [pair[0] for pair in jobs])]
+    table("a process begins", rows, "ms", "bare: executed")
+    rows = [("bare: waited for", [pair[1] for pair in bare]), ("job: order to news of its end", [pair[1] for pair in jobs])]
+    table("a process begins and ends", rows, "ms", "bare: waited for")
+    verdict("median, order to process", statistics.median(pair[0] for pair in jobs), TARGET_MS, "ms")
+
+
+if __name__ == "__main__":
+    main()
