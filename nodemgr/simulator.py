@@ -241,10 +241,16 @@ class Node:
     def lose(self, index: int) -> None:
         """The device falls off the bus. What has a context there has lost it for good, whether it comes back or not."""
         self._call("nm_sim_lose", index)
+        self._touch()
 
     def restore(self, index: int) -> None:
         """The device is back, for new contexts."""
         self._set(index, "lost", 0)
+        self._touch()
+
+    def _touch(self) -> None:
+        """Whoever watches the node's file learns that something happened to a device."""
+        os.utime(self.directory / STATE_FILE)
 
     def fail_next(self, index: int, count: int) -> None:
         """The next `count` allocations on the device, of whatever process, are refused; 0 ends that."""

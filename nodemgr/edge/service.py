@@ -35,6 +35,7 @@ from nodemgr.edge.context_size import ContextSizes
 from nodemgr.edge.control import Control
 from nodemgr.edge.crowd import Crowd
 from nodemgr.edge.daemon import LEDGER_META, Daemon
+from nodemgr.edge.device_events import DeviceEvents
 from nodemgr.edge.driver_limits import DriverLimits
 from nodemgr.edge.envs import Envs
 from nodemgr.edge.event_loop import EventLoop
@@ -178,6 +179,7 @@ class Service:
         self.daemon.on_ask, self.daemon.on_closed = questions.received, (orders.closed, questions.closed)
         self._resume(reading)
         self._reside(stack)
+        self._watch_devices(stack)
         control.start({**Administration(self.daemon, views).orders(), **orders.for_admins()})
         gc.collect()
         gc.freeze()  # what lives for ever need not be looked at again
@@ -255,6 +257,14 @@ class Service:
         assert launcher is not None
         state = self.daemon.state
         return NodeFactory(self.loop, self.daemon.jobs, self.settings.state_dir / JOBS_DIR, launcher, lambda: len(state.gpus))
+
+    def _watch_devices(self, stack: contextlib.ExitStack) -> None:
+        """A simulated node tells by itself when it loses a device."""
+        if self.settings.simulate is not None and self._make_gpus == self._nvml:
+            from nodemgr.edge.simulated import state_file
+
+            touched = state_file(self.settings.run_dir / rundir.SIMULATOR_DIR)
+            stack.callback(DeviceEvents(self.loop, touched, self.daemon.informer.stirred).close)
 
     def _reside(self, stack: contextlib.ExitStack) -> None:
         """The tasks that live as long as the loop."""

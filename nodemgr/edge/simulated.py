@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nodemgr.edge.gpus import NvmlUnavailable
-from nodemgr.simulator import SimulatorError, open_or_create
+from nodemgr.simulator import STATE_FILE, SimulatorError, open_or_create
 
 
 def prepare_node(directory: Path, count: int, memory_bytes: int) -> Path:
@@ -19,3 +19,8 @@ def prepare_node(directory: Path, count: int, memory_bytes: int) -> Path:
     except SimulatorError as error:
         raise NvmlUnavailable(str(error)) from None
     return directory
+
+
+def state_file(directory: Path) -> Path:
+    """What is touched when a device is lost or restored."""
+    return directory / STATE_FILE

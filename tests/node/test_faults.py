@@ -17,6 +17,7 @@ import pytest
 
 from nodemgr.edge.control_client import ManagerRefused
 from nodemgr.edge.store import FILE_NAME
+from nodemgr.simulator import Node
 from tests.node.programs import finish, said
 from tests.support.clients import FakeClient
 from tests.support.manager import PATIENCE_S, ROOT, Manager
@@ -234,3 +235,14 @@ def test_rubbish_is_counted_and_harms_nobody(make_manager: Make, make_client: Ca
     assert counters["packets_malformed"] == 5 + 3
     assert counters["packets_forged"] == 1
     assert finish(program) == (0, "")
+
+
+def test_an_idle_manager_hears_at_once_of_a_device_that_is_lost_or_back(make_manager: Make) -> None:
+    """Nobody holds or waits, so nobody looks by himself: the simulated node tells."""
+    manager = make_manager(simulate="2x8GiB")
+    events = manager.events(since=None)
+    with Node.open(manager.run_dir / "sim") as node:
+        node.lose(1)
+        lost = events.expect("gpu.lost")
+        node.restore(1)
+        assert events.expect("gpu.restored")["gpus"] == lost["gpus"]
