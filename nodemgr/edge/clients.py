@@ -49,6 +49,8 @@ TURN_NS = 20_000_000
 """After so much time spent on one env all others that wait get their turn."""
 LATER_CHARGED = frozenset({"sheet", "order"})
 """Questions whose price shows when they are read: a submission is cheap, and many come at once."""
+LATE_TURN_S = 0.05
+"""While the store's disk does not keep up, an env has one request in so long a time."""
 _UCRED = struct.Struct("3i")
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _RETRY_S = 0.2
@@ -186,6 +188,8 @@ class ClientServer:
         self._exhausted_ns: int | None = None
         self.on_full: Callable[[str], None] = lambda env: None
         """An env has all the connections that it may: its next clients are not heard until one ends."""
+        self.is_late: Callable[[], bool] = lambda: False
+        """The store's disk does not keep up with what clients have it write."""
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
 
     # -- envs --
@@ -440,7 +444,12 @@ class ClientServer:
     def took(self, listener: Listener, duration_ns: int) -> None:
         """So long was spent on the env: at the end of its turn nobody of it is read until the others were."""
         listener.turn_ns += duration_ns
-        if listener.turn_ns > TURN_NS and not listener.turn_over:
+        if listener.turn_over:
+            return
+        if self.is_late():
+            listener.turn_over = True
+            self._loop.call_later(LATE_TURN_S, self._begin_turn, listener)
+        elif listener.turn_ns > TURN_NS:
             listener.turn_over = True
             self._loop.call_soon(self._begin_turn, listener)
 

@@ -69,6 +69,8 @@ class Check:
 
 
 def _store(around: Surroundings) -> tuple[bool, str]:
+    if around.store_fault is None and around.store.is_late():
+        return False, f"the disk of {around.store.path} does not keep up: every environment is slowed, tasks that run go on"
     return around.store_fault is None, around.store_fault or f"{around.store.path} can be written"
 
 

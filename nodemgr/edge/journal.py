@@ -174,6 +174,10 @@ class Journal:
         self.on_recovery()
         return True
 
+    def is_late(self) -> bool:
+        """The disk does not keep up."""
+        return self._store.is_late()
+
     # -- reading --
 
     def rows(self) -> list[tuple[str, str, Any]]:

@@ -5,8 +5,9 @@ Knows: what the kernel does when the last reference to a stranger's file goes. M
 Whoever sends a descriptor chooses what it is. Letting go of a file can wait for its owner: a TCP socket with SO_LINGER waits
 for its peer, a file of a FUSE file system for its daemon, and the kernel makes the receiver wait even for what it did not
 take. So the loop itself never receives one: since Linux 6.16 a socket can refuse them (SO_PASSRIGHTS); where it cannot, or
-where a ledger is expected after a restart, the loop only peeks, and what follows is done here. Of the files that come memory
-files alone are kept: neither asking nor closing them waits for anybody.
+where a ledger is expected after a restart, the loop only peeks, and what follows is done here. Of the files that come those alone
+are kept that may be a ledger's: small memory that cannot grow. Neither asking nor closing it waits for anybody, while the memory
+of a large one is given back by whoever closes it last, and that takes seconds.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 SO_PASSRIGHTS = 83
+MAX_FILE_BYTES = 2**20
+"""A ledger's have far less."""
 MAX_THREADS = 32
 """That may hang at once; what comes then is left where it is for good, and is the sender's loss."""
 _CREDENTIALS_BYTES = socket.CMSG_SPACE(12)
@@ -55,7 +58,7 @@ class Quarantine:
         self._given_up: list[socket.socket] = []
 
     def receive(self, sock: socket.socket, packet_bytes: int, then: Callable[[Received], None]) -> bool:
-        """Calls `then` in the loop with the next packet, of its descriptors the memory files alone. False: too many hang."""
+        """Calls `then` in the loop with the next packet, of its descriptors those alone that may be a ledger's. False: too many hang."""
         return self._start(lambda: _receive(sock, packet_bytes), then)
 
     def close(self, sock: socket.socket) -> None:
@@ -88,7 +91,7 @@ def _receive(sock: socket.socket, packet_bytes: int) -> Received:
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS)
     kept = [entry for entry in ancillary if entry[:2] != rights]
     fds = [fd for level, kind, data in ancillary if (level, kind) == rights for fd in descriptors_of(data)]
-    memory = [fd for fd in fds if _is_memory_file(fd)]
+    memory = [fd for fd in fds if _may_be_ledger(fd)]
     if memory:
         kept.append((*rights, array.array("i", memory).tobytes()))
     close_all(set(fds).difference(memory))
@@ -99,13 +102,15 @@ def descriptors_of(data: bytes) -> list[int]:
     return array.array("i", data[: len(data) // 4 * 4]).tolist()
 
 
-def _is_memory_file(fd: int) -> bool:
-    """The kernel answers for these alone, and asks nobody."""
+def _may_be_ledger(fd: int) -> bool:
+    """The kernel tells seals of memory alone, and asks nobody. The size counts once it is sealed: what is allocated then stays all."""
     try:
-        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW:
+            return False
+        found = os.fstat(fd)
     except OSError:
         return False
-    return True
+    return max(found.st_size, found.st_blocks * 512) <= MAX_FILE_BYTES
 
 
 def close_all(fds: Iterable[int]) -> None:

@@ -214,6 +214,7 @@ class Service:
             loop, self._selector, daemon, daemon.processes, self.clock, settings.max_connections_per_env
         )
         stack.callback(daemon.clients.close_all)
+        daemon.clients.is_late = journal.is_late
         daemon.clients.on_full = lambda env: _tell_crowd(journal, Crowd.of(env, daemon.clients.crowd(env)))
         if settings.udp is not None:
             sock = UdpServer.bind(*settings.udp)

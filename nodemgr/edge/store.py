@@ -13,6 +13,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +31,10 @@ TRIM_SHARE = 50
 CHECKPOINT_BYTES = 4 * 2**20
 WAL_LIMIT_BYTES = 64 * 2**20
 """Beyond this a commit waits for the checkpoint: the log must not eat the disk because a thread came too late."""
-WAL_WAIT_S = 2.0
-"""At most so long: beside a disk that is stuck the node goes on, and the log grows."""
+WAL_WAIT_S = 0.5
+"""At most so long, for everybody waits with it: beside a disk that is stuck the node goes on, and the log grows."""
+WAL_REST_S = 30.0
+"""So long after a wait in vain nobody waits again; meanwhile who commits much is slowed (`is_late`)."""
 LOOK_EVERY_COMMITS = 64
 BUSY_MS = 1_000
 
@@ -153,6 +156,8 @@ class Store:
         self._failing = False
         self._durable = False
         self._checkpoint: threading.Thread | None = None
+        self._waited_in_vain_s: float | None = None
+        """When a checkpoint had not ended in time; None: they do."""
         try:
             _close_to_others(self.path)
             self._db = self._connect()
@@ -292,8 +297,18 @@ class Store:
         if self._checkpoint is None or not self._checkpoint.is_alive():
             self._checkpoint = threading.Thread(target=_checkpoint, args=(self.path,), name="checkpoint", daemon=True)
             self._checkpoint.start()
-        if size_bytes > WAL_LIMIT_BYTES:
+        if size_bytes > WAL_LIMIT_BYTES and not self._rests():
             self._checkpoint.join(WAL_WAIT_S)
+            self._waited_in_vain_s = time.monotonic() if self._checkpoint.is_alive() else None
+
+    def _rests(self) -> bool:
+        return self._waited_in_vain_s is not None and time.monotonic() - self._waited_in_vain_s < WAL_REST_S
+
+    def is_late(self) -> bool:
+        """The disk does not keep up with the commits: the log is beyond its limit, and waiting did not help."""
+        if self._waited_in_vain_s is not None and self.log_bytes() <= WAL_LIMIT_BYTES:
+            self._waited_in_vain_s = None
+        return self._waited_in_vain_s is not None
 
     def log_bytes(self) -> int:
         try:

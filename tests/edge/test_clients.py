@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
+import fcntl
 import os
 import random
 import resource
@@ -12,7 +14,8 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -27,6 +30,7 @@ from nodemgr.edge.processes import ProcessTable
 from nodemgr.edge.sessions import DECODED_NS
 from nodemgr.edge.wire import Direction, decode, encode
 from tests.edge.hub import StubHub, settle, turn
+from tests.edge.unserved import UnservedFile
 
 BEAT = encode("BEAT", task="ab12")
 
@@ -218,6 +222,41 @@ def with_rights(*fds: int) -> list[tuple[int, int, array.array[int]]]:
 REJOIN = encode("REJOIN", rid=1, task="ab12", lease="t1")
 
 
+def sealed(size_bytes: int, seals: int = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK, *, beyond_bytes: int = 0) -> int:
+    """Memory as a ledger's."""
+    fd = os.memfd_create("nodemgr-usage", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size_bytes)
+    if beyond_bytes:  # allocated where its size does not show it
+        keep_size = 1
+        libc = ctypes.CDLL(None)
+        assert libc.fallocate(fd, keep_size, ctypes.c_long(size_bytes), ctypes.c_long(beyond_bytes)) == 0
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+NO_LEDGERS: dict[str, Callable[[], int]] = {
+    "that can grow": lambda: sealed(4_096, fcntl.F_SEAL_SHRINK),
+    "large": lambda: sealed(quarantine.MAX_FILE_BYTES + 1),
+    "large beyond its end": lambda: sealed(4_096, beyond_bytes=2 * quarantine.MAX_FILE_BYTES),
+    "a file on a disk": lambda: os.open(__file__, os.O_RDONLY),
+    "a device": lambda: os.open("/dev/zero", os.O_RDWR),
+    "a directory": lambda: os.open("/", os.O_RDONLY),
+    "a reference without a file": lambda: os.open(__file__, os.O_PATH),
+}
+
+
+@pytest.mark.parametrize("make", NO_LEDGERS.values(), ids=NO_LEDGERS)
+def test_what_cannot_be_a_ledger_is_let_go_before_the_loop_has_it(make: Callable[[], int], directory: Path) -> None:
+    """The memory of a large file is given back by whoever closes it last: seconds, in which nobody else would be heard."""
+    with closing(World(directory, files_expected=True)) as world:
+        sock, fd = world.connected(), make()
+        before = open_fds()
+        sock.sendmsg([REJOIN], with_rights(fd))
+        world.until(lambda: world.hub.messages)
+        assert (world.hub.verbs(), world.hub.messages[0][2], open_fds()) == (["REJOIN"], [], before)
+        os.close(fd)
+
+
 def test_nobody_brings_descriptors_unasked(kernel: str, directory: Path) -> None:
     with closing(World(directory)) as world:
         sock = world.connected()
@@ -236,7 +275,7 @@ def test_nobody_brings_descriptors_unasked(kernel: str, directory: Path) -> None
 def test_a_ledger_that_is_expected_is_handed_over_and_all_else_closed(kernel: str, directory: Path) -> None:
     with closing(World(directory, files_expected=True)) as world:
         sock = world.connected()
-        ledger = [os.memfd_create("nodemgr-limits"), os.memfd_create("nodemgr-usage")]
+        ledger = [sealed(4_096), sealed(4_096)]
         pipe = os.pipe()
         before = open_fds()
         sock.sendmsg([b"garbage"], with_rights(*ledger))
@@ -289,9 +328,21 @@ class Lingering:
         self.peer.close()
 
 
+def unserved() -> UnservedFile:
+    if (reason := UnservedFile.impossible()) is not None:
+        pytest.skip(reason)
+    return UnservedFile()
+
+
+ENDLESS = {"a connection that lingers": Lingering, "a file whose server is silent": unserved}
+
+
+@pytest.mark.parametrize("make", ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("packet", [REJOIN, b"garbage"])
-def test_files_whose_end_takes_for_ever_hold_up_nobody(packet: bytes, directory: Path) -> None:
-    with closing(World(directory, files_expected=True)) as world, closing(Lingering()) as lingering:
+def test_files_whose_end_takes_for_ever_hold_up_nobody(
+    packet: bytes, make: Callable[[], Lingering | UnservedFile], directory: Path
+) -> None:
+    with closing(World(directory, files_expected=True)) as world, closing(make()) as lingering:
         thief, other = world.connected(), world.connected()
         lingering.give_away(thief, packet)
         settle(world.loop)
@@ -301,8 +352,11 @@ def test_files_whose_end_takes_for_ever_hold_up_nobody(packet: bytes, directory:
         settle(world.loop)
 
 
-def test_unread_files_hold_up_nobody_when_their_connection_ends(directory: Path) -> None:
-    with closing(World(directory, files_expected=True)) as world, closing(Lingering()) as lingering:
+@pytest.mark.parametrize("make", ENDLESS.values(), ids=ENDLESS)
+def test_unread_files_hold_up_nobody_when_their_connection_ends(
+    make: Callable[[], Lingering | UnservedFile], directory: Path
+) -> None:
+    with closing(World(directory, files_expected=True)) as world, closing(make()) as lingering:
         thief, other = world.connected(), world.connected()
         lingering.give_away(thief, REJOIN)
         (connection,) = (session for session in world.hub.sessions if session is world.hub.sessions[0])
@@ -427,6 +481,26 @@ def test_an_env_that_floods_is_slowed_and_the_others_are_not(world: World, direc
     world.connected().send(BEAT)
     world.until(lambda: "BEAT" in world.hub.verbs())
     world.until(lambda: len(world.hub.messages) > heard + 1)  # the flood goes on in the next second
+
+
+def test_while_the_disk_is_late_an_env_has_a_request_a_turn(world: World, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it has of connections; another env's request does not wait for them."""
+    monkeypatch.setattr(module, "LATE_TURN_S", 1_000)
+    world.server.open("bob", directory / "bob")
+    world.server.is_late = lambda: True
+    crowd = [world.connected() for _ in range(5)]
+    for sock in crowd:
+        sock.send(encode("ACQUIRE", rid=7, task="ab12", gpus=1))
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as bob:
+        bob.connect(str(directory / "bob"))
+        bob.send(encode("ACQUIRE", rid=7, task="ab12", gpus=1))
+        world.until(lambda: any(session.env == "bob" for session, _, _ in world.hub.messages))
+        settle(world.loop)
+    assert Counter(session.env for session, _, _ in world.hub.messages) == {"alice": 1, "bob": 1}
+    world.server.is_late = lambda: False
+    (listener,) = [listener for listener in world.server._listeners.values() if listener.env == "alice"]
+    world.server._begin_turn(listener)  # as the clock would
+    world.until(lambda: len(world.hub.messages) == 6)
 
 
 def test_who_takes_long_gets_turns_and_so_does_everybody_else(world: World, directory: Path) -> None:

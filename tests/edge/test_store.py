@@ -214,6 +214,7 @@ def test_records_are_found_by_env_and_time(tmp_path: Path) -> None:
 def test_the_log_is_kept_short_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHECKPOINT_BYTES", 200_000)
     monkeypatch.setattr(module, "WAL_LIMIT_BYTES", 1_000_000)
+    monkeypatch.setattr(module, "WAL_WAIT_S", 30)
     store = Store(tmp_path)
     largest = 0
     for n in range(module.LOOK_EVERY_COMMITS * 40):
@@ -239,10 +240,23 @@ def test_a_commit_waits_for_a_late_checkpoint_but_not_for_ever(tmp_path: Path, m
 
     monkeypatch.setattr(module, "_checkpoint", late)
     store = Store(tmp_path)
+    waits: list[float | None] = []
+    join = threading.Thread.join
+    monkeypatch.setattr(threading.Thread, "join", lambda thread, timeout=None: (waits.append(timeout), join(thread, timeout))[1])
+    assert not store.is_late()
     for _ in range(module.LOOK_EVERY_COMMITS * 4):
         store.commit(batch(t1="x" * 5_000))
     assert len(begun) == 1, "one at a time"
+    assert waits == [0.01], "everybody waits with it: once, and then not again for a while"
+    assert store.is_late()
+    monkeypatch.setattr(module, "WAL_REST_S", 0)
+    for _ in range(module.LOOK_EVERY_COMMITS * 2):
+        store.commit(batch(t1="x" * 5_000))
+    assert waits == [0.01] * 3
     stuck.set()
+    join(store._checkpoint)
+    monkeypatch.setattr(module, "WAL_LIMIT_BYTES", 2**30)  # as it is after the next checkpoint
+    assert not store.is_late()
     store.close()
 
 
