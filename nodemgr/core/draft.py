@@ -65,6 +65,7 @@ class Seldom(Generic[T]):
         table: Any = draft.seldom.get(self._name)
         if table is None:
             table = draft.seldom[self._name] = self._kind(getattr(draft.state, self._name), draft.changed)
+            table.stored = STORED.get(self._name)
         made: T = table
         return made
 
@@ -127,8 +128,10 @@ class Draft:
         self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked, changed)
         self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks, changed)
         self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
-        tables: dict[str, Overlay[Any, object]] = vars(self)
-        self._often = [(kind, key_text, tables[name]) for name, (kind, key_text) in STORED.items() if name in tables]
+        tables: dict[str, Any] = vars(self)
+        for name, kind in STORED.items():
+            if name in tables:
+                tables[name].stored = kind
         self.history: dict[str, Ended | None] = {}
         """Jobs that ended; None: one that had ended runs again."""
         self.effects: list[Effect] = []
@@ -139,13 +142,6 @@ class Draft:
         """Whether it follows a Tick, which told all that was waited for: no use in asking again at once."""
         self.rescan = False
         """Something became free, or the queue changed: who waits may be served now."""
-
-    def stored(self) -> Iterator[tuple[str, Callable[[Any], str], Overlay[Any, object]]]:
-        """The stored tables that were made, each with its kind, and how a key of it is written."""
-        yield from self._often
-        for name, table in self.seldom.items():
-            if name in STORED:
-                yield (*STORED[name], table)
 
     # Rows: each method writes one table and all that follows from it.
 
@@ -344,7 +340,8 @@ class Draft:
             self.disconnect(process)
             self.connections.put(process, connection)
             self.process_of_connection.put(connection, process)
-        self.come_back(process)
+        if process in self.state.away:
+            self.come_back(process)
 
     def disconnect(self, process: ProcessKey) -> None:
         connection = self.connections.get(process)

@@ -47,8 +47,9 @@ def finish(draft: Draft, *, must_apply: bool, then: Match | None = None) -> Tran
 
 def _saves(draft: Draft) -> list[Save]:
     saves = []
-    for kind, key_text, table in draft.stored():
-        if table.changes:
+    for table in draft.changed:
+        if table.stored is not None:
+            kind, key_text = table.stored
             for key, after in table.changes.items():
                 before = table.base.get(key)
                 if after is not before and (before is None or after != before):

@@ -28,7 +28,7 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
     if task is not None:
         _join_task(draft, event, task, now_ns)
         return
-    request_id = _request_of(draft, event, kin)
+    request_id = _request_of(draft, event, kin) if draft.state.requests else None
     gpus = _asked_gpus(draft, event, env.quota)
     explicit = event.gpus is not None or event.world > 1
     refusal = admission.refused(draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=explicit)

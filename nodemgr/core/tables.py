@@ -31,13 +31,15 @@ class Overlay(Generic[K, V]):
     """A dictionary and what one step changes in it. None stands for nothing there, so no value is None. As long as nothing
     is changed, `get` is the dictionary's own."""
 
-    __slots__ = ("base", "changed", "changes", "get")
+    __slots__ = ("base", "changed", "changes", "get", "stored")
 
     def __init__(self, base: dict[K, V], changed: list[Table]) -> None:
         self.base = base
         self.changed = changed
         self.changes: dict[K, V | None] = {}
         self.get: Callable[[K], V | None] = base.get
+        self.stored: tuple[str, Callable[[Any], str]] | None = None
+        """Its kind in the store, and how a key is written there; None: it follows from others."""
 
     def __getitem__(self, key: K, /) -> V:
         value = self.get(key)
@@ -100,13 +102,14 @@ def _through(changes: dict[K, V | None], base: dict[K, V], key: K) -> V | None:
 class Groups(Generic[K, V]):
     """Sets of members by key, and what one step changes in them. A member is added and removed at most once a step."""
 
-    __slots__ = ("added", "base", "changed", "removed")
+    __slots__ = ("added", "base", "changed", "removed", "stored")
 
     def __init__(self, base: dict[K, dict[V, None]], changed: list[Table]) -> None:
         self.base = base
         self.changed = changed
         self.added: dict[K, dict[V, None]] = {}
         self.removed: dict[K, set[V]] = {}
+        self.stored = None
 
     def members(self, key: K) -> Iterator[V]:
         removed: set[V] | frozenset[V] = self.removed.get(key, frozenset())

@@ -77,7 +77,7 @@ class Daemon:
         self.journal = journal
         self.ledgers = ledgers
         self.processes = ProcessTable(loop, self._process_ended)
-        self.places = Places()
+        self.places = Places(loop)
         self.older_limits = OlderLimits(state)
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
         self.auditor: Auditor
@@ -365,13 +365,9 @@ class Daemon:
         if effect.pid is not None:
             self._settle_driver_limits()
             self._key_of_pid[effect.pid] = effect.process
-            self.loop.call_soon(self._look_where, effect.process)  # nobody's answer waits for that
+            self.places.expect(effect.process)
             if not self.processes.watch(effect.process):
                 self.loop.call_soon(self._process_ended, effect.process)
-
-    def _look_where(self, key: ProcessKey) -> None:
-        if key in self.last_beat_ns:
-            self.places.of(key)
 
     def resume_watching(self, key: ProcessKey, pid: int | None, same_boot: bool) -> bool:
         """After a restart: False, where the process has died meanwhile. Nobody's silence counts before now."""
@@ -379,7 +375,7 @@ class Daemon:
         if pid is None:
             return True
         self._key_of_pid[pid] = key
-        self.places.of(key)
+        self.places.expect(key)
         return same_boot and self.processes.watch(key)
 
     def _unwatch(self, effect: effects.Unwatch) -> None:
@@ -513,11 +509,12 @@ class Daemon:
         self.settle_gates()
 
     def when_fresh(self, then: Callable[[], None]) -> None:
-        """Calls back with `gpus.last` fit to be shown: the watcher's last reading if it is young, else after a new one."""
+        """Calls back with `gpus.last` fit to be shown: the watcher's last reading if it is young, else after a new one; and when it is
+        known where all processes live that are here by now."""
         if self.clock.monotonic_ns() - self.gpus.last.at_ns <= SHOWN_NS:
-            then()
+            self.places.when_known(then)
         else:
-            self.gpus.look(lambda _reading: then())
+            self.gpus.look(lambda _reading: self.places.when_known(then))
 
     def audit(self, reading: Reading) -> None:
         """Corrects the ledgers by the driver's figures, and tells the core what they do not explain. A reading that was under way at

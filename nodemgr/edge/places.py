@@ -7,14 +7,21 @@ container could have put there: a file of its own might never end.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from nodemgr.core.model import ProcessKey
 from nodemgr.edge.processes import one_line, pid_of, seen_as
 
+LOOKS_A_TURN = 16
+"""Some 100 µs each: between them the loop serves whoever asks."""
 SHORT_ID_CHARS = 12
 MAX_CGROUP_BYTES = 8_192
 MAX_NAMES_BYTES = 1 << 22
@@ -36,28 +43,79 @@ NOWHERE = Place()
 
 
 class Places:
-    """Of the processes that hold something, looked up once each."""
+    """Of the processes that hold something, looked up once each, some in each turn of the loop: many may come at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._known: dict[ProcessKey, Place] = {}
+        self._expected: set[ProcessKey] = set()
+        self._due: deque[ProcessKey | Callable[[], None]] = deque()
+        """Processes to look for, and who waits until those before him were looked for."""
+        self._is_looking = False
+
+    def expect(self, key: ProcessKey) -> None:
+        """It is looked for soon: no answer waits for that."""
+        self._expected.add(key)
+        self._look_for(key)
+
+    def when_known(self, then: Callable[[], None]) -> None:
+        """Calls back when all are known that are expected now."""
+        if self._expected:
+            self._look_for(then)
+        else:
+            then()
+
+    def _look_for(self, due: ProcessKey | Callable[[], None]) -> None:
+        self._due.append(due)
+        if not self._is_looking:
+            self._is_looking = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        for _ in range(min(LOOKS_A_TURN, len(self._due))):
+            due = self._due.popleft()
+            if not isinstance(due, str):
+                self._loop.call_soon(due)
+            elif due in self._expected:
+                self._expected.discard(due)
+                self.of(due)
+        self._is_looking = bool(self._due)
+        if self._is_looking:
+            self._loop.call_soon(self._look)
 
     def of(self, key: ProcessKey) -> Place:
         """Kept until `forget`."""
         known = self._known.get(key)
         if known is None:
+            self._expected.discard(key)
             pid = pid_of(key)
             known = self._known[key] = NOWHERE if pid is None else place_of(pid)
         return known
 
     def forget(self, key: ProcessKey) -> None:
+        self._expected.discard(key)
         self._known.pop(key, None)
 
 
 def place_of(pid: int) -> Place:
     numbers = seen_as(pid)
     container = container_of(pid)
-    name = None if container is None else name_of(container)
-    return Place(numbers[-1] if len(numbers) > 1 else None, None if container is None else container[:SHORT_ID_CHARS], name)
+    pid_inside = numbers[-1] if len(numbers) > 1 else None
+    if container is None:
+        return Place(pid_inside)
+    name = None
+    with contextlib.suppress(LookupError):
+        name = _kept_name(container)
+    return Place(pid_inside, container[:SHORT_ID_CHARS], name)
+
+
+@lru_cache(maxsize=1_024)
+def _kept_name(container: str) -> str:
+    """`name_of`, once for each container, for what engines write down of all can be long. Raises LookupError where there is none yet."""
+    name = name_of(container)
+    if name is None:
+        raise LookupError(container)
+    return name
 
 
 def container_of(pid: int) -> str | None:
