@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Optional
+import signal
+from typing import Any, Dict, Optional, Tuple
 
 FAILED, UNREACHABLE, REFUSED = 1, 69, 77
 ANSWER_TIMEOUT_MS = 5_000
+LONG_MS = 60_000
+"""For an answer out of a long past."""
+FOR_EVER_MS = 2**31 - 1
+"""As long as the client can be told to wait: 24 days."""
+INLINE_BYTES = 500
+"""Of an order, at most: it travels in one packet."""
 MAX_ANSWER_BYTES = 1 << 22
 CODES = {"quota": REFUSED, "usage": 2}
 ENV_DIR = "/run/nodemgr-env"
@@ -37,12 +44,40 @@ def settings() -> Dict[str, str]:
 
 def ask(what: str, argument: Optional[str] = None) -> Dict[str, Any]:
     """The manager's answer. Raises Refused."""
+    return _closed(_exchange(what, argument, ANSWER_TIMEOUT_MS))
+
+
+def order(verb: str, timeout_ms: int = ANSWER_TIMEOUT_MS, **arguments: Any) -> Dict[str, Any]:
+    """The answer to an order about jobs. Raises Refused."""
+    return _closed(_order(verb, timeout_ms, arguments))
+
+
+def order_file(verb: str, **arguments: Any) -> Tuple[Dict[str, Any], Optional[int]]:
+    """The same, and a descriptor that came with it, the caller's to close. Raises Refused."""
+    return _order(verb, ANSWER_TIMEOUT_MS, arguments)
+
+
+def _closed(answered: Tuple[Dict[str, Any], Optional[int]]) -> Dict[str, Any]:
+    answer, descriptor = answered
+    if descriptor is not None:
+        os.close(descriptor)
+    return answer
+
+
+def _order(verb: str, timeout_ms: int, arguments: Dict[str, Any]) -> Tuple[Dict[str, Any], Optional[int]]:
+    text = json.dumps({"verb": verb, "args": arguments}, separators=(",", ":"))
+    if len(text) > INLINE_BYTES:
+        raise Refused("this order is too long for one packet: name fewer at a time", CODES["usage"])
+    return _exchange("order", text, timeout_ms)
+
+
+def _exchange(what: str, argument: Optional[str], timeout_ms: int) -> Tuple[Dict[str, Any], Optional[int]]:
     try:
         env = settings().get("env", "?")
     except OSError as error:
         said = f"{env_dir()}/client.conf cannot be read ({error.strerror})"
         raise Refused(f"{said}: this container is in no environment (start it with --device nodemgr.local/env=NAME)", UNREACHABLE) from None
-    text = _ask_client(what, argument, env)
+    text, descriptor = _ask_client(what, argument, env, timeout_ms)
     try:
         answer = json.loads(text)
     except ValueError:
@@ -51,10 +86,10 @@ def ask(what: str, argument: Optional[str] = None) -> Dict[str, Any]:
         raise Refused("the manager's answer is no object: are the client here and the manager of one version?")
     if "error" in answer:
         raise Refused(str(answer["error"]), CODES.get(str(answer.get("code")), FAILED))
-    return answer
+    return answer, descriptor
 
 
-def _ask_client(what: str, argument: Optional[str], env: str) -> str:
+def _ask_client(what: str, argument: Optional[str], env: str, timeout_ms: int) -> Tuple[str, Optional[int]]:
     if os.environ.get("NODEMGR_OFF") == "1":
         raise Refused("NODEMGR_OFF=1: the client is switched off here")
     try:
@@ -66,8 +101,12 @@ def _ask_client(what: str, argument: Optional[str], env: str) -> str:
     except (ImportError, OSError, AttributeError) as error:
         raise Refused(f"the client cannot be loaded into this Python ({error}): nodemgr doctor says more", UNREACHABLE) from None
     out = ctypes.create_string_buffer(MAX_ANSWER_BYTES)
-    length, _ = library.ask(what, argument, out, ANSWER_TIMEOUT_MS)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would hear of Ctrl-C when the call in C is over
+    try:
+        length, descriptor = library.ask(what, argument, out, timeout_ms)
+    finally:
+        signal.signal(signal.SIGINT, before)
     if length < 0:
         said = os.fsdecode(out.value) or "no answer"
         raise Refused(f"environment {env}: {said}; tasks that run go on (nodemgr doctor says more)", UNREACHABLE)
-    return os.fsdecode(out.raw[:length])
+    return os.fsdecode(out.raw[:length]), None if descriptor < 0 else descriptor

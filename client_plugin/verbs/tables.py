@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 Row = Dict[str, Any]
 Columns = Sequence[Tuple[str, Callable[[Row], object]]]
@@ -72,17 +73,16 @@ TASKS: Columns = (
     ("COMMAND", lambda t: t["command"]),
 )
 QUEUE: Columns = (
-    ("REQUEST", lambda r: r["id"]),
+    ("ID", lambda r: r["id"]),
     ("GPUS", lambda r: r["gpus"]),
-    ("PLACE", lambda r: r["position"]),
-    ("PIDS", _pids),
-    ("CONTAINER", _where),
+    ("PLACE", lambda r: "-" if r["position"] is None else r["position"]),
+    ("USER", lambda r: ",".join(r["users"]) or "-"),
     ("QUEUE", lambda r: r["priority"]),
     ("FOR", lambda r: duration(r.get("waited_seconds"))),
+    ("STARTS ABOUT", lambda r: expected(r) or "-"),
+    ("NAME", lambda r: r["name"] or r["command"][:20]),
     ("WHY", lambda r: r["reason"]),
 )
-
-
 RESIDUES: Columns = (
     ("GPU", lambda r: r["gpu_index"]),
     ("STILL HOLDS", lambda r: ("up to " if r["at_most"] else "") + size(r["memory_bytes"])),
@@ -90,6 +90,84 @@ RESIDUES: Columns = (
     ("CONTAINER", _where),
     ("WHY", lambda r: "lives without a lease" if r["alive"] else "is dead: the driver has not let go of it"),
 )
+RUNNING: Columns = (
+    ("ID", lambda r: r["id"]),
+    ("STATE", lambda r: r["state"]),
+    ("GPUS", lambda r: r["gpus"]),
+    ("USER", lambda r: ",".join(r["users"]) or "-"),
+    ("SINCE", lambda r: moment(r["since"])),
+    ("LIMIT", lambda r: duration(r["time_limit_seconds"])),
+    ("NAME", lambda r: r["name"]),
+    ("COMMAND", lambda r: r["command"]),
+)
+HISTORY: Columns = (
+    ("JOB", lambda j: j["job"]),
+    ("STATE", lambda j: j["state"]),
+    ("EXIT", lambda j: exit_word(j)),
+    ("GPUS", lambda j: j["gpus"]),
+    ("RAN", lambda j: between(j, "started", "ended")),
+    ("ENDED", lambda j: moment(j["ended"])),
+    ("NAME", lambda j: j["name"]),
+    ("WHY", lambda j: j["why"] or "-"),
+    ("COMMAND", lambda j: j["command"]),
+)
+ATTEMPTS: Columns = (
+    ("START", lambda a: a["number"]),
+    ("STARTED", lambda a: moment(a["started"])),
+    ("RAN", lambda a: between(a, "started", "ended")),
+    ("EXIT", lambda a: exit_word(a)),
+    ("GPUS", lambda a: _numbers(a["gpu_indices"])),
+    ("WHY", lambda a: a["why"] or "-"),
+)
+DEEDS: Columns = (
+    ("WHEN", lambda d: moment(d["time"])),
+    ("WHO", lambda d: d["who"]),
+    ("WHAT", lambda d: d["what"]),
+)
+REPORT: Columns = (
+    ("ENV", lambda e: e["env"]),
+    ("GPU HOURS", lambda e: f"{e['gpu_seconds'] / 3_600:.1f}"),
+    ("OF THE NODE", lambda e: f"{e['utilisation_ratio'] * 100:.1f} %"),
+    ("WAIT: MEDIAN", lambda e: duration(e["wait_median_seconds"])),
+    ("90 %", lambda e: duration(e["wait_p90_seconds"])),
+    ("JOBS DONE", lambda e: e["jobs_done"]),
+    ("FAILED", lambda e: e["jobs_failed"]),
+    ("WITHDRAWN", lambda e: e["jobs_withdrawn"]),
+)
+RUNS = ("starting", "running", "stopping")
+
+
+def moment(wall_s: Any) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_s)) if isinstance(wall_s, int) else "-"
+
+
+def exit_word(row: Row) -> str:
+    if row["signal"]:
+        return f"signal {row['signal']}"
+    return "-" if row["exit_code"] is None else str(row["exit_code"])
+
+
+def between(row: Row, first: str, last: str) -> str:
+    return "-" if row[first] is None or row[last] is None else duration(max(0, row[last] - row[first]))
+
+
+def expected(row: Row) -> Optional[str]:
+    """An estimate, and how far it may be wrong; None where nothing is known."""
+    start, spread = row.get("expected_start"), row.get("expected_spread_seconds")
+    if start is None:
+        return None
+    return f"~{time.strftime('%H:%M', time.localtime(start))}" + (f" +-{duration(spread)}" if spread else "")
+
+
+def standing(row: Row) -> str:
+    """Where a job stands, in a line."""
+    state = row["state"]
+    if state in ("queued", "waiting", "away", "held", "after"):
+        about = expected(row)
+        return str(row["reason"]) + (f" (starts about {about}, an estimate)" if about else "")
+    if state in RUNS:
+        return f"{state} since {moment(row['started'])}" if row["started"] else str(state)
+    return f"{state} ({row['why']})" if row["why"] else str(state)
 
 
 def table(columns: Columns, rows: Sequence[Row]) -> List[str]:
@@ -110,7 +188,44 @@ def status(answer: Row) -> List[str]:
 
 
 def queue(answer: Row) -> List[str]:
-    return table(QUEUE, answer["queue"]) if answer["queue"] else ["Nothing of this environment waits."]
+    lines = table(QUEUE, answer["queue"]) if answer["queue"] else ["Nothing of this environment waits."]
+    return [*lines, "", *table(RUNNING, answer["running"])] if answer["running"] else lines
+
+
+def standings(answer: Row) -> List[str]:
+    return [printable(f"{row.get('job') or row['id']}: {standing(row)}") for row in answer["jobs"]]
+
+
+def outcomes(answer: Row) -> List[str]:
+    """Of those that did not end well."""
+    return [printable(f"{row['job']}: {row['state']}, {row['why']}") for row in answer["jobs"] if row["exit"] != 0]
+
+
+def history(answer: Row) -> List[str]:
+    rows = answer["history"] if "history" in answer else answer["jobs"]
+    if not rows:
+        return ["No job of this environment has ended."]
+    lines = table(HISTORY, rows)
+    if "history" in answer or len(rows) != 1:
+        return lines
+    (row,) = rows
+    if row["attempts"]:
+        lines += ["", *table(ATTEMPTS, row["attempts"])]
+    lines += ["", *table(DEEDS, row["deeds"])]
+    tail = row["attempts"][-1]["log_tail"] if row["attempts"] else ""
+    return [*lines, "", *map(printable, tail.splitlines())] if tail else lines
+
+
+def report(answer: Row) -> List[str]:
+    return [*table(REPORT, answer["envs"]), "", f"{moment(answer['since'])} to {moment(answer['until'])}"]
+
+
+def said(what: str) -> Callable[[Row], List[str]]:
+    return lambda answer: [f"{answer['job']} {what}"]
+
+
+def nothing(_answer: Row) -> List[str]:
+    return []
 
 
 def released(answer: Row) -> List[str]:

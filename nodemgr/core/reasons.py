@@ -48,7 +48,7 @@ def of_shortage(
 
 
 def behind(request: Request, before: Request) -> str:
-    return f"needs {gpus(request.gpus)}; {before.request_id} of its own environment comes first"
+    return f"needs {gpus(request.gpus)}; {before.job_id or before.request_id} of its own environment comes first"
 
 
 def at_once(request: Request) -> str:
@@ -162,7 +162,7 @@ def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Reques
     for gpu in sorted(draft.gpus.values(), key=lambda gpu: gpu.index):
         if gpu.uuid not in passed:
             before = spared.get(gpu.uuid)
-            text = _holder(draft, gpu) if before is None else ("", f"kept for {before.env}/{before.request_id}")
+            text = _holder(draft, gpu) if before is None else ("", f"kept for {before.env}/{before.job_id or before.request_id}")
             held.setdefault(text, []).append(gpu.index)
     lines = [f"{start}{numbered(indices)} {end}".strip() for (start, end), indices in held.items()]
     more = len(lines) - SHOWN_HOLDERS
@@ -177,7 +177,7 @@ def _holder(draft: Draft, gpu: Gpu) -> tuple[str, str]:
     if task_id is not None:
         task = draft.tasks[task_id]
         doing = "is stopped on" if task.state is TaskState.STALLED else "holds"
-        return f"{task.env}/{task.task_id} {doing} ", f"since {clock(task.since_wall_ns)}"
+        return f"{task.env}/{task.job_id or task.task_id} {doing} ", f"since {clock(task.since_wall_ns)}"
     if draft.charged.get(gpu.uuid):
         return "", "not yet free of a former task's memory"
     if draft.unbooked.get(gpu.uuid):

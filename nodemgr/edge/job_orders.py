@@ -95,8 +95,8 @@ class JobOrders:
         self._daemon = daemon
         self._views = views
         self._node = namespaces.Node()
-        self._waits = Waits(daemon.state)
-        daemon.jobs.on_final.append(self._waits.final)
+        self.waits = Waits(daemon.state)
+        daemon.jobs.on_final.append(self.waits.final)
         self._give_up: dict[int, Callable[[], None]] = {}
         """By connection: its wait."""
         self.table = self._table()
@@ -290,7 +290,7 @@ class JobOrders:
             self._check_known(who, job_id)
 
         def begin(reply: Callable[[Any], None]) -> None:
-            give_up = self._waits.begin(job_ids, lambda: self._views.outcomes(who.env, job_ids, reply))
+            give_up = self.waits.begin(job_ids, lambda: self._views.outcomes(who.env, job_ids, reply))
             if who.session is not None:
                 self.closed(who.session)
                 self._give_up[who.session.connection] = give_up

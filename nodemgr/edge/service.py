@@ -126,6 +126,7 @@ class Service:
         self._lock: os.stat_result
         self.daemon: Daemon
         self.views: Views
+        self.job_orders: JobOrders
         self.gpus: GpuWatcher
 
     # -- start --
@@ -174,7 +175,7 @@ class Service:
         views = self.views = Views(self.daemon, settings, store)
         past = Past(self.loop, store.path)
         stack.callback(past.close)
-        orders = JobOrders(self.daemon, JobViews(self.daemon, past))
+        orders = self.job_orders = JobOrders(self.daemon, JobViews(self.daemon, past))
         questions = Questions(self.daemon, views, self._when_fresh, orders.of_user)
         self.daemon.on_ask, self.daemon.on_closed = questions.received, (orders.closed, questions.closed)
         self._resume(reading)

@@ -1,0 +1,482 @@
+"""The verbs for jobs as people say them, on a real manager with stand-in nodes that run what is submitted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodemgr import cli
+from nodemgr.cli import jobs as ways
+from nodemgr.cli.faults import Lost
+from tests.cli.conftest import STRANGER, clean_environment
+from tests.jobs.world import KINDS, PATIENCE_S, World, open_gate
+from tests.support.local import FakeGpus
+
+Said = subprocess.CompletedProcess[str]
+Run = Callable[..., Said]
+USER = 4711
+"""Whom nobody knows by a name."""
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="nmv", dir="/tmp") as name:
+        world = World(Path(name), KINDS[0], gpus=FakeGpus(4))
+        yield world
+        world.close()
+
+
+def variables(world: World, **more: str | None) -> dict[str, str]:
+    return clean_environment(**{"NODEMGR_RUN_DIR": str(world.manager.run_dir), **more})
+
+
+@pytest.fixture
+def nodemgr(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """nodemgr(verb, …): the command line, within this process."""
+
+    def run(*arguments: object, **more: str | None) -> Said:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "environ", variables(world, **more))
+            code = cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, out, err)
+
+    return run
+
+
+def begin(world: World, *arguments: str) -> subprocess.Popen[str]:
+    """The command line as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "nodemgr", *arguments], env=variables(world), text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+OUR_VERBS = '("submit", "queue", "logs", "wait", "history", "report", "doctor",'
+AS_USER = STRANGER.split("os.setgroups")[0].replace('("doctor",', OUR_VERBS) + f"""
+import contextlib, io, json
+os.setgroups([])
+os.setresgid({USER}, {USER}, {USER})
+os.setresuid({USER}, {USER}, {USER})
+for line in sys.stdin:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(json.loads(line))
+    print(json.dumps([int(code), out.getvalue(), err.getvalue()]), flush=True)
+"""
+"""Somebody else's command lines, one after the other in one process."""
+
+
+@pytest.fixture
+def user(world: World) -> Iterator[Run]:
+    """user(verb, …): the same as somebody whom alice's quota names."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    world.manager.call("quota_set", env="alice", users=[str(USER)])
+    program = subprocess.Popen(
+        [sys.executable, "-c", AS_USER], env=variables(world), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/"
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+
+    def run(*arguments: object) -> Said:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdin.write(json.dumps([str(argument) for argument in arguments]) + "\n")
+        program.stdin.flush()
+        return subprocess.CompletedProcess(arguments, *json.loads(program.stdout.readline()))
+
+    yield run
+    program.communicate(timeout=PATIENCE_S)
+
+
+def refused(said: Said, code: int, text: str) -> None:
+    """In one line that says `text`."""
+    assert said.returncode == code, said.stderr
+    assert said.stdout == ""
+    (line,) = said.stderr.splitlines()
+    assert line.startswith("nodemgr: ")
+    assert text in line
+
+
+def listed(nodemgr: Run, *arguments: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(nodemgr("queue", *arguments, "--json").stdout)
+    return told
+
+
+# -- submit --
+
+
+def test_submit_prints_the_id_alone_and_the_job_finds_what_was_around(world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world.directory / "a b"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    script = 'echo "$PWD|$MARK|$NODEMGR_JOB|$0|$1"; printf "%s" "$2" | wc -l'
+    said = nodemgr("submit", "--env", "alice", "--gpus", 1, "--", "sh", "-c", script, "x y", "--gpus", "two\nlines\n", MARK="é%=\\")
+    assert (said.returncode, said.stdout, said.stderr) == (0, "j1\n", "")
+    world.until_ended("j1")
+    assert world.log("j1").decode() == f"{here}|é%=\\|j1:1|x y|--gpus\n2\n"
+    spec = world.ended("j1").spec
+    assert (spec.uid, spec.gid, spec.cwd) == (os.getuid(), os.getgid(), str(here))
+    assert f"NODEMGR_ENV_DIR={world.manager.env_dir('alice')}" in spec.environ
+    assert any(variable.startswith("LD_PRELOAD=") for variable in spec.environ), "as nodemgr run has it"
+    told = nodemgr("history", "j1")
+    assert "(uid " in told.stdout
+    assert "\ntwo" not in told.stdout, "a command is one line to people"
+
+
+def test_all_that_can_be_wished_arrives(world: World, nodemgr: Run) -> None:
+    holder, _gate = world.holding(gpus=4, env="bob")
+    said = nodemgr(
+        "submit", "--env", "bob", "--gpus", 2, "--memory", "8GiB", "--priority", "high", "--after", holder, "--array", "0-2,7",
+        "--time", "2h", "--max-restarts", 0, "--name", "a sweep", "--hold", "--", "true",
+    )  # fmt: skip
+    assert said.stdout == "j2\n"
+    job = world.job("j2.7")
+    assert (job.gpus, job.memory_bytes, job.priority, job.after, job.time_limit_ms) == (2, 8 << 30, "high", (holder,), 7_200_000)
+    assert (job.max_restarts, job.name, job.state) == (0, "a sweep", "held")
+    assert [row["id"] for row in listed(nodemgr)["queue"]] == ["j2.0", "j2.1", "j2.2", "j2.7"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("--env", "alice", "--", "no-such-command"), 127, "no-such-command: not found in PATH"),
+        (("--env", "alice", "--", "./no such file"), 127, "./no such file: not found"),
+        (("--env", "alice", "--", "/etc/passwd"), 126, "/etc/passwd: not executable"),
+        (("--env", "nobody", "--", "true"), 77, "no environment 'nobody'"),
+        (("--env", "alice", "--gpus", "9", "--", "true"), 77, "more than the quota of alice, 8"),
+        (("--env", "alice", "--gpus", "5", "--", "true"), 77, "more than this node has, 4"),
+        (("--env", "alice", "--gpus", "0", "--memory", "1GiB", "--", "true"), 2, "a job without a GPU has none"),
+        (("--env", "alice", "--memory", "1", "--", "true"), 2, "a bare number"),
+        (("--env", "alice", "--time", "0", "--", "true"), 2, "a time limit of nothing"),
+        (("--env", "alice", "--time", "2", "--", "true"), 2, "a bare number"),
+        (("--env", "alice", "--priority", "nix", "--", "true"), 1, "there is no queue nix"),
+        (("--env", "alice", "--priority", "../x", "--", "true"), 2, "no name of a queue"),
+        (("--env", "alice", "--after", "j77", "--", "true"), 1, "no job j77"),
+        (("--env", "alice", "--after", "77", "--", "true"), 2, "'77' is no job"),
+        (("--env", "alice", "--array", "3-1", "--", "true"), 2, "runs backwards"),
+        (("--env", "alice", "--array", "0-10000", "--", "true"), 2, "more than 10000"),
+        (("--env", "alice", "--array", "0-9999,10000", "--", "true"), 2, "more than 10000"),
+        (("--env", "alice", "--array", "a", "--", "true"), 2, "is no array"),
+        (("--env", "alice", "--name", "x" * 65, "--", "true"), 2, "at most 64 characters"),
+        (("--env", "alice", "--name", "a\nb", "--", "true"), 2, "on one line"),
+        (("--env", "alice", "--", "sh", "-c", "x" * 140_000), 2, "the system takes at most"),
+        (("--env", "alice", "--max-restarts", "-1", "--", "true"), 2, "--max-restarts"),
+        (("--env", "alice"), 2, "COMMAND"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_at_once_in_one_line(nodemgr: Run, arguments: tuple[str, ...], code: int, text: str) -> None:
+    refused(nodemgr("submit", *arguments), code, text)
+    assert listed(nodemgr)["queue"] == []
+
+
+def test_an_environment_beyond_a_sheet_is_refused_with_the_cure(nodemgr: Run) -> None:
+    many = {f"LARGE{i}": "x" * 100_000 for i in range(11)}
+    refused(nodemgr("submit", "--env", "alice", "--", "true", **many), 2, "(env -u NAME, or env -i)")
+    assert nodemgr("submit", "--env", "alice", "--", "true", LARGE="x" * 100_000).stdout == "j1\n"
+
+
+def test_a_lost_answer_is_asked_for_again_and_submits_nothing_twice(world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, lost = ways.UserWay.ask, []
+
+    def losing(way: ways.UserWay, verb: str, *rest: Any, **arguments: Any) -> Any:
+        answer = ask(way, verb, *rest, **arguments)
+        if verb == "job_submit" and not lost:
+            lost.append(answer)
+            raise Lost("the manager closed the connection")
+        return answer
+
+    monkeypatch.setattr(ways.UserWay, "ask", losing)
+    said = nodemgr("submit", "--env", "alice", "--hold", "--", "true")
+    assert said.stdout == "j1\n"
+    assert said.stderr == "nodemgr: the manager closed the connection; asking again\n"
+    assert [row["id"] for row in listed(nodemgr)["queue"]] == ["j1"]
+
+
+def test_in_an_environment_it_need_not_be_named(world: World, nodemgr: Run) -> None:
+    inside = str(world.manager.env_dir("bob"))
+    said = nodemgr("submit", "--hold", "--", "true", NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=inside)
+    assert said.stdout == "j1\n"
+    assert world.job("j1").env == "bob"
+    refused(nodemgr("submit", "--", "true"), 2, "you may enter several environments (alice, bob): name one with --env")
+
+
+# -- queue and its orders --
+
+
+def test_the_queue_shows_all_that_waits_and_what_runs(world: World, nodemgr: Run) -> None:
+    holder, _gate = world.holding(gpus=4)
+    world.until_running(holder)
+    for more in (("--name", "next"), ("--priority", "high"), ("--hold",), ("--after", holder)):
+        nodemgr("submit", "--env", "alice", "--gpus", 2, *more, "--", "true")
+    told = listed(nodemgr)
+    assert told["schema_version"] == 1
+    assert [(row["id"], row["position"], row["state"]) for row in told["queue"]] == [
+        ("j3", 1, "queued"), ("j2", 1, "queued"), ("j4", None, "held"), ("j5", None, "after"),
+    ]  # fmt: skip
+    assert all(row["reason"] for row in told["queue"])
+    assert [(row["id"], row["state"]) for row in told["running"]] == [(holder, "running")]
+    assert [(row["name"], row["rank"], row["length"]) for row in told["queues"]] == [("high", 300, 1), ("normal", 200, 1), ("low", 100, 0)]
+    lines = nodemgr("queue").stdout.splitlines()
+    assert lines[0].split()[:3] == ["PLACE", "ID", "ENV"]
+    assert lines[1].split()[:3] == ["1", "j3", "alice"]
+    assert lines[3].split()[:2] == ["-", "j4"]
+    assert listed(nodemgr, "--env", "bob")["queue"] == []
+    assert nodemgr("queue", "--env", "bob").stdout == "Nothing waits.\n"
+
+
+def test_each_order_does_what_it_says(world: World, nodemgr: Run) -> None:
+    _holder, _gate = world.holding(gpus=4)
+    for _ in range(3):
+        world.submit(gpus=4)
+    assert nodemgr("queue", "hold", "j3").stderr == "nodemgr: j3 is held\n"
+    assert world.waiting() == ["j2", "j4"]
+    assert nodemgr("queue", "free", "j3").returncode == 0
+    assert world.waiting() == ["j2", "j4", "j3"]
+    assert nodemgr("queue", "move", "j3", "--first").returncode == 0
+    assert world.waiting() == ["j3", "j2", "j4"]
+    assert nodemgr("queue", "move", "j4", "high").returncode == 0
+    assert world.waiting() == ["j4", "j3", "j2"]
+    assert nodemgr("queue", "withdraw", "j2").returncode == 0
+    assert world.waiting() == ["j4", "j3"]
+    assert "place 1 in queue normal" in nodemgr("queue", "position", "j3").stdout
+    assert nodemgr("queue", "position", "j2").stdout == "j2: withdrawn (root (uid 0) withdrew it)\n"
+    story = json.loads(nodemgr("history", "j2", "--json").stdout)["jobs"][0]
+    assert [deed["what"] for deed in story["deeds"]] == ["submitted", "withdrawn"]
+    assert {deed["who"] for deed in story["deeds"]} == {ways.whose()}
+    assert nodemgr("queue", "requeue", "j2").returncode == 0
+    assert world.waiting() == ["j4", "j3", "j2"]
+
+
+def test_an_order_that_makes_no_sense_says_why(world: World, nodemgr: Run) -> None:
+    holder, _gate = world.holding(gpus=4)
+    world.until_running(holder)
+    world.submit(gpus=4)
+    refused(nodemgr("queue", "hold", holder), 1, "j1 is running")
+    refused(nodemgr("queue", "free", "j2"), 1, "j2 is not held")
+    refused(nodemgr("queue", "move", "j2"), 2, "say either the queue")
+    refused(nodemgr("queue", "move", "j2", "nix"), 1, "there is no queue nix")
+    refused(nodemgr("queue", "hold", "j9"), 1, "there is no job 'j9'")
+    refused(nodemgr("queue", "hold", "r9"), 2, "'r9' is no job")
+    refused(nodemgr("queue", "withdraw", "r9"), 1, "there is no job 'r9'")
+    refused(nodemgr("queue", "withdraw", "j1;j2"), 2, "is no job")
+    nodemgr("queue", "withdraw", "j2")
+    refused(nodemgr("queue", "hold", "j2"), 1, "j2 has ended (withdrawn); it can be run again: nodemgr queue requeue j2")
+
+
+def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:
+    made = nodemgr("queue", "create", "urgent", "--rank", 900, "--cap", 1)
+    assert made.stderr == "nodemgr: queue urgent has rank 900 and takes 1 at most\n"
+    _holder, _gate = world.holding(gpus=4)
+    assert nodemgr("submit", "--env", "bob", "--gpus", 4, "--priority", "urgent", "--", "true").stdout == "j2\n"
+    refused(nodemgr("submit", "--env", "bob", "--gpus", 4, "--priority", "urgent", "--", "true"), 1, "urgent")
+    assert "urgent   900" in nodemgr("queue").stdout
+    refused(nodemgr("queue", "rm", "urgent"), 1, "1 wait in queue urgent")
+    nodemgr("queue", "withdraw", "j2")
+    assert nodemgr("queue", "rm", "urgent").returncode == 0
+    refused(nodemgr("queue", "rm", "urgent"), 1, "there is no queue urgent")
+    refused(nodemgr("queue", "create", "x", "--rank", 0), 2, "--rank")
+
+
+def test_a_long_queue_comes_in_pages_and_whole(world: World, nodemgr: Run) -> None:
+    _holder, _gate = world.holding(gpus=4)
+    nodemgr("submit", "--env", "alice", "--gpus", 4, "--array", "0-449", "--", "true")
+    told = listed(nodemgr)
+    assert [row["id"] for row in told["queue"]] == [f"j2.{index}" for index in range(450)]
+    assert [row["position"] for row in told["queue"]] == list(range(1, 451))
+    page = world.manager.call("queue", skip=440)
+    assert (len(page["queue"]), page["more"]) == (11, False), "the last ten, and the one that runs"
+    assert world.manager.call("status")["queue_length"] == 450
+    nodemgr("queue", "withdraw", "j2")
+
+
+# -- logs, wait --
+
+
+def test_follow_shows_every_start_and_ends_with_the_job(world: World) -> None:
+    gate, mark = world.gate(), world.directory / "mark"
+    script = f'echo "try $NODEMGR_JOB"; if [ -e {mark} ]; then read line < {gate}; echo last; exit 0; fi; touch {mark}; exit 7'
+    job = world.submit(script)
+    following = begin(world, "logs", "--follow", job)
+    world.until_running(job, attempt=2)
+    open_gate(gate)
+    out, err = following.communicate(timeout=PATIENCE_S)
+    assert following.returncode == 0, err
+    assert out.endswith("try j1:2\nlast\n")
+    earlier = subprocess.run([sys.executable, "-m", "nodemgr", "logs", job, "--attempt", "1"], env=variables(world), capture_output=True,
+                             text=True, timeout=PATIENCE_S, check=False)  # fmt: skip
+    assert earlier.stdout == "try j1:1\n"
+
+
+def test_logs_of_what_has_none(world: World, nodemgr: Run) -> None:
+    world.holding(gpus=4)
+    nodemgr("submit", "--env", "alice", "--gpus", 4, "--array", "0-1", "--", "true")
+    refused(nodemgr("logs", "j2"), 2, "j2 is an array: name one of its elements (j2.0, say)")
+    refused(nodemgr("logs", "j2.0"), 1, "j2.0 has not started yet")
+    refused(nodemgr("logs", "j3"), 1, "there is no job 'j3'")
+    refused(nodemgr("logs", "-f", "j2", "--attempt", "1"), 2, "--follow goes on with the present start")
+
+
+def test_a_log_whose_file_is_gone_shows_its_last_lines(world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.submit("echo the end")
+    world.until_ended(job)
+
+    def gone(*_: object) -> int:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(world.jobs.factory, "logs", gone)
+    said = nodemgr("logs", job)
+    assert (said.returncode, said.stdout) == (0, "the end\n")
+    assert "the log is gone" in said.stderr
+    asked = nodemgr("logs", job, NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=str(world.manager.env_dir("alice")))
+    assert asked.stdout == "the end\n", "on the client socket, too"
+
+
+def test_a_log_comes_whole_whichever_way(world: World, nodemgr: Run) -> None:
+    job = world.submit("head -c 300000 /dev/zero | tr '\\0' x")
+    world.until_ended(job)
+    assert nodemgr("logs", job).stdout == "x" * 300_000, "the control socket"
+    inside = str(world.manager.env_dir("alice"))
+    assert nodemgr("logs", job, NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=inside).stdout == "x" * 300_000, "the client socket"
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "line"),
+    [
+        ("exit 0", 0, None),
+        ("exit 3", 3, "failed, exit code 3"),
+        ("kill -9 $$", 137, "failed, "),
+    ],
+)
+def test_wait_ends_as_the_job_did(world: World, nodemgr: Run, script: str, code: int, line: str | None) -> None:
+    job = world.submit(script, max_restarts=0)
+    said = nodemgr("wait", job)
+    assert (said.returncode, said.stdout) == (code, "")
+    assert (said.stderr == "") if line is None else said.stderr.startswith(f"nodemgr: {job}: {line}")
+
+
+def test_wait_for_several_for_an_array_and_for_what_was_withdrawn(world: World, nodemgr: Run) -> None:
+    well, ill = world.submit("true"), world.submit("exit 4", max_restarts=0)
+    array = world.submit("exit $NODEMGR_ARRAY_INDEX", array=(0, 6), max_restarts=0)
+    assert nodemgr("wait", well, ill, array).returncode == 4
+    said = nodemgr("wait", array)
+    assert said.returncode == 6
+    assert "j3 (j3.6): failed" in said.stderr
+    held = world.submit("true", hold=True)
+    nodemgr("queue", "withdraw", held)
+    told = json.loads(nodemgr("wait", held, well, "--json").stdout)
+    assert [(row["job"], row["exit"], row["state"]) for row in told["jobs"]] == [(held, 77, "withdrawn"), (well, 0, "done")]
+    refused(nodemgr("wait", "j99"), 1, "there is no job 'j99'")
+
+
+def test_wait_outlives_the_manager(world: World) -> None:
+    job, gate = world.holding()
+    world.until_running(job)
+    waiting = begin(world, "wait", job)
+    until_waits(world, 1)
+    world.manager.close()
+    assert waiting.stderr is not None
+    assert "waiting for it to come back" in waiting.stderr.readline()
+    world.start()
+    open_gate(gate)
+    assert waiting.wait(PATIENCE_S) == 0
+    waiting.communicate()
+
+
+def until_waits(world: World, count: int) -> None:
+    """Until so many `wait` are known to the manager."""
+    deadline = time.monotonic() + PATIENCE_S
+    while world.manager.do(lambda: len(world.manager.service.job_orders.waits)) != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_ctrl_c_ends_a_wait(world: World) -> None:
+    job, _gate = world.holding()
+    waiting = begin(world, "wait", job, "--env", "alice")
+    until_waits(world, 1)
+    waiting.send_signal(signal.SIGINT)
+    assert waiting.wait(PATIENCE_S) == 130
+    waiting.communicate()
+
+
+# -- history, report --
+
+
+def test_the_history_shows_the_last_jobs_oldest_first(world: World, nodemgr: Run) -> None:
+    assert nodemgr("history").stdout == "No job has ended.\n"
+    for script in ("true", "exit 2", "true"):
+        world.until_ended(world.submit(script, max_restarts=0))
+    told = json.loads(nodemgr("history", "--json").stdout)
+    assert told["schema_version"] == 1
+    ends = [(row["job"], row["state"], row["exit_code"]) for row in told["history"]]
+    assert ends == [("j1", "done", 0), ("j2", "failed", 2), ("j3", "done", 0)]
+    assert "environ" not in json.dumps(told)
+    assert [row["job"] for row in json.loads(nodemgr("history", "-n", 2, "--json").stdout)["history"]] == ["j2", "j3"]
+    assert json.loads(nodemgr("history", "--env", "bob", "--json").stdout)["history"] == []
+    assert json.loads(nodemgr("history", "--since", "1h", "--json").stdout)["history"] == told["history"]
+    table = nodemgr("history").stdout.splitlines()
+    assert table[0].startswith("JOB  ENV    STATE")
+    assert table[2].split()[:4] == ["j2", "alice", "failed", "2"]
+    refused(nodemgr("history", "j9"), 1, "there is no job 'j9'")
+
+
+def test_the_report_counts_jobs_waits_and_gpu_time(world: World, nodemgr: Run) -> None:
+    world.until_ended(world.submit("exit 1", gpus=2, max_restarts=1))
+    world.until_ended(world.submit("true", env="bob"))
+    told = json.loads(nodemgr("report", "--since", "1h", "--json").stdout)
+    alice, bob = told["envs"]
+    assert (alice["env"], alice["allocations"], alice["jobs_failed"], alice["restarts"], alice["jobs_done"]) == ("alice", 2, 1, 1, 0)
+    assert (bob["jobs_done"], bob["allocations"]) == (1, 1)
+    assert 0 <= alice["utilisation_ratio"] <= 1
+    assert told["node"]["gpus"] == 4
+    assert "GPU HOURS" in nodemgr("report").stdout
+    (alone,) = json.loads(nodemgr("report", "--env", "bob", "--json").stdout)["envs"]
+    assert alone["env"] == "bob"
+
+
+# -- who may what --
+
+
+def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: Run) -> None:
+    foreign = world.submit("true", env="bob", hold=True)
+    said = user("submit", "--env", "alice", "--hold", "--", "true")
+    assert (said.returncode, said.stdout, said.stderr) == (0, "j2\n", "")
+    job = world.manager.do(lambda: world.manager.daemon.state.specs[world.manager.daemon.state.jobs["j2"].spec_id])
+    assert (job.uid, job.gid, job.user) == (USER, USER, str(USER))
+    assert [row["id"] for row in listed(user)["queue"]] == ["j2"]
+    for order in (("hold",), ("free",), ("withdraw",), ("requeue",), ("position",), ("move",)):
+        more = ("high",) if order == ("move",) else ()
+        refused(user("queue", *order, foreign, *more), 1, f"alice has no job '{foreign}'")
+    refused(user("logs", foreign), 1, f"alice has no job '{foreign}'")
+    refused(user("wait", foreign), 1, f"alice has no job '{foreign}'")
+    refused(user("queue", "move", "j2", "--first"), 1, "is for administrators")
+    refused(user("queue", "create", "mine", "--rank", 1), 1, "only root and the group nodemgr may give orders")
+    refused(user("submit", "--env", "bob", "--", "true"), 77, f"{USER} may not enter bob")
+    assert user("queue", "free", "j2").returncode == 0
+    world.until_ended("j2")
+    deeds = json.loads(user("history", "j2", "--json").stdout)["jobs"][0]["deeds"]
+    assert [(deed["who"], deed["what"]) for deed in deeds] == [(f"{USER} (uid {USER})", "submitted"), (f"{USER} (uid {USER})", "freed")]
+    assert "node" not in json.loads(user("report", "--json").stdout), "what the others use is not his"
+
+
+def test_completion_knows_jobs_and_queues(world: World, nodemgr: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    world.submit("true", hold=True)
+    asked = {"_NODEMGR_COMPLETE": "bash_complete"}
+    cases = (("nodemgr queue free ", "3", "j1"), ("nodemgr submit --priority ", "3", "high"), ("nodemgr wa", "1", "wait"))
+    for words, word, expected in cases:
+        with pytest.raises(SystemExit):
+            nodemgr(COMP_WORDS=words, COMP_CWORD=word, **asked)
+        assert expected in capsys.readouterr().out

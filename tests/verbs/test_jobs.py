@@ -1,0 +1,111 @@
+"""Jobs from inside a container: through the shell wrapper, by whatever Python there is, on a real manager that runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import clean_environment
+from tests.support.manager import Manager
+from tests.verbs.test_verbs import PYTHONS, run
+
+
+def on_the_node(node: Manager, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The node's own command line."""
+    return subprocess.run(
+        [sys.executable, "-m", "nodemgr", *arguments], env=clean_environment(NODEMGR_RUN_DIR=str(node.run_dir)), capture_output=True,
+        text=True, timeout=60, check=False, stdin=subprocess.DEVNULL, cwd=node.directory,
+    )  # fmt: skip
+
+
+def submit(node: Manager, script: str, *options: str, env: str = "alice") -> str:
+    said = on_the_node(node, "submit", "--env", env, "--gpus", "0", "--max-restarts", "0", *options, "--", "sh", "-c", script)
+    assert (said.returncode, said.stderr) == (0, "")
+    return said.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Manager]:
+    """j1 is done, j2 has failed, j3 is held; j4 is bob's."""
+    manager = Manager(simulate="2x16GiB").start()
+    for env in ("alice", "bob"):
+        manager.quota(env, 1)
+    submit(manager, "echo well done")
+    submit(manager, "echo ill; exit 3", "--name", "ill")
+    submit(manager, "true", "--hold")
+    submit(manager, "true", "--hold", env="bob")
+    manager.call("job_wait", jobs=["j1", "j2"])
+    yield manager
+    for job in ("j3", "j4"):
+        manager.call("job_withdraw", job=job)
+    manager.close()
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+def test_every_python_shows_and_waits(node: Manager, python: Path) -> None:
+    queue = run(node, "queue", python=python)
+    assert (queue.returncode, queue.stderr) == (0, "")
+    assert [line.split()[0] for line in queue.stdout.splitlines()] == ["ID", "j3"]
+    assert "nodemgr queue free j3" in queue.stdout
+    assert run(node, "logs", "j1", python=python).stdout == "well done\n"
+    waited = run(node, "wait", "j1", "j2", python=python)
+    assert (waited.returncode, waited.stdout, waited.stderr) == (3, "", "j2: failed, exit code 3\n")
+    history = run(node, "history", python=python)
+    assert [line.split()[:3] for line in history.stdout.splitlines()[1:]] == [["j1", "done", "0"], ["j2", "failed", "3"]]
+
+
+def test_one_job_is_told_with_who_did_what_and_what_it_said(node: Manager) -> None:
+    story = run(node, "history", "j2").stdout
+    assert "submitted" in story
+    assert story.endswith("\nill\n")
+    assert run(node, "queue", "position", "j2").stdout == "j2: failed (exit code 3)\n"
+
+
+def test_json_is_the_same_as_the_nodes(node: Manager) -> None:
+    for verb, *more in (("queue", "--env", "alice"), ("history", "j2")):
+        inside = json.loads(run(node, verb, *(more if verb == "history" else ()), "--json").stdout)
+        assert inside == json.loads(on_the_node(node, verb, *more, "--json").stdout), verb
+    assert json.loads(run(node, "report", "--json").stdout)["envs"][0]["jobs_failed"] == 1
+
+
+def test_orders_are_taken_and_the_history_says_from_where(node: Manager) -> None:
+    job = submit(node, "true", "--hold")
+    assert run(node, "queue", "move", job, "high").stdout == f"{job} is moved\n"
+    assert run(node, "queue", "free", job).stdout == f"{job} is freed\n"
+    assert run(node, "wait", job).returncode == 0
+    assert run(node, "queue", "requeue", job).stdout == f"{job} waits again\n"
+    assert run(node, "wait", job).returncode == 0
+    deeds = json.loads(run(node, "history", job, "--json").stdout)["jobs"][0]["deeds"]
+    assert [deed["what"] for deed in deeds] == ["submitted", "moved to high", "freed", "requeued"]
+    held = submit(node, "true", "--hold")
+    assert run(node, "queue", "withdraw", held).stdout == f"{held} is withdrawn\n"
+    assert run(node, "wait", held).returncode == 77
+
+
+def test_follow_ends_with_the_job(node: Manager) -> None:
+    job = submit(node, "echo one; sleep 0.5; echo two")
+    followed = run(node, "logs", "--follow", job)
+    assert (followed.returncode, followed.stdout) == (0, "one\ntwo\n")
+
+
+def refused(said: subprocess.CompletedProcess[str], code: int, text: str) -> None:
+    assert (said.returncode, said.stdout) == (code, "")
+    assert text in said.stderr.splitlines()[-1]
+
+
+def test_what_is_refused_is_refused_in_one_clear_line(node: Manager) -> None:
+    refused(run(node, "submit", "--", "true"), 1, "a job is submitted on the node itself")
+    refused(run(node, "queue", "hold", "j4"), 1, "alice has no job 'j4'")
+    refused(run(node, "logs", "j4"), 1, "alice has no job 'j4'")
+    refused(run(node, "wait", "j4"), 1, "alice has no job 'j4'")
+    refused(run(node, "queue", "hold", "j2"), 1, "j2 has ended (failed)")
+    refused(run(node, "queue", "hold", "x"), 2, "'x' is no job")
+    refused(run(node, "wait"), 2, "job")
+    refused(run(node, "history", "--since", "soon"), 2, "is no time")
+    refused(run(node, "logs", "-f", "j1", "--attempt", "1"), 2, "leave --attempt out")
+    refused(run(node, "wait", *["j1"] * 200), 2, "name fewer at a time")
