@@ -50,6 +50,8 @@ class Launcher:
         self._unsent: deque[bytes] = deque()
         self._retry: asyncio.TimerHandle | None = None
         self._pause_s = RETRY_S
+        self._is_ours = False
+        """Whoever is at the other end serves our directory."""
         self._closed = False
 
     @classmethod
@@ -66,13 +68,9 @@ class Launcher:
             self._connect()
 
     @property
-    def is_there(self) -> bool:
-        return self._socket is not None
-
-    @property
     def may_come(self) -> bool:
         """It is away, and can be back by itself."""
-        return self._socket is None and self._path is not None and not self._closed
+        return not self._is_ours and self._path is not None and not self._closed
 
     def state(self) -> tuple[bool, str]:
         """For the doctor."""
@@ -82,11 +80,10 @@ class Launcher:
 
     def say(self, text: str) -> bool:
         """False: there is none to hear it."""
-        if self._socket is None:
+        if not self._is_ours:
             return False
-        self._unsent.append(text.encode())
-        self._flush()
-        return self._socket is not None
+        self._send(text)
+        return True
 
     def close(self) -> None:
         """What it started goes on."""
@@ -100,10 +97,13 @@ class Launcher:
     # -- inside --
 
     def _begin(self, sock: socket.socket) -> None:
-        self._socket, self._fault, self._pause_s = sock, "", RETRY_S
+        self._socket = sock
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._read)
-        self.say("where")
+        if self._path is None:
+            self._is_ours, self._fault = True, ""
+        else:
+            self._send("where")
 
     def _connect(self) -> None:
         self._retry = None
@@ -116,10 +116,11 @@ class Launcher:
             self._away(f"{self._path}: {error.strerror}")
             return
         self._begin(sock)
-        self._changed()
 
     def _away(self, fault: str) -> None:
         """Looks again after a pause that grows."""
+        if fault != self._fault:
+            log.say(f"no job can be started: {fault}")
         self._fault = fault
         self._retry = self._loop.call_later(self._pause_s, self._connect)
         self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
@@ -143,9 +144,16 @@ class Launcher:
 
     def _check_place(self, served: str) -> None:
         """A service that was told of another state directory could only refuse."""
-        if served != str(self._jobs_dir):
-            self._fault = f"{SERVICE} starts jobs of {served}, this manager's are in {self._jobs_dir}: systemctl edit {SERVICE}"
-            log.say(self._fault)
+        if served == str(self._jobs_dir):
+            self._is_ours, self._fault, self._pause_s = True, "", RETRY_S
+            self._changed()
+            return
+        self._drop()
+        self._away(f"{SERVICE} starts jobs of {served}, this manager's are in {self._jobs_dir}: systemctl edit {SERVICE}")
+
+    def _send(self, text: str) -> None:
+        self._unsent.append(text.encode())
+        self._flush()
 
     def _flush(self) -> None:
         sock = self._socket
@@ -178,6 +186,7 @@ class Launcher:
 
     def _drop(self) -> None:
         sock, self._socket = self._socket, None
+        self._is_ours = False
         self._unsent.clear()
         if sock is not None:
             with contextlib.suppress(AttributeError):  # never attached

@@ -31,8 +31,6 @@ from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
 
 GRACE_MS = 30_000
 """Between the question to end and the end: a training may have something to save."""
-PATIENCE_S = 60.0
-"""For a launcher that is away and may come back."""
 LOOK_S, MAX_LOOK_S = 0.05, 5.0
 """A supervisor that another manager has started does not tell us that its job runs: how often to look."""
 ASKS, LIMIT = signal.SIGUSR1, signal.SIGUSR2
@@ -69,12 +67,12 @@ class NodeFactory:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listener: Listener, jobs_dir: Path, launcher: Launcher,
-        gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS, patience_s: float = PATIENCE_S,
+        gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS,
     ) -> None:  # fmt: skip
         self._loop, self._listener = loop, listener
         self._jobs_dir = jobs_dir
         self._gpus = gpus
-        self._grace_ms, self._patience_s = grace_ms, patience_s
+        self._grace_ms = grace_ms
         self._boot = boot_id()
         self._attempts: dict[Name, _Attempt] = {}
         self._told: set[Name] = set()
@@ -82,7 +80,6 @@ class NodeFactory:
         self._supervisors: dict[ProcessKey, _Attempt] = {}
         self._table = ProcessTable(loop, self._supervisor_gone)
         self._counts = {"started": 0, "ended": 0, "failed": 0}
-        self._give_up: asyncio.TimerHandle | None = None
         self._launcher = launcher
         launcher.attach(loop, self._heard, self._launcher_changed)
 
@@ -179,8 +176,6 @@ class NodeFactory:
     def close(self) -> None:
         for attempt in self._attempts.values():
             self._forget_plans(attempt)
-        if self._give_up is not None:
-            self._give_up.cancel()
         self._attempts.clear()
         self._supervisors.clear()
         self._table.close()
@@ -189,36 +184,17 @@ class NodeFactory:
     # -- from an order to a supervisor --
 
     def _ask(self, attempt: _Attempt) -> None:
-        """Of a launcher that is away it is asked when that is back."""
-        if self._launcher.say(f"start {attempt.files.name}"):
-            return
-        if self._launcher.may_come:
-            self._wait_for_launcher()
-        else:
+        """Of a launcher that is away and may come it is asked then, however long that takes: to fail, and to be tried again, would
+        use up the tries of every job that waits, for nothing that is a job's fault."""
+        if not self._launcher.say(f"start {attempt.files.name}") and not self._launcher.may_come:
             self._lose(attempt, self._launcher.state()[1])
-
-    def _wait_for_launcher(self) -> None:
-        if self._give_up is None:
-            self._give_up = self._loop.call_later(self._patience_s, self._launcher_stays_away)
-
-    def _launcher_stays_away(self) -> None:
-        self._give_up = None
-        if not self._launcher.is_there:
-            for attempt in self._unsupervised():
-                self._lose(attempt, self._launcher.state()[1])
 
     def _launcher_changed(self) -> None:
         """There again: what it may not have heard is said again. Gone: what it may have heard is looked at."""
-        if self._launcher.is_there and self._give_up is not None:
-            self._give_up.cancel()
-            self._give_up = None
-        for attempt in self._unsupervised():
+        for attempt in [attempt for attempt in self._attempts.values() if attempt.key is None and not attempt.mourned]:
             self._take_up(attempt)
         for attempt in [attempt for attempt in self._attempts.values() if attempt.mourned and attempt.hunt is None]:
             self._end_remains(attempt)
-
-    def _unsupervised(self) -> list[_Attempt]:
-        return [attempt for attempt in self._attempts.values() if attempt.key is None and not attempt.mourned]
 
     def _heard(self, packet: str) -> None:
         verb, _, rest = packet.partition(" ")

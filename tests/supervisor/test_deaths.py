@@ -316,23 +316,29 @@ def test_the_services_comes_back(served: World) -> None:
     assert served.factory.state() == (True, f"started by {served.socket}")
 
 
-def test_the_services_stays_away(make_world: Callable[..., World]) -> None:
+def test_the_services_is_waited_for(make_world: Callable[..., World]) -> None:
+    """No job's tries are used up because somebody has not started it yet."""
     world = make_world(service=True)
-    world.die()
-    world.begin(patience_s=0.1)
-    status = world.run(*marking(world))
-    assert (status.why, status.hopeless) == (f"no job can be started: {world.socket}: No such file or directory", False)
+    world.factory.create(world.order(*marking(world)))
+    world.factory.create(world.order(*marking(world), job="j2"))
+    world.until(lambda: world.factory.state() == (False, f"no job can be started: {world.socket}: No such file or directory"))
+    world.factory.withdraw("j2", 1, "who knows when")
+    assert world.end("j2").why == "who knows when"
+    assert (world.factory.nodes(), world.factory.status("j1", 1).state) == (0, "starting")
     world.serve()
-    world.until(lambda: world.factory.nodes() == 1)
-    assert marks(world) == []
+    assert world.end().exit_code == 4
+    assert marks(world) == ["ran"]
 
 
 def test_the_services_has_another_directory(make_world: Callable[..., World]) -> None:
     world = make_world(service=True)
-    world.serve(Path("/somewhere/else"))
-    world.until(lambda: "systemctl edit nodemgr-jobs" in world.factory.state()[1])
-    assert not world.factory.state()[0]
-    assert "/somewhere/else/j1/1: No such file or directory" in world.run("true").why
+    other = world.serve(Path("/somewhere/else"))
+    world.factory.create(world.order(*marking(world)))
+    world.until(lambda: f"starts jobs of /somewhere/else, this manager's are in {world.jobs_dir}" in world.factory.state()[1])
+    assert (world.factory.nodes(), world.heard.ends) == (0, {})
+    end(other.pid)
+    world.serve()
+    assert world.end().exit_code == 4
 
 
 def test_its_children_are_collected(served: World) -> None:

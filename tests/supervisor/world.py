@@ -60,13 +60,11 @@ class World:
         self._programs: list[subprocess.Popen[bytes]] = []
         self.begin()
 
-    def begin(self, patience_s: float = 60.0) -> None:
+    def begin(self) -> None:
         """A manager, the first or the next one."""
         self.heard = Heard()
         self.launcher = Launcher(self.jobs_dir, self.socket)
-        self.factory = NodeFactory(
-            self.loop, self.heard, self.jobs_dir, self.launcher, grace_ms=self._grace_ms, patience_s=patience_s
-        )
+        self.factory = NodeFactory(self.loop, self.heard, self.jobs_dir, self.launcher, grace_ms=self._grace_ms)
 
     def die(self) -> None:
         """The manager is no more; what it had in hand is forgotten. Its own launcher sees that."""
