@@ -1,4 +1,4 @@
-"""Contexts that end while other threads of the process are at work: nothing stays charged, and nobody is refused who has room."""
+"""Contexts and streams that end while other threads of the process are at work: nothing stays charged, nobody is refused who has room."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ def test_a_sweep_finds_every_block_beside_others_that_move_it(sanitizer: str, ro
     assert sanitizer in SANITIZERS
     program = compile_c(tmp_path / "blocks", ["blocks.c", "prim.c", Path(__file__).with_name("blocks.c")], sanitizer=sanitizer)
     result = subprocess.run([program, str(rounds)], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("sanitizer", ["plain", "thread"])
+def test_a_synchronisation_beside_another_threads_look_at_the_pools_looks_itself(sanitizer: str, tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "pool_looks", [Path(__file__).with_name("pool_looks.c")], sanitizer=sanitizer)
+    result = subprocess.run([program], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
     assert (result.returncode, result.stderr) == (0, "")
 
 
