@@ -17,7 +17,7 @@ Client = Callable[..., FakeClient]
 
 @pytest.fixture
 def manager() -> Iterator[LocalManager]:
-    with LocalManager(beat_ms=50) as manager:
+    with LocalManager(beat_ms=50, timeout_ms=600_000) as manager:
         for env in ("alice", "bob"):
             manager.call("quota_set", env=env, gpus=4)
         yield manager

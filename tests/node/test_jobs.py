@@ -1,0 +1,85 @@
+"""Batch jobs on a simulated node as people use them: the command line, CUDA programs under the shim, managers that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from nodemgr.cli.faults import Exit
+from tests.support.manager import HOLD, ROOT, Manager
+
+GIB = 2**30
+PATIENCE_S = 120.0
+Make = Callable[..., Manager]
+
+
+def nodemgr(manager: Manager, *words: str) -> str:
+    """What a command of ours prints. While there is no manager, nothing was done, and it is said again."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("NODEMGR_", "CUDA_", "LD_"))}
+    command = [sys.executable, "-m", "nodemgr", *words[:1], "--run-dir", str(manager.run_dir), *words[1:]]
+    while True:
+        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        if ended.returncode != Exit.UNREACHABLE:
+            assert ended.returncode == 0, ended.stderr
+            return ended.stdout
+
+
+def submit(manager: Manager, env: str, *options: str, script: str) -> str:
+    """A shell script as a job; its id."""
+    return nodemgr(manager, "submit", "--env", env, *options, "--", "/bin/sh", "-c", script).strip()
+
+
+def gate(manager: Manager, name: str) -> Path:
+    path = manager.directory / name
+    os.mkfifo(path)
+    return path
+
+
+def test_a_gang_of_eight_behind_a_stream_of_small_jobs_is_not_starved(make_manager: Make) -> None:
+    """Two run when it comes, two come after it; those begin when it has ended, though six GPUs are free all the time."""
+    manager = make_manager(simulate="8x8GiB")
+    manager.quota("alice", 8)
+    manager.quota("bob", 8)
+    events = manager.events()
+    gates, last = [gate(manager, f"gate{number}") for number in range(2)], gate(manager, "last")
+    small = [submit(manager, "bob", "--gpus", "1", script=f"read line < {path}") for path in gates]
+    for job_id in small:
+        events.expect("job.started", job=job_id)
+    gang = submit(manager, "alice", "--gpus", "8", script=f"read line < {last}; exec {HOLD} -b {GIB} -d 7")
+    late = [submit(manager, "bob", "--gpus", "1", script="true") for _ in range(2)]
+    for path in gates:
+        path.write_text("go\n")
+    events.expect("job.started", job=gang)
+    last.write_text("go\n")
+    nodemgr(manager, "wait", gang)
+    assert json.loads(nodemgr(manager, "logs", gang))["devices"] == 8, "its CUDA program joined the job's lease"
+    for job_id in late:
+        nodemgr(manager, "wait", job_id)
+    started = [event["job"] for event in manager.call("events", since=0, limit=1_000)["events"] if event["name"] == "job.starting"]
+    assert started.index(gang) == len(small)
+
+
+def test_jobs_survive_managers_that_are_killed_again_and_again(make_manager: Make) -> None:
+    """kill -9 as soon as a submission is answered, a start is stored, a job runs, and it ends. (tests/jobs/test_deaths.py dies at each
+    commit.)"""
+    manager = make_manager(simulate="1x8GiB")
+    manager.quota("alice", 1)
+    marks, first = manager.directory / "marks", gate(manager, "first")
+    job_ids = [submit(manager, "alice", script=f"echo $NODEMGR_JOB >> {marks}; read line < {first}; exec {HOLD} -b {GIB}")]
+    manager.restart()
+    manager.events().expect("job.starting", job=job_ids[0])
+    manager.restart()
+    manager.events().expect("job.started", job=job_ids[0])
+    job_ids += [submit(manager, "alice", script=f"echo $NODEMGR_JOB >> {marks}; exec {HOLD} -b {GIB}") for _ in range(2)]
+    manager.restart()
+    first.write_text("go\n")
+    manager.restart()
+    for job_id in job_ids:
+        nodemgr(manager, "wait", job_id)
+        (row,) = manager.call("job_show", job=job_id)["jobs"]
+        assert (row["state"], row["restarts"]) == ("done", 0)
+    assert marks.read_text().split() == [f"{job_id}:1" for job_id in job_ids], "each ran once, in order"
