@@ -58,6 +58,7 @@ def manager_pid(machine: Booted) -> int:
     raise AssertionError(f"no process {inner} in the machine")
 
 
+@pytest.mark.timeout(600)
 def test_the_life_of_a_node(machine: Booted) -> None:
     assert machine.show("ActiveState") == "active", machine.run("cat", "/run/setup.log")
     machine.run(NODEMGR, "env", "create", "alice", "--gpus", "1", "--memory", "4GiB")
@@ -81,6 +82,7 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     gates = machine.run("find", "/sys/fs/bpf", "-path", "*/nodemgr-*", "-type", "f").split()
     assert [path.rpartition("/")[2] for path in sorted(gates)] == ["map", "program"]
 
+    jobs_go_on(machine)
     is_confined(manager_pid(machine))
     assert finish(program)[0] == 0
     removed = machine.run(NODEMGR, "setup", "--uninstall", "--yes")
@@ -88,10 +90,29 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     assert machine.show("ActiveState") == "inactive"
     assert machine.run("systemctl", "show", "nodemgr-jobs", "--property=ActiveState", "--value").strip() == "inactive"
     assert machine.run("ls", "/etc/nodemgr", "/var/lib/nodemgr").split() == [
-        "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "client", "manager.lock", "state.db",
+        "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "client", "jobs", "manager.lock", "state.db",
     ]  # fmt: skip
     assert "No such file" in machine.run("ls", "/run/nodemgr", check=False)
     assert machine.run("find", "/sys/fs/bpf", "-path", "*/nodemgr-*", "-type", "f") == ""
+
+
+def jobs_go_on(machine: Booted) -> None:
+    """A job is its user's process in another service; neither service's restart nor the manager's death costs it anything."""
+    machine.run(NODEMGR, "env", "create", "bob", "--gpus", "0")
+    shows = "id -un; grep -E 'NoNewPrivs|Seccomp:' /proc/self/status; cat /proc/self/cgroup"
+    script = f"{shows}; until test -e /run/go; do sleep 0.1; done; exit 5"
+    job = machine.run(NODEMGR, "submit", "--env", "bob", "--gpus", "0", "--max-restarts", "0", "--", "sh", "-c", script).strip()
+    while "nodemgr-jobs.service" not in (said := machine.run(NODEMGR, "logs", job)):
+        pass
+    assert said.splitlines()[:3] == ["root", "NoNewPrivs:\t0", "Seccomp:\t0"]
+    machine.run("systemctl", "restart", "nodemgr-jobs")
+    os.kill(manager_pid(machine), signal.SIGKILL)
+    machine.run("systemctl", "start", "nodemgr")
+    later = machine.run(NODEMGR, "submit", "--env", "bob", "--gpus", "0", "--", "true").strip()
+    assert machine.run(NODEMGR, "wait", later) == ""
+    machine.run("touch", "/run/go")
+    machine.run("sh", "-c", f"{NODEMGR} wait {job} 2>/dev/null; test $? = 5")
+    assert machine.run(NODEMGR, "logs", job) == said
 
 
 def is_confined(pid: int) -> None:
