@@ -116,7 +116,7 @@ def argv(value: object) -> tuple[str, ...]:
 def environ(value: object) -> tuple[str, ...]:
     found = _strings(value)
     if any(variable.find("=") < 1 for variable in found):
-        raise OrderError("must be a list of name=value")
+        raise OrderError("must be a list of NAME=value")
     return found
 
 
