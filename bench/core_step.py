@@ -11,15 +11,29 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from nodemgr.core import snapshot
-from nodemgr.core.events import Acquire, Caller, Event, GpusChanged, Match, ProcessGone, Release, SetQuota, Tick
+from nodemgr.core.events import (
+    Acquire,
+    Caller,
+    Event,
+    GpusChanged,
+    JobEnded,
+    Match,
+    ProcessGone,
+    Release,
+    SetQuota,
+    Submission,
+    SubmitJobs,
+    Tick,
+    WithdrawJob,
+)
 from nodemgr.core.manager import State, step
-from nodemgr.core.model import Config, Gpu, Quota, Transport
+from nodemgr.core.model import Config, Gpu, JobSpec, JobState, Quota, Transport
 
 GIB = 1 << 30
 WALL = 1_700_000_000_000_000_000
@@ -128,11 +142,58 @@ STEPS: tuple[tuple[str, Callable[[State], Iterator[tuple[float, float]]]], ...] 
 )
 
 
+def submission(number: int) -> Submission:
+    spec = JobSpec("", "ann", 1000, 1000, ("python", "train.py"), "/home/ann", tuple(f"NAME{each}=value" for each in range(40)))
+    return Submission(number, "ann", f"env{number % 10}", spec, "train", "python train.py", 1, None, None)
+
+
+def backlog(jobs: int) -> State:
+    """A node on which so many jobs of ten envs wait, and one of each runs."""
+    state = node(0)
+    take(state, SubmitJobs(tuple(map(submission, range(jobs))), WALL))
+    return state
+
+
+def submit(state: State) -> Iterator[tuple[float, float]]:
+    """One job more, at the end of the queue."""
+    for number in range(ROUNDS):
+        event = SubmitJobs((submission(number),), WALL)
+        transition = step(state, event, NOW)
+        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
+        step(state, WithdrawJob(f"j{state.counters['jobs']}", "root", WALL), NOW).apply()
+
+
+def job_ended(state: State) -> Iterator[tuple[float, float]]:
+    running = [job for job in state.jobs.values() if job.state is JobState.STARTING]
+    for job in running:
+        event = JobEnded(job.job_id, job.attempt, 0, None, "", False, "", WALL, WALL)
+        transition = step(state, event, NOW)
+        yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
+
+
+def next_started(state: State) -> Iterator[tuple[float, float]]:
+    """The look along the queues that follows, when the jobs of ten envs have ended."""
+    transition = step(state, Match(WALL), NOW)
+    yield timed(lambda: step(state, Match(WALL), NOW)), timed(transition.apply)
+
+
+JOBS: tuple[tuple[str, Callable[[State], Iterator[tuple[float, float]]]], ...] = (
+    ("SubmitJobs", submit),
+    ("JobEnded", job_ended),
+    ("Match, 10 jobs start", next_started),
+)
+
+
 def show_steps() -> None:
-    small, crowded = node(10), node(10_000)
-    print(f"{'microseconds, median':24}{'10 tasks':>20}{'10 000 tasks':>20}{'ratio':>8}")
+    show(STEPS, "tasks", node(10), node(10_000))
+    print()
+    show(JOBS, "jobs", backlog(30), backlog(10_000))
+
+
+def show(measures: Iterable[tuple[str, Callable[[State], Iterator[tuple[float, float]]]]], of: str, small: State, crowded: State) -> None:
+    print(f"{'microseconds, median':24}{f'few {of}':>20}{f'10 000 {of}':>20}{'ratio':>8}")
     print(f"{'':24}{'step    apply':>20}{'step    apply':>20}{'step':>8}")
-    for name, measure in STEPS:
+    for name, measure in measures:
         columns = []
         for state in (small, crowded):
             steps, applies = zip(*measure(state), strict=True)

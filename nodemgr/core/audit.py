@@ -23,7 +23,7 @@ from typing import Protocol
 from nodemgr.core import answers, books, effects, jobs, leases, reasons
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import Audited, Seen
-from nodemgr.core.model import MS, Env, JobState, Offence, Process, ProcessKey, Residue, Task, Uuid, Violation
+from nodemgr.core.model import FINAL, MS, Env, JobState, Offence, Process, ProcessKey, Residue, Task, Uuid, Violation
 from nodemgr.core.tables import Readable
 from nodemgr.core.values import replace, value
 
@@ -235,7 +235,9 @@ def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> Non
     """Its task's lease is taken back, as a whole; a job is ended."""
     task = draft.tasks[violation.task_id or ""]
     if task.job_id is not None:
-        jobs.stop(draft, draft.jobs[task.job_id], JobState.FAILED, reasons.audit_note(draft, violation))
+        job = draft.jobs[task.job_id]
+        if job.then not in FINAL:
+            jobs.stop(draft, job, JobState.FAILED, reasons.audit_note(draft, violation))
         return
     leases.fence(draft, task, reasons.audit_note(draft, violation), now_ns, wall_ns, by="the audit")
 

@@ -4,8 +4,9 @@ Knows: which function answers which event, and which answers are facts that hold
 Must not know: clocks, sockets, files, threads, random numbers; no module of this package does.
 
 A reading order: model, events, effects (the words); tables, state, draft (how a step sees and changes them), outcome (what
-comes of it), restart; allocator (which GPUs); matching (who is served); requests, processes, time_passed, administration
-(what each event means); leases, members (what a lease consists of); audit (what the driver shows beyond it); books (the sums);
+comes of it), restart; allocator (which GPUs); work_queue, looking, matching (who is served), telling (what the others hear);
+requests, processes, time_passed, administration (what each event means); leases, members (what a lease consists of);
+submissions, jobs, job_orders (the life of a job), queues; audit (what the driver shows beyond the leases); books (the sums);
 invariants (what always holds).
 """
 

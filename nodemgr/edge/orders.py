@@ -9,7 +9,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from nodemgr.core import books, events, snapshot
+from nodemgr.core import books, events, queues, snapshot
 from nodemgr.core.cdi import DEVICE_FORM, is_device_name
 from nodemgr.core.model import ENFORCE, MS, Env, Quota
 from nodemgr.edge.daemon import Daemon
@@ -35,12 +35,11 @@ class Administration:
 
     def orders(self) -> Orders:
         env = Argument(env_name, required=True)
-        queues = tuple(name for name, _ in self._daemon.state.config.queues)
         quota = {
             "gpus": Argument(integer(0, MAX_QUOTA_GPUS)),
             "memory_bytes": Argument(optional(integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES))),
             "default_gpus": Argument(optional(integer(0, MAX_QUOTA_GPUS))),
-            "priority": Argument(choice(*queues)),
+            "priority": Argument(lambda value: choice(*queues.rows(self._daemon.state))(value)),  # as they are then
             "acquire": Argument(choice("import", "first-use")),
             "no_gpu": Argument(choice("error", "cpu")),
             "no_manager": Argument(choice("wait", "cpu", "error")),

@@ -6,7 +6,7 @@ import pytest
 
 from nodemgr.core import events, job_orders, jobs
 from nodemgr.core.effects import ForgetJob, OpenLedger, SetLimit, StartJob, StopJob, SubmitAnswered
-from nodemgr.core.model import KEPT_ATTEMPTS, KEPT_DEEDS, LOG_TAIL_CHARACTERS, DenyCode, JobState, TaskState
+from nodemgr.core.model import KEPT_ATTEMPTS, KEPT_DEEDS, LOG_TAIL_CHARACTERS, DenyCode, JobSpec, JobState, TaskState
 from tests.core.world import GIB, WALL, Node, gpu, key, seen, submission
 
 
@@ -750,3 +750,14 @@ def test_an_array_keeps_its_order_at_the_front() -> None:
     node.submits("alice", array=(0, 1, 2))
     node.moves("j3", first=True)
     assert node.queued_jobs() == ["j3.0", "j3.1", "j3.2", "j2"]
+
+
+def test_the_variables_of_many_jobs_are_in_memory_once() -> None:
+    node = node_of()
+    for number in range(2):
+        spec = JobSpec("", "ann", 1, 1, ("python",), "/", ("HOME=/home/" + "ann", f"NUMBER={number}"))
+        submitted(node, spec=spec, hold=True)
+    for _ in range(2):
+        first, second = node.state.specs.values()
+        assert first.environ[0] is second.environ[0]
+        node.restart()

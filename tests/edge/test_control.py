@@ -123,6 +123,16 @@ def test_a_quota_is_set_changed_and_shown(manager: LocalManager) -> None:
     assert refusal(manager, "quota_show", env="alice")[0] == "not_found"
 
 
+def test_a_quota_names_any_queue_that_there_is(manager: LocalManager) -> None:
+    manager.call("queue_create", queue="night", rank=50)
+    assert manager.call("quota_set", env="alice", gpus=1, priority="night")["quota"]["priority"] == "night"
+    code, reason = refusal(manager, "queue_rm", queue="night")
+    assert (code, reason) == ("refused", "queue night is the queue of alice: name another one first (nodemgr quota set --priority)")
+    manager.call("quota_set", env="alice", priority="low")
+    manager.call("queue_rm", queue="night")
+    assert refusal(manager, "quota_set", env="alice", priority="night") == ("usage", "priority: must be one of high, normal, low")
+
+
 def test_what_cannot_be_as_said_is_warned_of(manager: LocalManager) -> None:
     (more,) = manager.call("quota_set", env="alice", gpus=9)["warnings"]
     assert more == "alice may have 9 GPUs, but the node has 4: a request for more is refused"
