@@ -102,7 +102,7 @@ def test_nothing_happened_yet(tmp_path: Path, loop: asyncio.AbstractEventLoop) -
     assert ask(loop, tmp_path / "state.db", lambda past: past.outcomes("j1")) == []
 
 
-def test_what_cannot_be_read_is_a_fault_in_one_line_and_the_next_question_is_answered(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+def test_what_cannot_be_read_is_a_fault_and_the_next_question_is_answered(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     fault = ask(loop, tmp_path / "nowhere.db", lambda past: past.outcomes("j1"))
     assert isinstance(fault, PastFault)
     assert "\n" not in str(fault)
