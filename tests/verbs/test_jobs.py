@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import clean_environment
-from tests.support.manager import Manager
+from tests.support.manager import ROOT, Manager
 from tests.verbs.test_verbs import PYTHONS, run
 
 
@@ -91,6 +92,20 @@ def test_follow_ends_with_the_job(node: Manager) -> None:
     job = submit(node, "echo one; sleep 0.5; echo two")
     followed = run(node, "logs", "--follow", job)
     assert (followed.returncode, followed.stdout) == (0, "one\ntwo\n")
+
+
+def test_the_example_sweeps(node: Manager) -> None:
+    folder = node.directory / "path"
+    folder.mkdir()
+    (folder / "nodemgr").write_text(f'#!/bin/sh\nexec {sys.executable} -m nodemgr "$@"\n')
+    (folder / "nodemgr").chmod(0o755)
+    around = clean_environment(NODEMGR_RUN_DIR=str(node.run_dir), PATH=f"{folder}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
+    said = subprocess.run(
+        [ROOT / "examples" / "sweep.sh", "alice", "0-1", "sh", "-c", "test $1 = 0", "-"], env=around, capture_output=True, text=True,
+        timeout=120, check=False, stdin=subprocess.DEVNULL, cwd="/",
+    )  # fmt: skip
+    assert said.returncode == 1, said.stderr
+    assert [line.split()[2] for line in said.stdout.splitlines()[1:]] == ["done", "failed"]
 
 
 def refused(said: subprocess.CompletedProcess[str], code: int, text: str) -> None:
