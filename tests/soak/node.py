@@ -10,6 +10,7 @@ stands; from the first moment at which the ledger is back within the new limit, 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -206,6 +207,20 @@ class Load:
         self.check_peak()
         self.limit_bytes = limit_bytes
         self.node.reset_peaks()
+
+    def halt(self) -> None:
+        """All stop wherever they are: of none does the ledger say less than the driver holds."""
+        for racer in self.racers:
+            racer.send_signal(signal.SIGSTOP)
+        for racer in self.racers:
+            os.waitid(os.P_PID, racer.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        words = Words(self.manager.pid)
+        charged, held = words.used(), self.node.books()[0].used_bytes
+        words.close()
+        for racer in self.racers:
+            racer.send_signal(signal.SIGCONT)
+        assert held <= charged, f"{held - charged} bytes that are not in the ledger"
+        self.check_peak()
 
     def restart_manager(self) -> None:
         """kill -9; the tasks go on, and are found again."""

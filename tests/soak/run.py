@@ -47,6 +47,10 @@ def kill(load: Load, size: Size, chance: random.Random) -> None:
     load.replace(chance.choice(load.racers))
 
 
+def halt(load: Load, size: Size, chance: random.Random) -> None:
+    load.halt()
+
+
 def requota(load: Load, size: Size, chance: random.Random) -> None:
     load.requota(chance.randrange(size.least_bytes, size.grant_bytes * 3 // 2, MIB))
 
@@ -76,6 +80,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "calm": Scenario(nothing, 0.5),
     "killed": Scenario(kill, 0.05),
     "children": Scenario(nothing, 0.5, children=True),
+    "halted": Scenario(halt, 0.1),
     "requota": Scenario(requota, 0.3),
     "restart": Scenario(restart, 1.0),
     "upheaval": Scenario(kill_and_restart, 0.0),
