@@ -212,8 +212,10 @@ class Conversation:
             self._socket.send(wire.encode("ASK", rid=self._rid, what=what, argument=argument))
             return _parsed(self._pages(descriptors)), descriptors
         except TimeoutError:
-            raise Fault(f"the manager behind {self._path} does not answer (its log says why)", Exit.UNREACHABLE) from None
-        except (OSError, wire.WireError) as error:
+            raise Lost(f"the manager behind {self._path} does not answer (its log says why)") from None
+        except OSError as error:
+            raise Lost(f"the manager behind {self._path} went away ({error.strerror}); tasks that run go on") from None
+        except wire.WireError as error:
             raise self._gone(error) from None
 
     def _gone(self, error: Exception) -> Fault:

@@ -152,10 +152,14 @@ class AdminWay(Way):
     def __init__(self, run_dir: Path, env: str | None) -> None:
         self.env = env
         self._run_dir = run_dir
+        self._controls: dict[float | None, asking.Control] = {}
+        """By how long an answer may take."""
 
     def ask(self, verb: str, timeout_s: float | None = PATIENCE_S, **arguments: Any) -> Any:
         scope = {"env": self.env} if self.env is not None and verb in SCOPED else {}
-        return asking.Control(self._run_dir, timeout_s).call(verb, **scope, **arguments, by=whose())
+        if timeout_s not in self._controls:
+            self._controls[timeout_s] = asking.Control(self._run_dir, timeout_s)
+        return self._controls[timeout_s].call(verb, **scope, **arguments, by=whose())
 
     def log(self, job_id: str, attempt: int | None) -> Log:
         return _AskedLog(self, self.ask("job_log_read", job=job_id, attempt=attempt))
