@@ -190,6 +190,9 @@ class Jobs:
                 self.begin(jobs.start_of(state, job))
             else:
                 self._loop.call_soon(self._never_began, job_id, attempt)
+        for job in state.jobs.values():
+            if job.state is JobState.STOPPING:  # whether the last manager could still say so, nobody knows
+                self.factory.withdraw(job.job_id, job.attempt, job.why)
         self.kept.begin(self._journal.last_ended(2 * MOST_JOBS), self._clock.wall_ns())
         self.event_loop.wake("manager started")
 

@@ -22,7 +22,7 @@ from tests.core.world import GIB, Node, gpu, key
 SIZES_GIB = (80, 80, 40)
 ENVS = ("alice", "bob", "carol")
 RARELY = st.sampled_from([False, False, False, True])
-EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "250"))
+EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "200"))
 """More of them for a longer search by hand."""
 
 

@@ -328,6 +328,17 @@ def test_what_was_withdrawn_before_it_began_never_begins(world: World, monkeypat
     assert world.begun() == []
 
 
+@on_both
+def test_who_was_to_end_when_the_manager_died_is_ended_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id, _ = world.holding()
+    world.until_running(job_id)
+    monkeypatch.setattr(world.jobs.factory, "withdraw", lambda *arguments: None)
+    world.order(events.WithdrawJob, job_id)
+    world.restart()
+    assert world.until_ended(job_id).job.state is JobState.WITHDRAWN
+    assert world.begun() == [f"{job_id}:1"]
+
+
 # -- clocks --
 
 
