@@ -81,11 +81,10 @@ def test_it_dies_while_it_writes(world: World) -> None:
     assert not half.exists()
 
 
-def test_it_dies_when_the_launcher_was_asked_and_asks_again(served: World) -> None:
-    """Two supervisors for one attempt: the launcher sleeps until both were asked for."""
+def test_it_dies_when_the_launcher_was_asked(served: World) -> None:
+    """The launcher hears of it when the next manager is there."""
     (launcher,) = served._programs
     launcher.send_signal(signal.SIGSTOP)
-    served.again()
     served.factory.create(served.order(*marking(served)))
     served.again()
     assert served.factory.adopt([J1]) == [J1]
@@ -94,7 +93,17 @@ def test_it_dies_when_the_launcher_was_asked_and_asks_again(served: World) -> No
     assert served.end().exit_code == 4
     served.until(lambda: not children(launcher.pid))
     assert marks(served) == ["ran"]
-    assert len(list(served.file("").glob("claim.*"))) == 1
+
+
+def test_of_two_supervisors_one_begins(served: World, talk: Callable[[bytes], str]) -> None:
+    """As many managers may have asked."""
+    for number in range(20):
+        AttemptFiles(served.jobs_dir, f"j{number}", 1).write(served.order(*marking(served), job=f"j{number}"), 1_000, boot_id())
+        for _ in range(3):
+            assert talk(f"start j{number}/1".encode()).startswith(f"forked j{number}/1 ")
+    served.until(lambda: not children(served._programs[0].pid))
+    assert marks(served) == ["ran"] * 20
+    assert len(list(served.jobs_dir.glob("*/1/claim.*"))) == 20
 
 
 def test_it_dies_between_the_claim_and_the_beginning(world: World) -> None:
@@ -358,7 +367,9 @@ def talk(served: World) -> Iterator[Callable[[bytes], str]]:
 
     def say(packet: bytes) -> str:
         sock.send(packet)
-        return sock.recv(1_024).decode()
+        while (answer := sock.recv(1_024).decode()).startswith("running "):  # a supervisor's word
+            pass
+        return answer
 
     yield say
     sock.close()

@@ -78,8 +78,8 @@ def test_who_does_not_end_when_asked_is_ended(make_world: Callable[..., World]) 
 
 def test_who_is_asked_may_save_something_first(world: World) -> None:
     """TERM comes once, and to the first process alone: its workers work on until it is done."""
-    worker = "trap 'echo worker asked' TERM; while :; do sleep 0.05; done"
-    main = f"trap 'echo saved; kill -9 $pid; exit 5' TERM; sh -c \"{worker}\" & pid=$!; echo ready; while :; do sleep 0.05; done"
+    worker = "trap 'echo worker asked' TERM; echo ready; while :; do sleep 0.05; done"
+    main = f"trap 'sleep 0.5; kill -9 $pid; echo saved; exit 5' TERM; sh -c \"{worker}\" & pid=$!; while :; do sleep 0.05; done"
     world.factory.create(world.order("sh", "-c", main))
     world.said()
     world.factory.withdraw("j1", 1, "")
@@ -87,6 +87,18 @@ def test_who_is_asked_may_save_something_first(world: World) -> None:
     assert (end.exit_code, end.why) == (5, "withdrawn")
     assert "saved" in world.heard.tails["j1", 1]
     assert "worker asked" not in world.heard.tails["j1", 1]
+
+
+def test_who_does_not_end_is_asked_once_and_his_children_are_asked_too(make_world: Callable[..., World]) -> None:
+    world = make_world(grace_ms=3_000)
+    worker = "trap 'echo worker asked' TERM; echo ready; while :; do sleep 0.05; done"
+    main = f"trap 'echo main asked' TERM; sh -c \"{worker}\" & while :; do sleep 0.05; done"
+    world.factory.create(world.order("sh", "-c", main))
+    world.said()
+    world.factory.withdraw("j1", 1, "")
+    assert world.end().signal == signal.SIGKILL
+    said = world.heard.tails["j1", 1].splitlines()
+    assert sorted(line for line in said if "asked" in line) == ["main asked", "worker asked"]
 
 
 def test_who_is_stopped_hears_it_too(world: World) -> None:
