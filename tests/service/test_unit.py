@@ -58,8 +58,18 @@ def manager_pid(machine: Booted) -> int:
     raise AssertionError(f"no process {inner} in the machine")
 
 
+def kill_manager(machine: Booted) -> None:
+    """Returns when its successor is there."""
+    before = machine.show("MainPID")
+    os.kill(manager_pid(machine), signal.SIGKILL)
+    while machine.show("MainPID") == before:  # until systemd has seen it, a start would find it running
+        pass
+    machine.run("systemctl", "start", "nodemgr")  # waits for the restart that is due
+
+
 @pytest.mark.timeout(600)
 def test_the_life_of_a_node(machine: Booted) -> None:
+    machine.run("systemctl", "start", "nodemgr", check=False)  # waits until it is there
     assert machine.show("ActiveState") == "active", machine.run("cat", "/run/setup.log")
     machine.run(NODEMGR, "env", "create", "alice", "--gpus", "1", "--memory", "4GiB")
     program = subprocess.Popen(
@@ -69,8 +79,7 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     assert said(program)["error"] is None
     assert machine.show("NFileDescriptorStore") == "2"
 
-    os.kill(manager_pid(machine), signal.SIGKILL)
-    machine.run("systemctl", "start", "nodemgr")  # waits for the restart that is due
+    kill_manager(machine)
     assert machine.show("NFileDescriptorStore") == "2"
     assert re.search(r"^t1 +alice +running", machine.run(NODEMGR, "status"), re.MULTILINE)
     machine.run("systemctl", "restart", "nodemgr")
@@ -106,8 +115,7 @@ def jobs_go_on(machine: Booted) -> None:
         pass
     assert said.splitlines()[:3] == ["root", "NoNewPrivs:\t0", "Seccomp:\t0"]
     machine.run("systemctl", "restart", "nodemgr-jobs")
-    os.kill(manager_pid(machine), signal.SIGKILL)
-    machine.run("systemctl", "start", "nodemgr")
+    kill_manager(machine)
     later = machine.run(NODEMGR, "submit", "--env", "bob", "--gpus", "0", "--", "true").strip()
     assert machine.run(NODEMGR, "wait", later) == ""
     machine.run("touch", "/run/go")
