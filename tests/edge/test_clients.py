@@ -331,7 +331,10 @@ class Lingering:
 def unserved() -> UnservedFile:
     if (reason := UnservedFile.impossible()) is not None:
         pytest.skip(reason)
-    return UnservedFile()
+    try:
+        return UnservedFile()
+    except PermissionError as error:
+        pytest.skip(str(error))
 
 
 ENDLESS = {"a connection that lingers": Lingering, "a file whose server is silent": unserved}
