@@ -93,14 +93,15 @@ def _reason(job: Job) -> str:
 def page(state: State, now_ns: int, *, env: str | None, skip: int, limit: int) -> list[Row]:
     """What waits in the order of service, then what waits and stands in no queue, then what is under way: at most `limit` rows after the
     first `skip`."""
-    queued = (row for row in telling.listing(state) if env in (None, row[0].env))
-    entries: Iterator[Job | tuple[Request, int, str]] = chain(queued, _apart(state, env), _under_way(state, env))
-    return [unplaced(entry) if isinstance(entry, Job) else waiting(state, *entry, now_ns) for entry in islice(entries, skip, skip + limit)]
+    queued = len(state.requests) if env is None else sum(request.env == env for request in state.requests.values())
+    rows = [waiting(state, *row, now_ns) for row in islice(telling.listing(state, env, skip), limit)] if skip < queued else []
+    rest = chain(_apart(state, env), _under_way(state, env))
+    return rows + [unplaced(job) for job in islice(rest, max(0, skip - queued), max(0, skip + limit - queued))]
 
 
 def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[Row]:
     """The beginning of all that waits."""
-    rows = [waiting(state, *row, now_ns) for row in islice((row for row in telling.listing(state) if env in (None, row[0].env)), limit)]
+    rows = [waiting(state, *row, now_ns) for row in islice(telling.listing(state, env), limit)]
     return rows + [unplaced(job) for job in islice(_apart(state, env), limit - len(rows))]
 
 

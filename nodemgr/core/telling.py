@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice
 
 from nodemgr.core import answers, looking, reasons
 from nodemgr.core.allocator import Choice
@@ -80,13 +81,14 @@ class Places:
         return bisect_left(self._came.get(name, []), order) - bisect_left(self._gone.get(name, []), order)
 
 
-def listing(state: State) -> Iterator[tuple[Request, int, str]]:
-    """Every waiting request in the order of service, with its position in its queue and its line."""
+def listing(state: State, env: str | None = None, skip: int = 0) -> Iterator[tuple[Request, int, str]]:
+    """Every waiting request (of this env, after the first `skip`) in the order of service, with its position in its queue and its line."""
     draft = Draft(state)
     scan = looking.survey(draft)
     known: dict[tuple[object, ...], str] = {}
     orders = sorted(draft.order(request) for request in {*scan.kept.values(), *scan.turns.values()})
-    for count, (request, position) in enumerate(state.waiting()):
+    places = ((count, *place) for count, place in enumerate(state.waiting()) if env in (None, place[0].env))
+    for count, request, position in islice(places, skip, None):
         told = state.reasons.get(request.request_id)
         if told is None:
             same = (request.alike, bisect_left(orders, draft.order(request)))
