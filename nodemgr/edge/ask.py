@@ -33,6 +33,9 @@ AT_ONCE = frozenset({"release", "holdings", "sheet"})
 MAX_FILES = 8
 """Descriptors that one connection is sent: what nobody takes out of a socket stays open in it."""
 
+READ_NS = 10
+"""What each byte of an order costs its env: a sheet full of JSON takes some ten milliseconds to read."""
+
 Ordered = Callable[[Session, str, object], Any]
 """Carries an order out: (who, verb, arguments as they were given). Raises OrderError."""
 
@@ -138,6 +141,7 @@ class Questions:
     def _order(self, session: Session, fields: Mapping[str, Any]) -> Any:
         """Written in the packet, or on the connection's sheet."""
         body = fields["argument"] if "argument" in fields else self._sheets.take(session.connection)
+        session.spend(len(body) * READ_NS)
         verb, arguments = parse(body)
         if verb != "job_submit":
             session.spend(ASK_NS)

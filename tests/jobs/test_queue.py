@@ -210,7 +210,7 @@ def test_a_submission_that_comes_again_is_the_job_that_it_was_also_when_that_has
 # -- the store fails --
 
 
-@pytest.mark.parametrize("fault", ["database or disk is full", "database is locked", "disk I/O error"])
+@pytest.mark.parametrize("fault", ["database or disk is full", "database is locked", "disk I/O error", "database disk image is malformed"])
 def test_while_the_store_fails_no_job_is_taken_or_started_and_no_end_is_lost(world: World, fault: str) -> None:
     holder, gate = world.holding()
     waiting = world.submit()
