@@ -391,7 +391,8 @@ class Draft:
                 state.queue.remove(name)
             else:
                 state.queue.configure(name, row.rank)
-        _requeue(state, self.requests.changes)
+        if self.requests.changes:
+            _requeue(state, self.requests.changes)
         records = self.records.changes
         for task_id, record in records.items():
             if record is not None and record.ended_wall_ns is not None:
