@@ -16,7 +16,7 @@ from nodemgr.core.values import value
 @value
 class Transition:
     """What one event does. Nothing is done yet: the edge stores rows and events in one transaction, applies the transition,
-    then carries out the effects in their order."""
+    then carries out the effects in their order; those that read no state it may do before it applies, once all is stored."""
 
     saved: list[Save]
     published: list[Publish]

@@ -1,6 +1,6 @@
 """The manager's middle: one place that steps the core, and one that does what the core wants done.
 
-Knows: the order of CONTRACT "Core" (store, apply, then the effects), which edge does which effect.
+Knows: the order of a step (store it, answer, take it over into the state, then the other effects), which edge does which effect.
 Must not know: why anything is decided (core), how a packet, a row or a ledger looks (the other edges).
 
 Everything here runs in one thread, the loop's. Nothing waits: what can take long (NVML, checkpoints) has its own thread.
