@@ -161,7 +161,7 @@ def test_what_can_never_start_says_so_and_is_hopeless(world: World, changes: dic
 
 
 def test_who_is_withdrawn_may_end_by_himself(world: World) -> None:
-    world.create("trap 'echo farewell; exit 7' TERM; echo ready; while :; do sleep 0.02; done")
+    world.create("trap 'echo farewell; exit 7' TERM; sleep 600 & echo ready; wait")
     world.until_said("ready")
     world.do("withdraw", "j1", 1, "withdrawn by alice")
     status, tail = world.until_ended()
