@@ -300,9 +300,14 @@ def test_it_dies_and_a_spare_one_takes_over(world: World) -> None:
 
 
 def test_ours_ends_with_us_and_leaves_jobs_alone(world: World) -> None:
+    forgotten = os.open(world.directory, os.O_RDONLY)
+    os.set_inheritable(forgotten, True)
+    world.again()
+    os.close(forgotten)
     world.factory.create(world.order("sleep", "600"))
     pid = world.begun()
     launcher = ancestors(world.supervisor())[0]
+    assert str(world.directory) not in {os.readlink(path) for path in Path(f"/proc/{launcher}/fd").iterdir()}
     world.die()
     assert is_running(launcher)  # it looks after its supervisor
     end(world.supervisor())

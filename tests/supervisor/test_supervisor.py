@@ -273,6 +273,20 @@ def test_it_runs_as_its_user_with_his_groups(world: World) -> None:
 
 
 @root_only
+def test_nobody_has_the_groups_of_who_started_the_manager(world: World) -> None:
+    before = os.getgroups()
+    os.setgroups([*before, 54323])
+    try:
+        world.again()
+    finally:
+        os.setgroups(before)
+    for number, user in enumerate(("nobody", "54321")):
+        uid = pwd.getpwnam("nobody").pw_uid if user == "nobody" else 54321
+        assert world.run("id", "-G", job=f"j{number}", user=user, uid=uid, gid=54322).exit_code == 0
+        assert world.heard.tails[f"j{number}", 1].split() == ["54322"]
+
+
+@root_only
 def test_a_user_without_a_name_runs_too(world: World) -> None:
     assert shown(world, user="54321", uid=54321, gid=54322)[0] == "ids 54321 54321 54322 54322 54322"
 
