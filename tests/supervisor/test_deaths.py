@@ -15,6 +15,7 @@ import pytest
 
 from nodemgr.edge import node_factory
 from nodemgr.edge.attempt_files import AttemptFiles
+from nodemgr.edge.launcher import PROGRAM
 from nodemgr.edge.node_factory import NEVER_BEGAN, NODE_WENT_DOWN, SUPERVISOR_KILLED
 from nodemgr.edge.processes import ancestors, boot_id, start_ticks
 from tests.supervisor.world import World, all_gone, end, is_running, python
@@ -104,6 +105,20 @@ def test_of_two_supervisors_one_begins(served: World, talk: Callable[[bytes], st
     served.until(lambda: not children(served._programs[0].pid))
     assert marks(served) == ["ran"] * 20
     assert len(list(served.jobs_dir.glob("*/1/claim.*"))) == 20
+
+
+def test_who_watches_the_one_that_did_not_begin_turns_to_the_other(served: World) -> None:
+    (launcher,) = served._programs
+    launcher.send_signal(signal.SIGSTOP)
+    served.factory.create(served.order("sh", "-c", f"until test -e {served.directory}/go; do sleep 0.02; done; exit 4"))
+    other = subprocess.Popen([PROGRAM, "supervise", served.file("")])
+    assert served.supervisor() == other.pid
+    launcher.send_signal(signal.SIGCONT)
+    served.begun()
+    served.until(lambda: not children(launcher.pid))
+    (served.directory / "go").touch()
+    assert served.end().exit_code == 4
+    assert other.wait() == 0
 
 
 def test_it_dies_between_the_claim_and_the_beginning(world: World) -> None:
