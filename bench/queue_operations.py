@@ -121,9 +121,7 @@ def read(work: Callable[[], object], calls: int = CALLS) -> float:
 
 def main() -> None:
     subjects = {
-        (name, size): kind(size)
-        for size in SIZES
-        for name, kind in (("WorkQueue", Queues), ("OrderedDict", Ordered), ("list", Listed))
+        (name, size): kind(size) for size in SIZES for name, kind in (("WorkQueue", Queues), ("OrderedDict", Ordered), ("list", Listed))
     }
     samples: dict[tuple[str, str, int], list[float]] = {}
     for _ in range(ROUNDS):

@@ -11,6 +11,7 @@ from itertools import chain, islice
 from typing import Any
 
 from nodemgr.core import telling
+from nodemgr.core.forecast import Expected
 from nodemgr.core.job_ids import order
 from nodemgr.core.jobs import UNDER_WAY
 from nodemgr.core.model import Attempt, Job, JobSpec, JobState, Request
@@ -19,6 +20,7 @@ from nodemgr.core.state import State
 SECOND_NS = 1_000_000_000
 
 Row = dict[str, Any]
+
 
 def waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> Row:
     """A row of the queue: an interactive request, or a job's."""
@@ -44,6 +46,20 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
         "time_limit_seconds": _seconds_of_ms(request.time_limit_ms),
         "after": [],
         "restarts": 0 if job is None else job.restarts,
+    }
+
+
+def expectation(expected: Expected | None, now_ns: int, wall_ns: int) -> Row:
+    """When somebody who waits may expect to start: an estimate. All None where nothing is known."""
+    if expected is None:
+        return dict.fromkeys(("expected_start", "expected_start_low", "expected_start_high", "expected_spread_seconds", "expected_by"))
+    low, likely, high = ((wall_ns + time_ns - now_ns) // SECOND_NS for time_ns in (expected.low_ns, expected.likely_ns, expected.high_ns))
+    return {
+        "expected_start": likely,
+        "expected_start_low": low,
+        "expected_start_high": high,
+        "expected_spread_seconds": max(likely - low, high - likely),
+        "expected_by": "history" if expected.by_history else "time limits",
     }
 
 

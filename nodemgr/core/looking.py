@@ -11,6 +11,8 @@ quota, memory in its ledger, GPUs that it shares with nobody) keeps nothing from
 A waiter that is away (disconnected, `timeout_ms` to come back) keeps its place: it is not served, and keeps its GPUs.
 A job shares no GPU with its env's other tasks, unless it names its memory: nobody is there to see how crowded it becomes.
 A job that takes no GPU takes nothing from anybody.
+Where time limits say when what runs will end, a later request may have a kept GPU as long as that delays nobody who came before
+(backfill.py): so many who wait are planned as Config.backfill_depth says, and what the next ones keep is kept from everybody.
 
 What a look costs is what it starts and what it passes: of requests that ask the same (Request.alike) the first that has to
 wait answers for all that come later, an env whose requests ask differently is looked at up to Config.backfill_depth times,
@@ -26,6 +28,7 @@ from typing import NamedTuple
 
 from nodemgr.core import books, members
 from nodemgr.core.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice, Shortage, choose
+from nodemgr.core.backfill import Board, is_roomy
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import Gpu, Request, Transport, Uuid
 
@@ -50,6 +53,12 @@ class Scan:
     """GPUs, and the request that keeps each."""
     turns: dict[str, Request] = field(default_factory=dict)
     """Envs whose later requests wait behind this one."""
+    board: Board | None = None
+    """Who may have kept GPUs for a while; None as long as nobody could."""
+    short: dict[str, Verdict] = field(default_factory=dict)
+    """What those were told who are short of the node's GPUs: nobody who asks the same (Request.alike) is told better later."""
+    planned: int = 0
+    """How many had to wait while the board was looked at."""
     passed: Counter[str] = field(default_factory=Counter)
     """How many wait on of each env, of those that were looked at: when a later request of theirs is served, they may reuse what it
     holds."""
@@ -58,7 +67,11 @@ class Scan:
     wanting: set[str] = field(default_factory=set)
     """Requests that wait for memory in their env's ledger."""
     known: dict[tuple[object, ...], Verdict] = field(default_factory=dict)
-    """Verdicts on requests that ask the same beside as many kept GPUs, as long as nothing is served."""
+    """Verdicts on requests that ask the same beside the same kept GPUs, as long as nothing is served."""
+
+    def settled(self) -> bool:
+        """No kept GPU can be had for a while either: who asks the same as one who waits has to wait."""
+        return self.board is None or not self.board.open(self.kept)
 
 
 def candidates(draft: Draft, request: Request, kept: Mapping[Uuid, Request], gpus: Iterable[Gpu]) -> list[Candidate]:
@@ -122,40 +135,70 @@ def survey(draft: Draft) -> Scan:
     scan = Scan()
     walk = draft.walk()
     for request_id in walk:
-        verdict = look(draft, scan, draft.requests[request_id])
+        verdict = look(draft, scan, draft.requests[request_id], plan=False)
         if verdict is None or not isinstance(verdict.answer, Choice):
             walk.drop(walk.group)
     return scan
 
 
-def look(draft: Draft, scan: Scan, request: Request) -> Verdict | None:
-    """What the request would get, noting what it keeps if it has to wait; None: nothing, without a look."""
+def look(draft: Draft, scan: Scan, request: Request, *, plan: bool = True) -> Verdict | None:
+    """What the request would get, noting what it keeps if it has to wait; None: nothing, without a look. `plan`: it may get what
+    others keep, for a while."""
     env = request.env
     if request.gpus == 0:  # a job that takes nothing from anybody
         return Verdict(Choice((), (), 0), Ask(0, 0, None, 0), [])
     if env in scan.turns or _all_kept(draft, scan, request):
         scan.passed[env] += 1
         return None
-    verdict = verdict_beside(draft, scan, request, scan.kept)
+    known = scan.short.get(request.alike)
+    if known is not None:
+        _wait(draft, scan, request, known, plan=plan)
+        return known
+    kept = scan.kept if scan.board is None else scan.board.kept(request, scan.kept)
+    verdict = verdict_beside(draft, scan, request, kept)
     if isinstance(verdict.answer, Choice) and not away(draft, request):
         return verdict
+    if verdict.answer is Shortage.NODE:
+        scan.short[request.alike] = verdict
+    _wait(draft, scan, request, verdict, plan=plan)
+    return verdict
+
+
+def _wait(draft: Draft, scan: Scan, request: Request, verdict: Verdict, *, plan: bool) -> None:
+    """It keeps what it waits for from others, or from its own env."""
+    env = request.env
     scan.passed[env] += 1
     if isinstance(verdict.answer, Choice) or verdict.answer is Shortage.NODE:
-        scan.kept.update(dict.fromkeys(verdict.keeps(), request))
+        scan.kept = {**dict.fromkeys(verdict.keeps(), request), **scan.kept}
+        if plan:
+            _plan(draft, scan, request, verdict)
         if scan.passed[env] >= draft.config.backfill_depth:
             scan.turns[env] = request
     else:
         scan.turns[env] = request
         if verdict.answer is Shortage.LEDGER:
             scan.wanting.add(request.request_id)
-    return verdict
+
+
+def _plan(draft: Draft, scan: Scan, request: Request, verdict: Verdict) -> None:
+    """When will it be served, and who may have what it keeps until then? Nobody asks while nothing of it is free."""
+    if scan.board is None:
+        if not any(gpu.healthy and is_roomy(draft, gpu) for gpu in draft.gpus.values()):
+            return
+        scan.board = Board(draft)
+    if isinstance(verdict.answer, Choice):
+        scan.board.comes_back(verdict.rows)
+    else:
+        scan.board.blocked(request, verdict.ask, verdict.rows)
+    scan.planned += 1
+    if scan.planned >= draft.config.backfill_depth:
+        scan.board.shut()
 
 
 def verdict_beside(draft: Draft, scan: Scan, request: Request, kept: Mapping[Uuid, Request]) -> Verdict:
-    """As `judge`, each question once. Of the GPUs that are kept in a scan, so many are always the same ones."""
-    same = (
-        request.env, request.gpus, request.memory_bytes, request.world, _udp_askers(request), request.job_id is None, len(kept),
-    )  # fmt: skip
+    """As `judge`, each question once."""
+    udp, is_job = _udp_askers(request), request.job_id is not None
+    same = (request.env, request.gpus, request.memory_bytes, request.world, udp, is_job, frozenset(kept))
     verdict = scan.known.get(same)
     if verdict is None:
         verdict = scan.known[same] = judge(draft, request, kept)
@@ -167,8 +210,8 @@ def away(draft: Draft, request: Request) -> bool:
 
 
 def _all_kept(draft: Draft, scan: Scan, request: Request) -> bool:
-    """Every GPU waits for somebody, and it could reuse none."""
-    if any(gpu.healthy and gpu.uuid not in scan.kept for gpu in draft.gpus.values()):
+    """Every GPU waits for somebody and is not to be had even for a while, and it could reuse none."""
+    if not scan.settled() or any(gpu.healthy and gpu.uuid not in scan.kept for gpu in draft.gpus.values()):
         return False
     holds = scan.holders.get(request.env)
     if holds is None:

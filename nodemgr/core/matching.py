@@ -23,9 +23,9 @@ def match(draft: Draft, now_ns: int, wall_ns: int) -> None:
         if request is None:  # taken out in this step
             continue
         verdict = looking.look(draft, scan, request)
-        if verdict is None or not isinstance(verdict.answer, Choice):
+        if verdict is None or (not isinstance(verdict.answer, Choice) and scan.settled()):
             walk.drop(walk.group)
-        elif not looking.away(draft, request):
+        elif isinstance(verdict.answer, Choice) and not looking.away(draft, request):
             _serve(draft, scan, request, verdict.answer, now_ns, wall_ns)
     _want_figures(draft, scan, now_ns)
     telling.tell(draft, scan, now_ns)
@@ -37,6 +37,8 @@ def _serve(draft: Draft, scan: Scan, request: Request, choice: Choice, now_ns: i
         leases.begin(draft, request, choice, now_ns, wall_ns)
     else:
         jobs.start(draft, request, choice, now_ns, wall_ns)
+    if scan.board is not None:
+        scan.board.served(request, [gpu.uuid for gpu in choice.fresh + choice.reused])
     scan.known.clear()
     scan.holders.clear()
     draft.rescan = draft.rescan or scan.passed[request.env] > 0

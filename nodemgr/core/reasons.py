@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from nodemgr.core.allocator import Ask, Candidate, Shortage, qualifies
 from nodemgr.core.draft import Draft
-from nodemgr.core.model import DenyCode, Gpu, Job, JobState, Offence, Request, Task, TaskState, Uuid, Violation
+from nodemgr.core.model import MS, DenyCode, Gpu, Job, JobState, Offence, Request, Task, TaskState, Uuid, Violation
 from nodemgr.core.tables import first
 
 SHOWN_HOLDERS = 3
@@ -44,7 +44,9 @@ def of_shortage(
             free = sum(not row.kept for row in fitting)
             passed = {row.uuid for row in rows if row.used} | {row.uuid for row in fitting if not row.kept}
             spared = {row.uuid: kept[row.uuid] for row in fitting if row.kept}
-            return "; ".join([f"needs {gpus(request.gpus)}, {free} free", *_holders(draft, passed, spared)])
+            said = [f"needs {gpus(request.gpus)}, {free} free", *_holders(draft, passed, spared)]
+            next_end = _next_known_end(draft, [row.uuid for row in rows if row.uuid not in passed])
+            return "; ".join(said if next_end is None else [*said, next_end])
 
 
 def behind(request: Request, before: Request) -> str:
@@ -167,6 +169,21 @@ def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Reques
     lines = [f"{start}{numbered(indices)} {end}".strip() for (start, end), indices in held.items()]
     more = len(lines) - SHOWN_HOLDERS
     return lines if more <= 0 else [*lines[:SHOWN_HOLDERS], f"and {more} more"]
+
+
+def _next_known_end(draft: Draft, uuids: Iterable[Uuid]) -> str | None:
+    """The first end of a task on these GPUs of which a time limit tells."""
+    tasks = {task_id: draft.tasks[task_id] for uuid in uuids for task_id in draft.gpu_tasks.members(uuid)}.values()
+    ends = [
+        (task.since_wall_ns + task.time_limit_ms * MS, task)
+        for task in tasks
+        if task.time_limit_ms is not None and task.state is TaskState.RUNNING
+    ]
+    if not ends:
+        return None
+    end_wall_ns, task = min(ends, key=lambda end: end[0])
+    job = None if task.job_id is None else draft.jobs.get(task.job_id)
+    return f"next known end {clock(end_wall_ns)}: {task.env}/{task.task_id if job is None else job.name or job.job_id}, time limit"
 
 
 def _holder(draft: Draft, gpu: Gpu) -> tuple[str, str]:

@@ -9,13 +9,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nodemgr.core import job_ids, job_rows, queues, telling
+from nodemgr.core import forecast, job_ids, job_rows, queues, telling
 from nodemgr.core.model import Ended, Job, Request
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.order import JsonText, OrderError
 from nodemgr.edge.past import Outcome, Past, PastFault, Reading
 
 SCHEMA_VERSION = 1
+MAX_EXPECTED = 200
+"""Of so many at the head of the queues it is worked out when they may expect to start, while everybody else waits."""
 
 Reply = Callable[[Any], None]
 
@@ -32,6 +34,8 @@ class JobViews:
     def queue(self, env: str | None, skip: int, limit: int) -> dict[str, Any]:
         """A page of all that waits and of the jobs that run."""
         rows = job_rows.page(self._daemon.state, self._daemon.clock.monotonic_ns(), env=env, skip=skip, limit=limit)
+        for row, expected in zip(rows, self._expected(row["request"] for row in rows), strict=True):
+            row |= expected
         return {"schema_version": SCHEMA_VERSION, "queue": rows, "queues": self._queues(), "more": len(rows) == limit}
 
     def _queues(self) -> list[dict[str, Any]]:
@@ -43,19 +47,26 @@ class JobViews:
 
     def request(self, request: Request) -> dict[str, Any]:
         """An interactive one."""
-        state = self._daemon.state
-        row = job_rows.waiting(state, request, *telling.standing(state, request), self._daemon.clock.monotonic_ns())
-        return {"schema_version": SCHEMA_VERSION, "jobs": [row]}
+        state, now_ns = self._daemon.state, self._daemon.clock.monotonic_ns()
+        row = job_rows.waiting(state, request, *telling.standing(state, request), now_ns)
+        return {"schema_version": SCHEMA_VERSION, "jobs": [{**row, **self._expected((request.request_id,))[0]}]}
+
+    def _expected(self, request_ids: Iterable[str]) -> list[dict[str, Any]]:
+        """When each of these may expect to start."""
+        daemon = self._daemon
+        now_ns, wall_ns = daemon.clock.monotonic_ns(), daemon.clock.wall_ns()
+        expected = forecast.expected_starts(daemon.state, now_ns, daemon.journal.spread, MAX_EXPECTED)
+        return [job_rows.expectation(expected.get(request_id), now_ns, wall_ns) for request_id in request_ids]
 
     def jobs(self, living: Iterable[Job], ended: Iterable[Ended]) -> dict[str, Any]:
         """Whole stories: of one job, or of an array's elements (then without what they wrote)."""
         state, living, ended = self._daemon.state, list(living), list(ended)
         tails = len(living) + len(ended) == 1
         rows = [job_rows.told(row.job, row.spec, self._index_of(), tails=tails) for row in ended]
-        for job in living:
+        for job, expected in zip(living, self._expected(job.request_id or "" for job in living), strict=True):
             position, reason = job_rows.place(state, job)
             told = job_rows.told(job, state.specs.get(job.spec_id), self._index_of(), tails=tails)
-            rows.append({**told, "position": position, "reason": reason})
+            rows.append({**told, **expected, "position": position, "reason": reason})
         rows.sort(key=lambda row: job_ids.order(row["job"]))
         return {"schema_version": SCHEMA_VERSION, "jobs": rows}
 

@@ -1,0 +1,210 @@
+"""A cluster's three months once more, on the queue and the planner of nodemgr's core, with a simulated clock: how long jobs wait if
+they are served strictly in order, by priority with ageing, and with backfill.
+
+    python bench/philly_replay.py [TRACE.csv.gz] [--gpus N] [--load 1] [--depth 100]
+
+TRACE (or NODEMGR_PHILLY_TRACE) has the columns timestamp, duration (s), num_gpus: 64 871 jobs of Microsoft's Philly clusters, October to
+December 2017, as published with the AdaptDL artifact (OSDI '21), derived from msr-fiddle/philly-traces ("Analysis of Large-Scale
+Multi-Tenant GPU Clusters for DNN Training Workloads", USENIX ATC '19, CC-BY-4.0).
+
+The pool: without --gpus the smallest number of whole servers of 8 GPUs that is offered, in the busiest week of the trace, at most
+`load` of what it can do in a week, and in which the largest job fits. (The demand comes in waves: what is enough on the average leaves
+weeks in which queues only grow, whoever is served first.) Any GPU does for any job, and a job's duration is its time limit:
+told beforehand, and true.
+
+What of the core runs here: WorkQueue (insert, peek, pop, withdraw, ranks and ageing) for all three, Plan for the backfill, with the
+core's depth. The core's matcher makes its plan anew at each look; here one plan lasts, since all happens as planned, and at every
+CHECKED-th event it is compared with one that is made anew from what runs and from the queue. What does not run here: quotas, memory,
+the placement on GPUs, the store. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import heapq
+import math
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from nodemgr.core.model import Config
+from nodemgr.core.plan import Plan
+from nodemgr.core.work_queue import WorkQueue
+
+SERVER_GPUS = 8
+WEEK_S = 7 * 86_400
+CHECKED = 2_000
+CLASSES = (("1 GPU", 1, 1), ("2-8 GPUs", 2, 8), ("more", 9, 1 << 30))
+Starts = list[int]
+"""By job, in seconds."""
+
+
+class Job(NamedTuple):
+    comes: int
+    lasts: int
+    gpus: int
+
+
+def read(path: Path) -> list[Job]:
+    """In the order of submission, in whole seconds since the first."""
+    with gzip.open(path, "rt") as text:
+        rows = sorted(
+            (int(datetime.fromisoformat(row["timestamp"]).timestamp()), max(1, round(float(row["duration"]))), int(row["num_gpus"]))
+            for row in csv.DictReader(text)
+        )
+    first = rows[0][0]
+    return [Job(comes - first, lasts, gpus) for comes, lasts, gpus in rows]
+
+
+def servers(jobs: list[Job], load: float) -> int:
+    """The GPUs of the pool."""
+    weeks = Counter[int]()
+    for job in jobs:
+        weeks[job.comes // WEEK_S] += job.lasts * job.gpus
+    least = max(max(weeks.values()) / WEEK_S / load, max(job.gpus for job in jobs))
+    return -(-math.ceil(least) // SERVER_GPUS) * SERVER_GPUS
+
+
+def strict(jobs: list[Job], gpus: int, queue: WorkQueue, queue_of: Callable[[Job], str]) -> Starts:
+    """Whoever is first in the order of service starts as soon as he can, and nobody before him."""
+    starts = [0] * len(jobs)
+    free, ends, come = gpus, list[tuple[int, int]](), 0
+    while come < len(jobs) or queue:
+        now = min([*(end for end, _ in ends[:1]), *(job.comes for job in jobs[come : come + 1])])
+        while ends and ends[0][0] <= now:
+            free += heapq.heappop(ends)[1]
+        while come < len(jobs) and jobs[come].comes <= now:
+            queue.insert(queue_of(jobs[come]), str(come), jobs[come].comes)
+            come += 1
+        while (first := queue.peek()) is not None and jobs[int(first)].gpus <= free:
+            queue.pop()
+            job = jobs[int(first)]
+            starts[int(first)] = now
+            free -= job.gpus
+            heapq.heappush(ends, (now + job.lasts, job.gpus))
+    return starts
+
+
+class Backfill:
+    """One queue, planned as far as the core plans."""
+
+    def __init__(self, jobs: list[Job], gpus: int, depth: int) -> None:
+        self.jobs = jobs
+        self.gpus = gpus
+        self.depth = depth
+        self.queue = WorkQueue((("normal", 0),))
+        self.plan = Plan(gpus, 0)
+        self.starts = [0] * len(jobs)
+        self.planned: list[tuple[int, int]] = []
+        """(when it starts, job), the next one first."""
+        self.next = 0
+        """The first job that is not planned yet."""
+        self.checks = 0
+
+    def run(self) -> Starts:
+        come, events = 0, 0
+        while come < len(self.jobs) or self.queue:
+            now = min([*(start for start, _ in self.planned[:1]), *(job.comes for job in self.jobs[come : come + 1])])
+            self.plan.advance(now)
+            while come < len(self.jobs) and self.jobs[come].comes <= now:
+                self.queue.insert("normal", str(come), self.jobs[come].comes)
+                come += 1
+            self.look(now, come)
+            events += 1
+            if events % CHECKED == 0:
+                self.check(now)
+        return self.starts
+
+    def look(self, now: int, come: int) -> None:
+        """Who is due starts; who is within the depth is planned."""
+        while True:
+            while self.planned and self.planned[0][0] <= now:
+                start, number = heapq.heappop(self.planned)
+                self.queue.withdraw(str(number))
+                self.starts[number] = start
+            if self.next == come or len(self.planned) >= self.depth:
+                return
+            job = self.jobs[self.next]
+            start_at = self.plan.place(job.gpus, job.lasts)
+            assert start_at is not None
+            heapq.heappush(self.planned, (start_at.time, self.next))
+            self.next += 1
+
+    def check(self, now: int) -> None:
+        """A plan made anew says the same."""
+        plan = Plan(self.gpus, now)
+        waiting = {int(entry) for entry in self.queue}
+        for number, job in enumerate(self.jobs[: self.next]):
+            if number not in waiting and self.starts[number] + job.lasts > now:
+                plan.runs(job.gpus, self.starts[number] + job.lasts)
+        planned = {number: start for start, number in self.planned}
+        for number in [int(entry) for entry in self.queue][: self.depth]:
+            start_at = plan.place(self.jobs[number].gpus, self.jobs[number].lasts)
+            assert start_at is not None
+            assert planned[number] == start_at.time, (number, planned[number], start_at)
+        self.checks += 1
+
+
+def by_size(job: Job) -> str:
+    """The fewer GPUs the higher the queue."""
+    return "high" if job.gpus == 1 else "normal" if job.gpus <= SERVER_GPUS else "low"
+
+
+def span(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def show(name: str, jobs: list[Job], starts: Starts, gpus: int, took_s: float) -> None:
+    last = jobs[-1].comes
+    busy = sum(job.gpus * max(0, min(start + job.lasts, last) - start) for job, start in zip(jobs, starts, strict=True))
+    print(f"\n{name}: {busy / (gpus * last):.1%} of the GPUs in use until the last submission; replayed in {took_s:.1f} s of a processor")
+    print(f"{'':12}{'jobs':>8}{'at once':>9}{'median':>11}{'90 %':>11}{'99 %':>11}{'longest':>11}{'mean':>11}")
+    for label, least, most in (("all", 1, 1 << 30), *CLASSES):
+        waits = sorted(start - job.comes for job, start in zip(jobs, starts, strict=True) if least <= job.gpus <= most)
+        at_once = sum(wait == 0 for wait in waits) / len(waits)
+        figures = [waits[int(len(waits) * share)] for share in (0.5, 0.9, 0.99)] + [waits[-1], statistics.fmean(waits)]
+        print(f"{label:12}{len(waits):8,}{at_once:>9.0%}" + "".join(f"{span(figure):>11}" for figure in figures))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("trace", nargs="?", type=Path, default=os.environ.get("NODEMGR_PHILLY_TRACE"))
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--load", type=float, default=1.0)
+    parser.add_argument("--depth", type=int, default=Config().backfill_depth)
+    options = parser.parse_args()
+    if options.trace is None or not Path(options.trace).exists():
+        parser.error("name the trace, or set NODEMGR_PHILLY_TRACE")
+    jobs = read(Path(options.trace))
+    gpus = options.gpus or servers(jobs, options.load)
+    offered = sum(job.lasts * job.gpus for job in jobs) / (gpus * jobs[-1].comes)
+    print(f"{len(jobs):,} jobs in {jobs[-1].comes / 86_400:.0f} days on {gpus} GPUs: offered load {offered:.2f}")
+    ageing_s = Config().ageing_ms // 1_000
+    backfill = Backfill(jobs, gpus, options.depth)
+    replays: tuple[tuple[str, Callable[[], Starts]], ...] = (
+        ("strictly in order", lambda: strict(jobs, gpus, WorkQueue((("normal", 0),)), lambda job: "normal")),
+        ("by priority (fewer GPUs first, ageing)", lambda: strict(jobs, gpus, WorkQueue(Config().queues, ageing_s), by_size)),
+        (f"in order with backfill (depth {options.depth})", backfill.run),
+    )
+    for name, replay in replays:
+        begin = time.process_time()
+        starts = replay()
+        show(name, jobs, starts, gpus, time.process_time() - begin)
+    print(f"\nThe lasting plan was found to be the same as one made anew {backfill.checks} times.")
+
+
+if __name__ == "__main__":
+    main()

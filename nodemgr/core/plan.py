@@ -1,0 +1,135 @@
+"""When what waits can start, as far as it is known when what runs will end: conservative backfill.
+
+Knows: how many units of a pool are free from which time on (a pool: GPUs that can stand for one another; a unit: one of them),
+and who wants how many for how long. Must not know: who that is, and which GPU is which. Times are integers of one clock.
+
+Who is placed in the order of service gets the earliest time at which his units are free for as long as he needs them beside all
+who were placed before: so whoever comes later, however short, delays nobody. What may end at any moment is not known to be free,
+but it may be; so a start is sure only if it is the same whether all of that ended now or never. Where it is not sure, the pool
+belongs to him who waits from the earliest moment on that he could start at: what ends before that moment is in nobody's way,
+and everything else is. Where something that he needs may end at any moment, that moment is now, and he keeps the whole pool.
+
+Given true ends, nobody starts later than if all were served strictly in order. Proof, by induction along the queue: at the time
+t at which i starts in strict order, all before i have started there at or before t; here each of them started no later; so of
+those, no more are running here at any time from t on, and i fits in at t at the latest. Whoever was started out of order had to
+leave the places of all before him as they were, and the same plan made again later finds them where they were.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+
+class Profile:
+    """How many units are free: `free[i]` of them from `times[i]` on. May be below zero where more is taken than there is."""
+
+    __slots__ = ("free", "times")
+
+    def __init__(self, units: int, now: int) -> None:
+        self.times = [now]
+        self.free = [units]
+
+    def take(self, units: int, start: int, end: int | None) -> None:
+        """Until `end`, or for ever. What of it is past is not looked at."""
+        first = self._step(max(start, self.times[0]))
+        last = len(self.times) if end is None else self._step(max(end, self.times[0]))
+        for place in range(first, last):
+            self.free[place] -= units
+
+    def _step(self, time: int) -> int:
+        """The place of the step that begins at this time, which is made if there is none."""
+        place = bisect_right(self.times, time)
+        if self.times[place - 1] == time:
+            return place - 1
+        self.times.insert(place, time)
+        self.free.insert(place, self.free[place - 1])
+        return place
+
+    def earliest(self, units: int, duration: int | None, horizon: int | None = None) -> int | None:
+        """From when on so many are free for so long (None: for ever), all before the horizon. None: never."""
+        start: int | None = None
+        for place, free in enumerate(self.free):
+            if free < units:
+                start = None
+                continue
+            if start is None:
+                start = self.times[place]
+            if duration is not None:
+                end = start + duration
+                if horizon is not None and end > horizon:
+                    return None
+                if place + 1 == len(self.times) or self.times[place + 1] >= end:
+                    return start
+        return start if horizon is None else None
+
+    def least(self, end: int | None) -> int:
+        """How many are free from now on until `end`, or for ever."""
+        last = len(self.times) if end is None else bisect_right(self.times, end - 1)
+        return min(self.free[: max(1, last)])
+
+    def advance(self, now: int) -> None:
+        """Forgets what is past."""
+        place = bisect_right(self.times, now) - 1
+        if place > 0:
+            del self.times[:place], self.free[:place]
+        self.times[0] = max(self.times[0], now)
+
+
+class Start(NamedTuple):
+    """When somebody starts."""
+
+    time: int
+    sure: bool
+    """False: at that time at the earliest."""
+
+
+class Plan:
+    """One pool, and what becomes of it."""
+
+    def __init__(self, units: int, now: int) -> None:
+        self._profile = Profile(units, now)
+        self._uncertain = 0
+        """Units that are taken, and may be free at any moment."""
+        self.horizon: int | None = None
+        """From then on the pool belongs to somebody who was placed."""
+
+    def runs(self, units: int, end: int | None, start: int | None = None) -> None:
+        """So many units are in use from now on, or from `start` on; `end` None: nobody knows how long."""
+        self._profile.take(units, self._profile.times[0] if start is None else start, end)
+        if end is None:
+            self._uncertain += units
+
+    def place(self, units: int, duration: int | None, *, may_be_later: bool = False) -> Start | None:
+        """Plans him who comes next in the order of service. `duration` None: nobody knows how long he stays. `may_be_later`: he waits
+        for something else too. None: he cannot start before somebody to whom the pool belongs by then."""
+        earliest = self._profile.earliest(units - self._uncertain, duration, self.horizon)
+        if earliest is None:
+            return None
+        sure = self._profile.earliest(units, duration, self.horizon) if self._uncertain else earliest
+        if sure == earliest and not may_be_later:
+            self._profile.take(units, sure, None if duration is None else sure + duration)
+            return Start(sure, True)
+        self.close(earliest)
+        return Start(earliest, False)
+
+    def close(self, time: int) -> None:
+        """From then on at the latest the pool belongs to somebody who waits."""
+        if self.horizon is None or time < self.horizon:
+            self.horizon = time
+
+    def next_change(self) -> int | None:
+        """When the first of what is planned or runs begins or ends, or the pool belongs to somebody. None: nothing is known."""
+        changes = [*self._profile.times[1:2], *([] if self.horizon is None else [self.horizon])]
+        return min(changes, default=None)
+
+    def spare(self, duration: int | None) -> int:
+        """How many units somebody can have from now on for so long (None: for ever) without being in anybody's way."""
+        now = self._profile.times[0]
+        if self.horizon is not None and (duration is None or now + duration > self.horizon):
+            return 0
+        return max(0, self._profile.least(None if duration is None else now + duration))
+
+    def advance(self, now: int) -> None:
+        """Time has passed as it was planned."""
+        self._profile.advance(now)

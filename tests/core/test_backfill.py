@@ -1,0 +1,284 @@
+"""Jobs with time limits on a whole node: who may go before whom, and who may not; and what a look costs that finds nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodemgr.core import events, looking, telling
+from nodemgr.core.manager import step
+from nodemgr.core.model import JobState
+from tests.core.test_plan import Entry, in_order
+from tests.core.world import GIB, WALL, Node, S, gpu, submission
+
+ENVS = ("alice", "bob", "carol")
+
+
+def node(gpus: int = 4, **config: Any) -> Node:
+    """Every env may have every GPU, whatever else it has; nobody shares any."""
+    made = Node(gpus, **config)
+    for env in ENVS:
+        made.quota(env, 100)
+    return made
+
+
+def submit(node: Node, env: str, gpus: int, limit_s: int | None = None, **more: Any) -> str:
+    job_id = node.submits(env, gpus=gpus, time_limit_ms=None if limit_s is None else limit_s * 1_000, **more)
+    assert job_id is not None
+    return job_id
+
+
+def quickly(node: Node, event: events.Event) -> None:
+    """With ten thousand jobs, a check of everything takes minutes."""
+    following: events.Event | None = event
+    while following is not None:
+        transition = step(node.state, following, node.now_ns)
+        transition.apply()
+        following = transition.then
+
+
+def runs(node: Node, job_id: str) -> list[int] | None:
+    """The GPUs that it runs on."""
+    job = node.state.jobs[job_id]
+    if job.state is not JobState.STARTING:
+        return None
+    return [node.state.gpus[uuid].index for uuid in job.attempts[-1].gpus]
+
+
+def test_a_short_job_may_have_what_a_gang_cannot_use_yet() -> None:
+    busy = node()
+    submit(busy, "alice", 3, 100)
+    gang = submit(busy, "bob", 4, 50)
+    long = submit(busy, "carol", 1, 101)
+    short = submit(busy, "carol", 1, 100)
+    assert (runs(busy, gang), runs(busy, long), runs(busy, short)) == (None, None, [3])
+
+
+def test_what_is_unknown_does_not_matter_where_a_gang_waits_for_something_else_in_any_case() -> None:
+    busy = node()
+    submit(busy, "alice", 2, 100)
+    busy.asks("bob", 10, 1)
+    gang = submit(busy, "carol", 4, 50)
+    assert runs(busy, gang) is None
+    assert runs(busy, submit(busy, "carol", 1, 101)) is None
+    assert runs(busy, submit(busy, "carol", 1, 100)) == [3]
+
+
+def test_time_passes_and_what_was_short_is_so_no_more() -> None:
+    busy = node()
+    first = submit(busy, "alice", 3, 100)
+    gang = submit(busy, "bob", 4, 50)
+    busy.now_ns += 60 * S
+    late = submit(busy, "carol", 1, 41)
+    in_time = submit(busy, "carol", 1, 40)
+    assert (runs(busy, late), runs(busy, in_time)) == (None, [3])
+    busy.now_ns += 40 * S
+    busy.job_ends(in_time)
+    busy.job_ends(first)
+    assert runs(busy, gang) == [0, 1, 2, 3]
+
+
+def test_beside_a_gang_whose_start_is_sure_a_job_without_a_limit_may_have_what_it_leaves() -> None:
+    busy = node(8)
+    submit(busy, "alice", 5, 100)
+    gang = submit(busy, "bob", 6, 50)
+    beside = [submit(busy, "carol", 1) for _ in range(3)]
+    assert runs(busy, gang) is None
+    assert [runs(busy, job) for job in beside] == [[5], [6], None]
+
+
+@pytest.mark.parametrize("unknown", ["no limit", "interactive", "overdue", "lost process"])
+def test_where_an_end_is_unknown_a_gang_keeps_all_that_it_could_use(unknown: str) -> None:
+    busy = node()
+    submit(busy, "alice", 2, 100)
+    if unknown == "interactive":
+        busy.asks("alice", 10, 3)
+    elif unknown == "lost process":
+        busy.asks("bob", 10, 1)
+        busy.dies(10, {2: 5})
+    else:
+        submit(busy, "bob", 1, 10 if unknown == "overdue" else None)
+    busy.now_ns += 20 * S
+    gang = submit(busy, "carol", 2, 50)
+    short = submit(busy, "bob", 1, 1)
+    assert (runs(busy, gang), runs(busy, short)) == (None, None)
+
+
+def test_a_gang_keeps_its_gpus_while_one_that_it_needs_is_lost() -> None:
+    busy = node(4)
+    busy.loses(0)
+    gang = submit(busy, "alice", 4, 50)
+    assert runs(busy, submit(busy, "bob", 1, 1)) is None
+    busy.gpus_are([gpu(index) for index in range(4)])
+    assert runs(busy, gang) == [0, 1, 2, 3]
+
+
+def test_who_shares_gpus_keeps_them_from_the_first_end_on() -> None:
+    busy = Node(2)
+    busy.quota("half", 2, 80)
+    busy.quota("whole", 2)
+    busy.quota("third", 2, 50)
+    first = submit(busy, "half", 2, 100)
+    gang = submit(busy, "whole", 2, 50)
+    assert submit(busy, "third", 1, 101)
+    short = submit(busy, "third", 1, 100)
+    assert runs(busy, short) is not None, "beside half's job, and gone with it"
+    assert busy.queued_jobs() == [gang, "j3"]
+    busy.now_ns += 100 * S
+    busy.job_ends(short)
+    busy.job_ends(first)
+    assert runs(busy, gang) == [0, 1]
+
+
+def test_jobs_of_one_env_are_planned_one_after_the_other_within_its_quota() -> None:
+    busy = node(4)
+    busy.quota("alice", 2)
+    submit(busy, "bob", 3, 100)
+    first, second = submit(busy, "alice", 2, 50), submit(busy, "alice", 2, 50)
+    late, in_time = submit(busy, "carol", 1, 101), submit(busy, "carol", 1, 100)
+    assert [runs(busy, job) for job in (first, second, late, in_time)] == [None, None, None, [3]]
+
+
+def test_who_is_away_keeps_his_gpus_from_now_on() -> None:
+    busy = node(2)
+    submit(busy, "alice", 1, 100)
+    busy.asks("bob", 10, 2)
+    busy.disconnects(10)
+    assert runs(busy, submit(busy, "carol", 1, 50)) == [1], "bob could not be served yet"
+    busy = node(1)
+    holder = submit(busy, "alice", 1, 100)
+    busy.asks("bob", 10, 1)
+    busy.disconnects(10)
+    busy.job_ends(holder)
+    assert runs(busy, submit(busy, "carol", 1, 1)) is None
+
+
+def test_beyond_the_depth_nobody_is_planned_and_everything_is_kept() -> None:
+    for depth, served in ((2, None), (3, [3])):
+        busy = node(backfill_depth=depth)
+        submit(busy, "alice", 3, 100)
+        submit(busy, "bob", 4, 50)
+        submit(busy, "bob", 3, 50)
+        assert runs(busy, submit(busy, "carol", 1, 10)) == served
+
+
+def test_a_gang_of_eight_is_not_starved_by_a_stream_of_small_jobs() -> None:
+    busy = node(8)
+    small = [submit(busy, "alice", 1, 60) for _ in range(8)]
+    gang = submit(busy, "bob", 8, 600)
+    waited_s = 0
+    while runs(busy, gang) is None:
+        busy.now_ns += 10 * S
+        waited_s += 10
+        small += [submit(busy, "carol", 1, limit) for limit in (5, 60, 600)]
+        ended = [job for job in small if (row := busy.state.jobs.get(job)) and row.task_id and _over(busy, row.task_id)]
+        for job in ended:
+            busy.job_ends(job)
+    assert waited_s == 60
+    assert len(busy.queued_jobs()) > 0
+
+
+def _over(node: Node, task_id: str) -> bool:
+    task = node.state.tasks[task_id]
+    return task.since_ns + (task.time_limit_ms or 0) * 1_000_000 <= node.now_ns
+
+
+ENTRIES = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1, 9), st.booleans()), min_size=1, max_size=8)
+
+
+@given(ENTRIES, st.integers(2, 4), st.sampled_from([1, 2, 100]))
+@settings(deadline=None, max_examples=40)
+def test_given_true_limits_no_job_starts_later_than_in_strict_order(rows: list[tuple[int, int, int, bool]], gpus: int, depth: int) -> None:
+    """The node itself, one task a GPU, all alike; a job without a limit lasts as long as it does."""
+    comes, entries = 0, []
+    for name, (gap, wants, lasts, known) in enumerate(rows):
+        comes += gap
+        entries.append(Entry(name, comes, min(wants, gpus), lasts, known))
+    busy = node(gpus, backfill_depth=depth)
+    begin_ns = busy.now_ns
+    jobs: dict[str, Entry] = {}
+    ends: dict[str, int] = {}
+    moments = {entry.comes for entry in entries}
+    while moments:
+        now = min(moments)
+        moments.discard(now)
+        busy.now_ns = begin_ns + now * S
+        for job_id in [job_id for job_id, end in ends.items() if end == now]:
+            busy.job_ends(job_id)
+        for entry in entries:
+            if entry.comes == now:
+                job_id = submit(busy, ENVS[entry.name % 3], entry.units, entry.lasts if entry.known else None)
+                jobs[job_id] = entry
+        for job_id, entry in jobs.items():
+            if entry.starts is None and runs(busy, job_id) is not None:
+                entry.starts = now
+                ends[job_id] = now + entry.lasts
+                moments.add(now + entry.lasts)
+    strict = in_order(entries, gpus)
+    assert all(entry.starts is not None and entry.starts <= strict[entry.name] for entry in entries), (entries, strict)
+
+
+def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = node(1)
+    busy.quota("bob", 1)
+    holder = submit(busy, "alice", 1)
+    many = tuple(submission("bob", ref=number, gpus=1) for number in range(10_000))
+    for event in (events.SubmitJobs(many, WALL), events.SubmitJobs((submission("carol", gpus=1),), WALL)):
+        quickly(busy, event)
+    asked: list[str] = []
+    judge = looking.judge
+
+    def counted(draft: Any, request: Any, kept: Any) -> looking.Verdict:
+        asked.append(request.request_id)
+        return judge(draft, request, kept)
+
+    monkeypatch.setattr(looking, "judge", counted)
+    assert busy.state.wake_ns() is None
+    busy.passes(3_600_000)
+    assert (busy.wakes, asked) == (0, [])
+    quickly(busy, events.Match(WALL))
+    assert len(asked) == 1, "carol needs no look: the only GPU is kept"
+    asked.clear()
+    *_, (last, position, line) = telling.listing(busy.state)
+    assert (last.env, position, len(asked)) == ("carol", 10_001, 3), "bob's first, his others, carol"
+    assert line == "place 10001 in queue normal: needs 1 GPU, 0 free; alice/j1 holds GPU 0 since 22:13 UTC"
+    assert telling.standing(busy.state, last) == (position, line)
+    asked.clear()
+    quickly(busy, events.JobEnded(holder, 1, 0, None, "", False, "", None, WALL))
+    assert len(busy.queued_jobs()) == 10_000
+    assert len(asked) == 3, "one is served, the next one waits for it, carol for the GPU"
+
+
+def test_jobs_that_all_ask_differently_are_looked_at_so_many_times_for_each_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = node(2, backfill_depth=5)
+    busy.quota("bob", 2, 80)
+    busy.asks("bob", 10, 1, gib=40)
+    submit(busy, "alice", 1)
+    for number in range(30):
+        submit(busy, "bob", 2, memory_bytes=GIB + number)
+    submit(busy, "carol", 1)
+    asked: list[str] = []
+    judge = looking.judge
+
+    def counted(draft: Any, request: Any, kept: Any) -> looking.Verdict:
+        asked.append(request.env)
+        return judge(draft, request, kept)
+
+    monkeypatch.setattr(looking, "judge", counted)
+    busy.happens(events.Match(WALL))
+    assert 1 <= asked.count("bob") <= 5
+
+
+def test_one_envs_blocked_jobs_hide_nobody_elses() -> None:
+    busy = Node(0)
+    busy.gpus_are([gpu(0), gpu(1, 16)])
+    for env in ENVS:
+        busy.quota(env, 2)
+    submit(busy, "alice", 1, memory_bytes=40 * GIB)
+    many = tuple(submission("bob", ref=number, gpus=1, memory_bytes=40 * GIB) for number in range(300))
+    quickly(busy, events.SubmitJobs(many, WALL))  # GPU 1 is too small for them, for ever
+    quickly(busy, events.SubmitJobs((submission("carol", gpus=1),), WALL))
+    assert runs(busy, "j302") == [1]

@@ -1,0 +1,182 @@
+"""The plan of a pool: by hand, and against lists of seconds. Then whole queues: nobody starts later than without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodemgr.core.plan import Plan, Profile, Start
+
+
+def test_whoever_is_planned_waits_until_enough_ends() -> None:
+    plan = Plan(4, now=0)
+    plan.runs(2, 100)
+    plan.runs(1, 50)
+    assert plan.place(3, 10) == Start(100, True)
+    assert plan.place(2, 10) == Start(50, True)
+    assert plan.spare(50) == 1
+    assert plan.spare(51) == 0, "from 50 on both are promised"
+
+
+def test_a_short_one_fits_before_a_gang_and_a_long_one_beside_it() -> None:
+    plan = Plan(8, now=0)
+    plan.runs(5, 100)
+    assert plan.place(6, None) == Start(100, True)
+    assert (plan.spare(100), plan.spare(101), plan.spare(None)) == (3, 2, 2)
+
+
+def test_where_something_may_end_at_any_moment_the_pool_is_kept_from_now_on() -> None:
+    plan = Plan(2, now=7)
+    plan.runs(1, None)
+    assert plan.place(2, 10) == Start(7, False)
+    assert plan.spare(1) == 0
+
+
+def test_a_start_is_sure_where_what_nobody_knows_does_not_matter() -> None:
+    plan = Plan(4, now=0)
+    plan.runs(1, None)
+    plan.runs(2, 60)
+    assert plan.place(4, 10) == Start(60, False), "at 60 if the unknown one ends before, else nobody knows when"
+    assert plan.spare(60) == 1
+    assert plan.spare(61) == 0
+    sure = Plan(5, now=0)
+    sure.runs(1, None)
+    sure.runs(3, 60)
+    assert sure.place(3, 10) == Start(60, True)
+    assert sure.spare(None) == 1
+
+
+def test_who_cannot_start_before_the_pool_belongs_to_another_is_in_nobodys_way() -> None:
+    plan = Plan(2, now=0)
+    plan.runs(1, 50)
+    plan.close(40)
+    assert plan.place(2, 10) is None
+    assert (plan.spare(40), plan.spare(41)) == (1, 0)
+
+
+def test_a_free_unit_is_taken_at_once() -> None:
+    plan = Plan(2, now=3)
+    assert plan.place(2, 4) == Start(3, True)
+    assert plan.place(1, 4) == Start(7, True)
+    plan.advance(7)
+    assert plan.spare(None) == 1
+
+
+TAKEN = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20), st.one_of(st.none(), st.integers(1, 12))), max_size=8)
+
+
+@given(TAKEN, st.integers(1, 6), st.one_of(st.none(), st.integers(1, 12)), st.one_of(st.none(), st.integers(0, 40)), st.integers(0, 25))
+@settings(deadline=None, max_examples=150)
+def test_a_profile_is_a_list_of_seconds(
+    taken: list[tuple[int, int, int | None]], units: int, duration: int | None, horizon: int | None, now: int
+) -> None:
+    end = 80
+    profile, plain = Profile(6, 0), [6] * end
+    for more, start, length in taken:
+        profile.take(more, start, None if length is None else start + length)
+        for second in range(start, end if length is None else start + length):
+            plain[second] -= more
+    profile.advance(now)
+    expected = None
+    for second in range(now, 50):
+        last = end if duration is None else second + duration
+        within = horizon is None or (duration is not None and last <= horizon)
+        if within and all(free >= units for free in plain[second:last]):
+            expected = second
+            break
+    assert profile.earliest(units, duration, horizon) == expected
+    assert profile.least(None if duration is None else now + duration) == min(plain[now : end if duration is None else now + duration])
+
+
+@dataclass
+class Entry:
+    """One of a queue. `known`: its time limit is told, and true."""
+
+    name: int
+    comes: int
+    units: int
+    lasts: int
+    known: bool = True
+    starts: int | None = field(default=None)
+
+
+def in_order(entries: list[Entry], units: int) -> dict[int, int]:
+    """Strictly one after the other: when each starts."""
+    starts: dict[int, int] = {}
+    running: list[tuple[int, int]] = []
+    clock = 0
+    for entry in entries:
+        clock = max(clock, entry.comes)
+        while sum(taken for end, taken in running if end > clock) + entry.units > units:
+            clock = min(end for end, _ in running if end > clock)
+        running.append((clock + entry.lasts, entry.units))
+        starts[entry.name] = clock
+    return starts
+
+
+def backfilled(entries: list[Entry], units: int, depth: int) -> dict[int, int]:
+    """The same queue with a new plan at every moment at which something comes or ends, as the core makes it at each look."""
+    waiting: list[Entry] = []
+    running: list[tuple[int, Entry]] = []
+    starts: dict[int, int] = {}
+    moments = {entry.comes for entry in entries}
+    while moments:
+        now = min(moments)
+        moments.discard(now)
+        waiting += [entry for entry in entries if entry.comes == now]
+        running = [(end, entry) for end, entry in running if end > now]
+        plan = Plan(units, now)
+        for end, entry in running:
+            plan.runs(entry.units, end if entry.known else None)
+        blocked = 0
+        for entry in list(waiting):
+            limit = entry.lasts if entry.known else None
+            if plan.spare(limit) >= entry.units:
+                plan.runs(entry.units, None if limit is None else now + limit)
+                waiting.remove(entry)
+                running.append((now + entry.lasts, entry))
+                starts[entry.name] = now
+                moments.add(now + entry.lasts)
+            elif blocked < depth:
+                blocked += 1
+                plan.place(entry.units, limit)
+                if blocked == depth:
+                    plan.close(now)
+        assert sum(entry.units for _, entry in running) <= units
+    assert not waiting
+    return starts
+
+
+QUEUES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6), st.integers(1, 15)), min_size=1, max_size=14)
+
+
+@given(QUEUES, st.integers(1, 6), st.sampled_from([1, 2, 100]))
+@settings(deadline=None, max_examples=100)
+def test_given_true_limits_nobody_starts_later_than_in_strict_order(rows: list[tuple[int, int, int]], units: int, depth: int) -> None:
+    comes = 0
+    entries = []
+    for name, (gap, wants, lasts) in enumerate(rows):
+        comes += gap
+        entries.append(Entry(name, comes, min(wants, units), lasts))
+    before, after = in_order(entries, units), backfilled(entries, units, depth)
+    assert all(after[name] <= before[name] for name in before), (before, after)
+
+
+@given(QUEUES, st.integers(1, 6), st.data())
+@settings(deadline=None, max_examples=100)
+def test_nor_where_some_tell_no_limit(rows: list[tuple[int, int, int]], units: int, data: st.DataObject) -> None:
+    comes = 0
+    entries = []
+    for name, (gap, wants, lasts) in enumerate(rows):
+        comes += gap
+        entries.append(Entry(name, comes, min(wants, units), lasts, known=data.draw(st.booleans())))
+    before, after = in_order(entries, units), backfilled(entries, units, 100)
+    assert all(after[name] <= before[name] for name in before), (before, after)
+
+
+def test_a_queue_that_gains_by_it() -> None:
+    entries = [Entry(0, 0, 3, 10), Entry(1, 1, 4, 10), Entry(2, 2, 1, 8), Entry(3, 2, 1, 9)]
+    assert in_order(entries, 4) == {0: 0, 1: 10, 2: 20, 3: 20}
+    assert backfilled(entries, 4, 100) == {0: 0, 1: 10, 2: 2, 3: 20}
