@@ -397,7 +397,8 @@ def test_a_program_that_closes_the_ledgers_files(manager: Manager, spawn: Spawn)
 
 @pytest.mark.parametrize("closed", [(0,), (2,), (1, 2), (0, 1, 2)])
 def test_closed_standard_streams_stay_closed(manager: Manager, spawn: Spawn, closed: tuple[int, ...]) -> None:
-    """A fork that closes them before its first use: none of our descriptors goes there, and no line of ours into a file of its own."""
+    """A fork that closes them before its first use: none of our descriptors stays there, and no line of ours goes into a file of its own.
+    (The kernel gives the lowest number: one of ours may have it for the moment until it is moved up.)"""
     child = spawn()
     child.start("fork", ["close_fds", list(closed)], ["begin"], ["until", "HELD"], ["open_lowest", str(manager.env.directory / "own")],
                 ["become", "LOST"], ["descriptors"])  # fmt: skip
@@ -407,7 +408,7 @@ def test_closed_standard_streams_stay_closed(manager: Manager, spawn: Spawn, clo
     client.send("FENCE", lease="t1", reason="a line for the user")
     _, _, state, lowest, lost, descriptors = child.answer()
     assert state == ["HELD", ""]
-    assert lowest == min(closed)
+    assert lowest in closed
     assert lost[0] == "LOST"
     assert (manager.env.directory / "own").read_bytes() == b""
     assert set(map(str, closed)) & set(descriptors) == {str(lowest)}
