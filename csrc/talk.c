@@ -188,9 +188,9 @@ void nm_send_when_due(enum nm_pending which, uint64_t now_ns)
 {
     struct nm_pending_row *row = &nm_session.pending[which];
     struct nm_build build;
-    int fds[2], fd_count = which == NM_REJOIN ? ledger_fds(fds) : 0;
     if (!may_send(which) || now_ns < row->due_ns || nm_session.channel.fd < 0)
         return;
+    int fds[2], fd_count = which == NM_REJOIN ? ledger_fds(fds) : 0;
     if (which == NM_ASK && nm_session.channel.udp) { /* its parts come in order or not at all: a new question, a new number */
         row->rid = nm_fresh_rid();
         nm_session.question.next = 0;
