@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -22,7 +23,7 @@ from tests.core.world import GIB, Node, gpu, key
 SIZES_GIB = (80, 80, 40)
 ENVS = ("alice", "bob", "carol")
 RARELY = st.sampled_from([False, False, False, True])
-EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "250"))
 """More of them for a longer search by hand."""
 
 
@@ -302,7 +303,7 @@ def number(row: str) -> int:
     return int(row[1:])
 
 
-TestCore = Core.TestCase
+TestCore = pytest.mark.timeout(300)(Core.TestCase)
 TestCore.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )

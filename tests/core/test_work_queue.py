@@ -261,7 +261,7 @@ class Queues(RuleBasedStateMachine):
 
 
 TestQueues = Queues.TestCase
-TestQueues.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestQueues.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 
 
 @settings(deadline=None, max_examples=60)
