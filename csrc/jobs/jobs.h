@@ -37,7 +37,7 @@ struct nm_order {
     const char *job, *user, *cwd; /* job: JOB:ATTEMPT */
     uid_t uid;
     gid_t gid;
-    long long grace_ms;
+    long long grace_ms, log_bytes; /* log_bytes 0: as much as the job likes */
     char **argv, **environ;
 };
 
@@ -77,6 +77,19 @@ struct nm_swept {
 struct nm_swept nm_signal_below(int number, struct nm_spared spared);
 /* When a process began, in clock ticks after boot; 0: there is none. */
 unsigned long long nm_start_ticks(pid_t pid);
+
+/* -- log.c -- */
+
+struct nm_log {
+    int fd;               /* to write to; -1: none */
+    long long most_bytes; /* 0: any */
+    long long seen_bytes, next_ms;
+};
+
+/* Looks after it where that is due; returns when to look again, -1: never. */
+long long nm_log_look(struct nm_log *log);
+/* The last look, at what was written since the one before. */
+void nm_log_close(struct nm_log *log);
 
 /* -- supervise.c -- */
 

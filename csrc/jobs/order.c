@@ -78,8 +78,10 @@ static bool take(struct nm_order *order, char *entry, size_t *args, size_t *vari
         order->gid = (gid_t)value;
     else if (strcmp(entry, "grace_ms") == 0 && number(text, 1ll << 40, &value))
         order->grace_ms = value;
+    else if (strcmp(entry, "log_bytes") == 0 && number(text, 1ll << 50, &value))
+        order->log_bytes = value;
     else
-        return strcmp(entry, "uid") != 0 && strcmp(entry, "gid") != 0 && strcmp(entry, "grace_ms") != 0;
+        return strcmp(entry, "uid") != 0 && strcmp(entry, "gid") != 0 && strcmp(entry, "grace_ms") != 0 && strcmp(entry, "log_bytes") != 0;
     return true;
 }
 

@@ -44,6 +44,7 @@ struct attempt {
     const char *name; /* JOB/ATTEMPT */
     struct nm_order order;
     int directory, record, signals;
+    struct nm_log log;
     int report;   /* the child's end of it closes when it executes the job's program; -1: it has */
     int manager;  /* -1: told, or nobody to tell */
     char word[NM_JOB_NAME_BYTES + 96];
@@ -243,6 +244,11 @@ static void tell(struct attempt *attempt)
     attempt->manager = -1;
 }
 
+static long long sooner(long long one_ms, long long other_ms)
+{
+    return one_ms < 0 || (other_ms >= 0 && other_ms < one_ms) ? other_ms : one_ms;
+}
+
 /* How long to sleep until then, for poll. */
 static int timeout(long long then_ms)
 {
@@ -255,7 +261,8 @@ static int timeout(long long then_ms)
 static void watch(struct attempt *attempt)
 {
     while (!attempt->alone || attempt->report >= 0) {
-        const long long next = attempt->alone ? 0 : act(attempt); /* alone: nobody holds the other end of the report any more */
+        /* alone: nobody holds the other end of the report any more */
+        const long long next = attempt->alone ? 0 : sooner(act(attempt), nm_log_look(&attempt->log));
         struct pollfd ready[] = {
             {.fd = attempt->signals, .events = POLLIN},
             {.fd = attempt->report, .events = POLLIN},
@@ -311,21 +318,19 @@ static int open_log(const struct attempt *attempt)
 
 static bool begin(struct attempt *attempt)
 {
-    int ends[2], log = open_log(attempt);
+    int ends[2];
     const pid_t self = getpid();
-    if (log < 0 || pipe2(ends, O_CLOEXEC) != 0) {
-        close(log);
+    attempt->log = (struct nm_log){.fd = open_log(attempt), .most_bytes = attempt->order.log_bytes};
+    if (attempt->log.fd < 0 || pipe2(ends, O_CLOEXEC) != 0)
         return false;
-    }
     attempt->report = ends[0];
     attempt->started_ms = nm_monotonic_ms();
     attempt->main = fork();
     if (attempt->main == 0) {
-        const struct nm_failure failure = nm_become(&attempt->order, log, self);
+        const struct nm_failure failure = nm_become(&attempt->order, attempt->log.fd, self);
         _exit(write(ends[1], &failure, sizeof failure) == (ssize_t)sizeof failure ? 0 : 1);
     }
     close(ends[1]);
-    close(log);
     return attempt->main > 0;
 }
 
@@ -350,7 +355,7 @@ static void prepare(struct attempt *attempt)
 int nm_supervise(int directory, const char *name, int manager)
 {
     struct attempt attempt = {
-        .name = name, .directory = directory, .record = -1, .signals = -1, .report = -1, .manager = manager, .status = -1,
+        .name = name, .directory = directory, .record = -1, .log.fd = -1, .signals = -1, .report = -1, .manager = manager, .status = -1,
     };
     int end;
     setsid();
@@ -364,6 +369,7 @@ int nm_supervise(int directory, const char *name, int manager)
     watch(&attempt);
     if (!attempt.began)
         attempt.status = -1; /* of our own child, not of the job's program */
+    nm_log_close(&attempt.log);
     end = write_end(&attempt);
     if (attempt.manager >= 0)
         close(attempt.manager);

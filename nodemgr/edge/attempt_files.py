@@ -84,9 +84,10 @@ class AttemptFiles:
     def exist(self) -> bool:
         return self.directory.is_dir()
 
-    def write(self, order: Order, grace_ms: int, boot: str) -> None:
-        """All of them at once. Raises OSError where the disk refuses, ValueError for what no program can be given."""
-        text = _order_text(order, grace_ms)
+    def write(self, order: Order, grace_ms: int, boot: str, log_bytes: int = 0) -> None:
+        """All of them at once. `log_bytes`: the room that its log may take, 0 any. Raises OSError where the disk refuses, ValueError for
+        what no program can be given."""
+        text = _order_text(order, grace_ms, log_bytes)
         self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = self.directory.with_name(f".{self.directory.name}")
         if fresh.exists():  # another manager died over it
@@ -177,11 +178,11 @@ class AttemptFiles:
         return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
 
 
-def _order_text(order: Order, grace_ms: int) -> bytes:
+def _order_text(order: Order, grace_ms: int, log_bytes: int) -> bytes:
     """As csrc/jobs/order.c reads it."""
     facts = {
         "job": f"{order.job_id}:{order.attempt}", "user": order.user, "uid": order.uid, "gid": order.gid,
-        "grace_ms": grace_ms, "cwd": order.cwd,
+        "grace_ms": grace_ms, "log_bytes": log_bytes, "cwd": order.cwd,
     }  # fmt: skip
     entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
     entries += [f"arg={word}" for word in order.argv] + [f"env={variable}" for variable in order.environ] + ["end"]

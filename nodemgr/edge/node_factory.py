@@ -67,12 +67,13 @@ class NodeFactory:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listener: Listener, jobs_dir: Path, launcher: Launcher,
-        gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS,
+        gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS, log_bytes: int = 0,
     ) -> None:  # fmt: skip
         self._loop, self._listener = loop, listener
         self._jobs_dir = jobs_dir
         self._gpus = gpus
         self._grace_ms = grace_ms
+        self._log_bytes = log_bytes
         self._boot = boot_id()
         self._attempts: dict[Name, _Attempt] = {}
         self._told: set[Name] = set()
@@ -109,7 +110,7 @@ class NodeFactory:
             self._loop.call_soon(self._take_up, attempt)
             return
         try:
-            attempt.files.write(order, self._grace_ms, self._boot)
+            attempt.files.write(order, self._grace_ms, self._boot, self._log_bytes)
         except OSError as error:
             self._end_soon(attempt, Status("ended", why=f"its files cannot be written to {self._jobs_dir}: {error.strerror}"))
         except ValueError as error:

@@ -258,7 +258,10 @@ class Service:
             return self._make_factory(self.loop, self.daemon.jobs)
         assert launcher is not None
         state = self.daemon.state
-        return NodeFactory(self.loop, self.daemon.jobs, self.settings.state_dir / JOBS_DIR, launcher, lambda: len(state.gpus))
+        return NodeFactory(
+            self.loop, self.daemon.jobs, self.settings.state_dir / JOBS_DIR, launcher, lambda: len(state.gpus),
+            log_bytes=self.settings.job_log_bytes,
+        )  # fmt: skip
 
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:
         """A simulated node tells by itself when it loses a device."""

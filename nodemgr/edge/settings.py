@@ -53,6 +53,8 @@ class Settings:
     """Of DEVICE_GATE. auto: where the host can, on a real node; on: else the manager does not start."""
     job_log_sink: str = "file"
     """Of JOB_LOG_SINKS: where the end of each job's output goes beside the history. journald: into the system's journal, too."""
+    job_log_bytes: int = 2**28
+    """How much room the output of one start of a job takes while it runs: the middle of what is more is dropped. 0: any."""
     job_logs_days: int = 30
     job_logs_bytes: int = 2**30
     """How long, and how much, of the output of jobs that have ended is kept in files."""
@@ -137,6 +139,11 @@ def _cdi_kind(value: object) -> str:
     return text
 
 
+def _log_bytes(value: object) -> object:
+    """None, or enough that a beginning and an end are left of it."""
+    return value if value in (0, "0") else _integer(2**20, 2**50)(value)
+
+
 def _client_address(value: object) -> str:
     parse_address(value)
     return str(value)
@@ -170,6 +177,7 @@ OPTIONS = (
     Option("group", _text),
     Option("device_gate", _choice(*DEVICE_GATE)),
     Option("job_log_sink", _choice(*JOB_LOG_SINKS)),
+    Option("job_log_bytes", _log_bytes),
     Option("job_logs_days", _integer(0, 36_500)),
     Option("job_logs_bytes", _integer(0, 2**50)),
     Option("max_connections_per_env", _integer(1, 100_000)),

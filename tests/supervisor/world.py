@@ -49,14 +49,14 @@ class Heard:
 class World:
     """One node: `directory` stays, managers come and go."""
 
-    def __init__(self, grace_ms: int = 30_000, service: bool = False) -> None:
+    def __init__(self, grace_ms: int = 30_000, service: bool = False, log_bytes: int = 0) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="nmj", dir="/tmp"))
         self.directory.chmod(0o755)
         self.jobs_dir = self.directory / "jobs"
         self.jobs_dir.mkdir(mode=0o700)
         self.socket = self.directory / "launcher" if service else None
         self.loop = asyncio.new_event_loop()
-        self._grace_ms = grace_ms
+        self._grace_ms, self._log_bytes = grace_ms, log_bytes
         self._programs: list[subprocess.Popen[bytes]] = []
         self.begin()
 
@@ -64,7 +64,9 @@ class World:
         """A manager, the first or the next one."""
         self.heard = Heard()
         self.launcher = Launcher(self.jobs_dir, self.socket)
-        self.factory = NodeFactory(self.loop, self.heard, self.jobs_dir, self.launcher, grace_ms=self._grace_ms)
+        self.factory = NodeFactory(
+            self.loop, self.heard, self.jobs_dir, self.launcher, grace_ms=self._grace_ms, log_bytes=self._log_bytes
+        )
 
     def die(self) -> None:
         """The manager is no more; what it had in hand is forgotten. Its own launcher sees that."""
