@@ -3,7 +3,7 @@
     python bench/submit_rate.py [--jobs 4000]
 
 The client speaks the wire by hand and submits through an env's socket as `nodemgr submit` does: small jobs in one packet each, many on
-their way at a time; jobs with a whole environment (4 KiB) written on sheets. The references: SQLite (WAL, synchronous=FULL) with the
+their way at a time; jobs with a whole environment (4 KiB) written on a sheet. The references: SQLite (WAL, synchronous=FULL) with the
 rows that such a submission really writes, one commit each and one for as many as the manager takes together; task-spooler, where it is
 installed. All wait while the node's only GPU is held, so that nothing is measured but being taken.
 """
@@ -21,17 +21,20 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.node import Client, Node
 from nodemgr.edge.jobs import TURN_SUBMISSIONS
+from nodemgr.edge.sheets import SHEET_BYTES
 from nodemgr.edge.store import FILE_NAME, SCHEMA
 
 TARGET = 2_000
 WINDOW = 256
 """Orders on their way at a time."""
-SHEETS_PER_CONNECTION = 8
+PLACE_BYTES = 8_192
+"""On a sheet, for one order."""
+PLACES = SHEET_BYTES // PLACE_BYTES
 ENVIRON = [f"VARIABLE_{number:03}={'x' * 66}" for number in range(50)]
 
 
@@ -42,6 +45,7 @@ class Submitter:
         self._node, self._env = node, env
         self._client = Client(node.env_dir(env))
         self._rid = 0
+        self._sheet = -1
 
     @staticmethod
     def order(environ: list[str], argv: Sequence[str] = ("/bin/true",)) -> dict[str, object]:
@@ -60,49 +64,54 @@ class Submitter:
             raise SystemExit(f"not taken: {packet!r}")
         return packet.split(b'"job":"')[1].split(b'"')[0].decode()
 
-    def on_sheet(self) -> None:
-        """Asks for a sheet, writes, orders, waits for the answer."""
-        if self._rid // 2 >= SHEETS_PER_CONNECTION:
-            self.close()
-            self._client, self._rid = Client(self._node.env_dir(self._env)), 0
-        self._rid += 2
-        self._client.send("ASK", rid=self._rid - 1, what="sheet")
+    def lend_sheet(self) -> None:
+        self._rid += 1
+        self._client.send("ASK", rid=self._rid, what="sheet")
         _, ancillary, _, _ = self._client.socket.recvmsg(2_000, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
-        (sheet,) = array.array("i", ancillary[0][2])
-        os.pwrite(sheet, json.dumps(self.order(ENVIRON)).encode(), 0)
-        os.close(sheet)
-        self._client.send("ASK", rid=self._rid, what="order")
+        (self._sheet,) = array.array("i", ancillary[0][2])
+
+    def send_large(self, place: int) -> None:
+        """Writes it on one of the sheet's places."""
+        self._rid += 1
+        text = json.dumps(self.order(ENVIRON, ("/bin/true", str(self._rid)))).encode()
+        os.pwrite(self._sheet, text, place * PLACE_BYTES)
+        self._client.send("ASK", rid=self._rid, what="order", argument=f"[{place * PLACE_BYTES},{len(text)}]")
 
     def close(self) -> None:
         self._client.socket.close()
+        if self._sheet >= 0:
+            os.close(self._sheet)
 
 
-def pipelined(node: Node, jobs: int) -> tuple[float, float]:
-    """Jobs a second over one connection, WINDOW at a time; and what the manager computed for each, in microseconds."""
-    submitter = Submitter(node, "alice")
+def pipelined(node: Node, env: str, jobs: int, window: int, send: Callable[[Submitter, int], None]) -> tuple[float, float]:
+    """Jobs a second over one connection, `window` on their way at a time; and what the manager computed for each, in microseconds."""
+    submitter = Submitter(node, env)
+    submitter.lend_sheet()
     begin, before_s = time.monotonic(), node.cpu_s()
     for number in range(jobs):
-        submitter.send_small()
-        if number >= WINDOW:
+        if number >= window:
             submitter.answer()
-    for _ in range(min(WINDOW, jobs)):
+        send(submitter, number % window)
+    for _ in range(min(window, jobs)):
         submitter.answer()
+    rate, cost_us = jobs / (time.monotonic() - begin), (node.cpu_s() - before_s) / jobs * 1e6
     submitter.close()
-    return jobs / (time.monotonic() - begin), (node.cpu_s() - before_s) / jobs * 1e6
+    return rate, cost_us
 
 
-def on_sheets(node: Node, jobs: int, connections: int = 8) -> tuple[float, float]:
-    """The same over so many connections, each with one job on its way."""
-    submitters = [Submitter(node, "bob") for _ in range(connections)]
+def one_by_one(node: Node, env: str, jobs: int, connections: int = 8) -> tuple[float, float]:
+    """The same as `nodemgr submit` does it, so many at a time: each on a connection of its own, with a sheet of its own."""
+    open_now: list[Submitter] = []
     begin, before_s = time.monotonic(), node.cpu_s()
-    for number in range(jobs):
-        submitter = submitters[number % connections]
+    for number in range(jobs + connections):
         if number >= connections:
-            submitter.answer()
-        submitter.on_sheet()
-    for submitter in submitters:
-        submitter.answer()
-        submitter.close()
+            first = open_now.pop(0)
+            first.answer()
+            first.close()
+        if number < jobs:
+            open_now.append(Submitter(node, env))
+            open_now[-1].lend_sheet()
+            open_now[-1].send_large(0)
     return jobs / (time.monotonic() - begin), (node.cpu_s() - before_s) / jobs * 1e6
 
 
@@ -163,15 +172,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=4_000)
     jobs = parser.parse_args().jobs
     with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as name, Node("1x80GiB", NODEMGR_MAX_CONNECTIONS_PER_ENV="100") as node:
-        for env in ("alice", "bob", "holder"):
+        for env in ("alice", "bob", "carol", "holder"):
             node.call("quota_set", env=env, gpus=1)
         holder = Submitter(node, "holder")
         holder.send_small("/bin/sleep", "3600")
         held = holder.answer()
         rows = [
-            (f"through an env's socket, one packet each, {WINDOW} on their way", *pipelined(node, jobs)),
-            ("the same, 4 KiB of environment each, on sheets, 8 on their way", *on_sheets(node, jobs // 4)),
-        ]
+            (f"through an env's socket, one packet each, {WINDOW} on their way",
+             *pipelined(node, "alice", jobs, WINDOW, lambda submitter, _: submitter.send_small())),
+            (f"the same, 4 KiB of environment each, on one sheet, {PLACES} on their way",
+             *pipelined(node, "bob", jobs, PLACES, Submitter.send_large)),
+            ("the same, each on a connection and a sheet of its own, 8 on their way", *one_by_one(node, "carol", jobs // 4)),
+        ]  # fmt: skip
         taken, left = stored(node), rows_of_a_job(node)
         node.call("job_withdraw", job=held)
         references = [
@@ -180,7 +192,7 @@ def main() -> None:
             ("task-spooler, one process each, nothing stored", spooler(Path(name), max(100, jobs // 10))),
         ]
     width = max(len(row[0]) for row in (*rows, *references))
-    print(f"\nJobs taken ({jobs} and {jobs // 4}; {taken} stored)\n{'':{width}}  {'jobs/s':>8} {'manager, us/job':>16}")
+    print(f"\nJobs taken ({jobs} each, {jobs // 4} one by one; {taken} stored)\n{'':{width}}  {'jobs/s':>8} {'manager, us/job':>16}")
     for row, rate, cost_us in rows:
         print(f"{row:{width}}  {rate:8.0f} {cost_us:16.0f}")
     for row, reference in references:

@@ -18,7 +18,7 @@ from nodemgr.edge.control import WhenFresh
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.order import File, JsonText, Later, OrderError, parse
 from nodemgr.edge.sessions import ASK_NS, Session
-from nodemgr.edge.sheets import SHEET_BYTES, Sheets
+from nodemgr.edge.sheets import SHEET_BYTES, Place, Sheets
 from nodemgr.edge.views import Views
 
 PART_BYTES = 960
@@ -139,8 +139,14 @@ class Questions:
         return File({"sheet_bytes": SHEET_BYTES}, os.dup(sheet))
 
     def _order(self, session: Session, fields: Mapping[str, Any]) -> Any:
-        """Written in the packet, or on the connection's sheet."""
-        body = fields["argument"] if "argument" in fields else self._sheets.take(session.connection)
+        """Written in the packet, or on the connection's sheet, wherever on it the argument says."""
+        argument: str | None = fields.get("argument")
+        if argument is None:
+            body: bytes | str = self._sheets.take(session.connection)
+        elif (place := Place.parse(argument)) is not None:
+            body = self._sheets.read(session.connection, place)
+        else:
+            body = argument
         session.spend(len(body) * READ_NS)
         verb, arguments = parse(body)
         if verb != "job_submit":

@@ -4,13 +4,16 @@ Knows: memory files and their seals. Must not know: what is written there, socke
 
 A client writes his order on a sheet and says so; nothing is ever taken from a client that could be a file of his (quarantine.py says
 why). A sheet cannot be made longer or shorter, so it costs its writer a megabyte at most. What is read is a copy: what he writes
-afterwards changes nothing.
+afterwards changes nothing. Who has many orders keeps his sheet: he says where on it each of them stands, and may write the next ones
+beside those that are not answered yet.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
+from typing import NamedTuple
 
 from nodemgr.core.model import ConnectionId
 from nodemgr.edge.order import OrderError
@@ -18,7 +21,26 @@ from nodemgr.edge.order import OrderError
 SHEET_BYTES = 2**20
 MAX_SHEETS = 16
 """Lent to an env at a time: each costs the manager a descriptor, until its client has ordered or is gone."""
+_PLACE = re.compile(r"\[([0-9]{1,8}),([0-9]{1,8})\]", re.ASCII)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class Place(NamedTuple):
+    """Where on a sheet an order stands."""
+
+    start_bytes: int
+    length_bytes: int
+
+    @classmethod
+    def parse(cls, text: str) -> Place | None:
+        """None: this is no place, but perhaps an order. Raises OrderError for one beyond the sheet."""
+        found = _PLACE.fullmatch(text)
+        if found is None:
+            return None
+        place = cls(*map(int, found.groups()))
+        if not 0 < place.length_bytes <= SHEET_BYTES - place.start_bytes:
+            raise OrderError(f"a sheet has {SHEET_BYTES} bytes: on it stands no order of {place.length_bytes} at {place.start_bytes}")
+        return place
 
 
 class Sheets:
@@ -53,6 +75,13 @@ class Sheets:
             return os.pread(sheet, written_bytes, 0).partition(b"\0")[0]
         finally:
             os.close(sheet)
+
+    def read(self, connection: ConnectionId, place: Place) -> bytes:
+        """What is written at one place of the sheet, which stays lent. Raises OrderError."""
+        _, sheet = self._lent.get(connection, ("", None))
+        if sheet is None:
+            raise OrderError("an order that stands on a sheet needs one: ask for it first, on the same connection")
+        return os.pread(sheet, place.length_bytes, place.start_bytes)
 
     def forget(self, connection: ConnectionId) -> None:
         """The client is gone."""

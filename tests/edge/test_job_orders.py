@@ -234,6 +234,36 @@ def test_a_sheet_is_of_one_size_and_used_once(talk: Conversation) -> None:
     os.close(sheet)
 
 
+def test_who_keeps_his_sheet_says_where_each_order_stands(talk: Conversation) -> None:
+    """The next one is written beside it, before this one is answered."""
+    _, (sheet,) = talk.ask("sheet")
+    for start in (0, 4_096, SHEET_BYTES - 1_000):
+        text = json.dumps({"verb": "job_submit", "args": submission()}).encode()
+        os.pwrite(sheet, text + b" and what stood there before", start)
+        assert talk.ask("order", f"[{start},{len(text)}]")[0]["job"].startswith("j")
+    os.close(sheet)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("[0,0]", "no order of 0 at 0"), (f"[1,{SHEET_BYTES}]", "no order"), (f"[{SHEET_BYTES},1]", "no order"),
+        ("[99999999,2]", "no order"), ("[0,16]", "one JSON object"),
+        ("[-1,5]", "one JSON object"), ("[0,5,5]", "one JSON object"), ("[0, 5]", "one JSON object"),
+    ],
+)  # fmt: skip
+def test_a_place_on_a_sheet_where_no_order_stands_is_refused(talk: Conversation, place: str, said: str) -> None:
+    _, (sheet,) = talk.ask("sheet")
+    with pytest.raises(Fault, match=said):
+        talk.ask("order", place)
+    os.close(sheet)
+
+
+def test_a_place_on_a_sheet_that_nobody_has_is_refused(talk: Conversation) -> None:
+    with pytest.raises(Fault, match="ask for it first"):
+        talk.ask("order", "[0,16]")
+
+
 def test_sheets_are_lent_within_bounds_and_come_back_with_their_client() -> None:
     sheets = Sheets()
     for connection in range(MAX_SHEETS):
