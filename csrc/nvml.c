@@ -341,14 +341,16 @@ struct records {
 /* One look of the driver's: *count is the room, then the number; NVML_ERROR_INSUFFICIENT_SIZE where there is too little. */
 typedef int fetch_function(nm_nvml_device device, unsigned *count, void *out, const void *question);
 
-/* The caller frees records->data. A list that grows while it is read is read again, a few times. */
+/* On a device in sight. The caller frees records->data. A list that grows while it is read is read again, a few times. */
 static int fetch_own(fetch_function *fetch, nm_nvml_device device, const void *question, struct records *records)
 {
     enum { ATTEMPTS = 5, SPARE = 8 };
+    struct view view;
+    int place;
     unsigned count = 0;
-    int result = fetch(device, &count, NULL, question);
-    records->data = NULL;
-    records->count = 0;
+    int result = find(&device, &view, &place);
+    if (result == NM_NVML_SUCCESS)
+        result = fetch(device, &count, NULL, question);
     for (int attempt = 0; attempt < ATTEMPTS && result == NM_NVML_ERROR_INSUFFICIENT_SIZE; attempt++) {
         unsigned room = count += SPARE;
         free(records->data);
@@ -387,14 +389,10 @@ static int fetch_list(nm_nvml_device device, unsigned *count, void *out, const v
 
 static int list(list_function *real, nm_nvml_device device, unsigned *count, void *out, size_t record_bytes)
 {
-    struct view view;
-    int place;
     struct records records = {.record_bytes = record_bytes};
     if (count == NULL || !nm_is_managed())
         return real(device, count, out);
-    int result = find(&device, &view, &place);
-    if (result == NM_NVML_SUCCESS)
-        result = fetch_own(fetch_list, device, &real, &records);
+    int result = fetch_own(fetch_list, device, &real, &records);
     return give_records(result, &records, count, out);
 }
 
@@ -427,14 +425,10 @@ static int fetch_details(nm_nvml_device device, unsigned *count, void *out, cons
 
 int nm_hook_nvmlDeviceGetRunningProcessDetailList(nm_nvml_device device, nm_nvml_process_detail_list *list)
 {
-    struct view view;
-    int place;
     struct records records = {.record_bytes = sizeof(nm_nvml_process_detail)};
     if (list == NULL || list->version != NM_NVML_PROCESS_DETAIL_LIST_VERSION || !nm_is_managed())
         return nm_real_nvmlDeviceGetRunningProcessDetailList(device, list);
-    int result = find(&device, &view, &place);
-    if (result == NM_NVML_SUCCESS)
-        result = fetch_own(fetch_details, device, list, &records);
+    int result = fetch_own(fetch_details, device, list, &records);
     return give_records(result, &records, &list->num_entries, list->entries);
 }
 
@@ -454,14 +448,10 @@ static int fetch_samples(nm_nvml_device device, unsigned *count, void *out, cons
 int nm_hook_nvmlDeviceGetProcessUtilization(nm_nvml_device device, nm_nvml_process_utilization_sample *out, unsigned *count,
                                             unsigned long long last_seen_us)
 {
-    struct view view;
-    int place;
     struct records records = {.record_bytes = sizeof *out};
     if (count == NULL || !nm_is_managed())
         return nm_real_nvmlDeviceGetProcessUtilization(device, out, count, last_seen_us);
-    int result = find(&device, &view, &place);
-    if (result == NM_NVML_SUCCESS)
-        result = fetch_own(fetch_samples, device, &last_seen_us, &records);
+    int result = fetch_own(fetch_samples, device, &last_seen_us, &records);
     return give_samples(result, &records, count, out);
 }
 
@@ -477,15 +467,11 @@ static int fetch_utilization(nm_nvml_device device, unsigned *count, void *out, 
 
 int nm_hook_nvmlDeviceGetProcessesUtilizationInfo(nm_nvml_device device, nm_nvml_processes_utilization *list)
 {
-    struct view view;
-    int place;
     struct records records = {.record_bytes = sizeof(nm_nvml_process_utilization),
                               .pid_offset = offsetof(nm_nvml_process_utilization, pid)};
     if (list == NULL || list->version != NM_NVML_PROCESSES_UTILIZATION_VERSION || !nm_is_managed())
         return nm_real_nvmlDeviceGetProcessesUtilizationInfo(device, list);
-    int result = find(&device, &view, &place);
-    if (result == NM_NVML_SUCCESS)
-        result = fetch_own(fetch_utilization, device, list, &records);
+    int result = fetch_own(fetch_utilization, device, list, &records);
     return give_samples(result, &records, &list->count, list->entries);
 }
 

@@ -26,8 +26,6 @@ static const uint64_t default_limits[NM_LIMITS] = {
 
 /* ---- the thread's stack ---------------------------------------------------------------------------------- */
 
-_Thread_local nm_thread nm_this_thread;
-
 /* Of this cuInit: what a forked child inherited is void. */
 static int stack_depth(void) {
     if (nm_this_thread.epoch != nm_the_driver.epoch) {
@@ -452,12 +450,6 @@ NM_CU cuCtxSynchronize_v2(nm_cu_context handle) {
 
 /* ---- green contexts -------------------------------------------------------------------------------------- */
 
-typedef struct {
-    nm_object object;
-    nm_context *view;
-    unsigned flags;
-} green_context;
-
 static nm_cu_result sm_resource(nm_cu_dev_resource_head *out, int type) {
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
     if (type != NM_CU_DEV_RESOURCE_TYPE_SM) return NM_CUDA_ERROR_INVALID_RESOURCE_TYPE;
@@ -489,7 +481,7 @@ NM_CU cuDevResourceGenerateDesc(void **out, nm_cu_dev_resource_head *resources, 
     return NM_CUDA_SUCCESS;
 }
 
-static nm_cu_result create_green(green_context *green, int device, int ordinal) {
+static nm_cu_result create_green(nm_green_context *green, int device, int ordinal) {
     nm_context *primary = NULL;
     nm_cu_result result = retain_primary(device, ordinal, &primary);
     if (result != NM_CUDA_SUCCESS) return result;
@@ -511,7 +503,7 @@ NM_CU cuGreenCtxCreate(void **out, void *description, nm_cu_device ordinal, unsi
     if (!out || !description || flags != NM_CU_GREEN_CTX_DEFAULT_STREAM) return NM_CUDA_ERROR_INVALID_VALUE;
     if (device < 0) return NM_CUDA_ERROR_INVALID_DEVICE;
     NM_LOCK();
-    green_context *green = nm_object_new(NM_GREEN_CONTEXT, NULL);
+    nm_green_context *green = nm_object_new(NM_GREEN_CONTEXT, NULL);
     nm_cu_result result = green ? create_green(green, device, ordinal) : NM_CUDA_ERROR_OUT_OF_MEMORY;
     if (result == NM_CUDA_SUCCESS) *out = green;
     if (result != NM_CUDA_SUCCESS && green) nm_object_free(green);
@@ -538,7 +530,7 @@ static void hand_over(nm_context *view, nm_context *primary) {
 NM_CU cuGreenCtxDestroy(void *handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
-    green_context *green = nm_object_of(handle, NM_GREEN_CONTEXT);
+    nm_green_context *green = nm_object_of(handle, NM_GREEN_CONTEXT);
     if (green) {
         int device = green->view->device;
         hand_over(green->view, green->view->parent);
@@ -549,11 +541,6 @@ NM_CU cuGreenCtxDestroy(void *handle) {
     }
     NM_UNLOCK();
     return green ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_HANDLE;
-}
-
-nm_context *nm_green_view(const void *handle) {
-    const green_context *green = nm_object_of(handle, NM_GREEN_CONTEXT);
-    return green ? green->view : NULL;
 }
 
 NM_CU cuCtxFromGreenCtx(nm_cu_context *out, void *handle) {

@@ -118,6 +118,11 @@ struct nm_context {
 
 typedef struct {
     nm_object object;
+    nm_context *view; /* what it is used through */
+} nm_green_context;
+
+typedef struct {
+    nm_object object;
     int device;
     int location_type;
     int handle_types;
@@ -164,6 +169,11 @@ void *nm_object_new(nm_type type, nm_context *context);
 void nm_object_free(void *object);
 /* The object behind a handle, or NULL where it is none of that type (any more). */
 void *nm_object_of(const void *handle, nm_type type);
+/* The context that a green context is used through; NULL for none such. */
+static inline nm_context *nm_green_view(const void *handle) {
+    const nm_green_context *green = nm_object_of(handle, NM_GREEN_CONTEXT);
+    return green ? green->view : NULL;
+}
 /* Every active context of the process, one after the other: NULL gives the first, the last gives NULL. */
 nm_context *nm_context_next(const nm_context *context);
 /* The same for any type: the common part of whatever object lies there. */
@@ -289,8 +299,6 @@ static inline nm_cu_result nm_use_current(nm_context **context) {
     return *context ? nm_context_state(*context) : NM_CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* The context that a green context is used through; NULL for none such. */
-nm_context *nm_green_view(const void *handle);
 /* An ordinal's device in the node, -1 where there is none such. */
 int nm_device_index(nm_cu_device ordinal);
 int nm_ordinal(int device);
@@ -305,10 +313,15 @@ void nm_delay(int device);
 void nm_memory_release(nm_block *block);
 void nm_object_release(nm_object *object);
 
+/* What pools hold (pool_memory.c). */
+nm_pool *nm_pool_new(int device);
 nm_pool *nm_default_pool(int device);
-/* From a pool, in or out of a capture. */
+nm_pool *nm_current_pool(int device);
 nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes, nm_cu_deviceptr *out);
 void nm_pool_give_back(nm_block *block);
+void nm_pool_shrink(nm_pool *pool, uint64_t keep_bytes);
+/* A destroyed pool lasts as long as a block of it does. */
+void nm_pool_end_if_done(nm_pool *pool);
 /* What a synchronisation releases above the pools' thresholds. */
 void nm_pools_trim(int device);
 void nm_pools_reset(void);

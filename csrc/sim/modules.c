@@ -34,6 +34,17 @@ typedef struct {
     char *name;
 } function;
 
+/* What an object of one type remembers, by its handle. */
+#define OBJECT_GETTER(name, out_type, object_type, type, member) \
+    NM_CU name(out_type *out, void *handle) { \
+        if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED; \
+        const object_type *asked = nm_object_of(handle, type); \
+        if (!asked) return NM_CUDA_ERROR_INVALID_HANDLE; \
+        if (!out) return NM_CUDA_ERROR_INVALID_VALUE; \
+        *out = asked->member; \
+        return NM_CUDA_SUCCESS; \
+    }
+
 /* ---- functions --------------------------------------------------------------------------------------------- */
 
 static nm_cu_result function_named(module *owner, const char *name, nm_cu_function *out) {
@@ -296,23 +307,8 @@ NM_CU cuKernelGetFunction(nm_cu_function *out, nm_cu_kernel handle) {
     return result;
 }
 
-NM_CU cuKernelGetLibrary(nm_cu_library *out, nm_cu_kernel handle) {
-    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    const nm_kernel *kernel = nm_object_of(handle, NM_KERNEL);
-    if (!kernel) return NM_CUDA_ERROR_INVALID_HANDLE;
-    if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = kernel->library;
-    return NM_CUDA_SUCCESS;
-}
-
-NM_CU cuKernelGetName(const char **out, nm_cu_kernel handle) {
-    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    const nm_kernel *kernel = nm_object_of(handle, NM_KERNEL);
-    if (!kernel) return NM_CUDA_ERROR_INVALID_HANDLE;
-    if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = kernel->name;
-    return NM_CUDA_SUCCESS;
-}
+OBJECT_GETTER(cuKernelGetLibrary, nm_cu_library, nm_kernel, NM_KERNEL, library)
+OBJECT_GETTER(cuKernelGetName, const char *, nm_kernel, NM_KERNEL, name)
 
 NM_CU cuLibraryGetGlobal(nm_cu_deviceptr *out, size_t *bytes, nm_cu_library handle, const char *name) {
     (void)out, (void)bytes;
@@ -367,23 +363,8 @@ NM_CU cuFuncIsLoaded(int *out, nm_cu_function handle) {
     return result;
 }
 
-NM_CU cuFuncGetModule(nm_cu_module *out, nm_cu_function handle) {
-    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    const function *asked = nm_object_of(handle, NM_FUNCTION);
-    if (!asked) return NM_CUDA_ERROR_INVALID_HANDLE;
-    if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = asked->module;
-    return NM_CUDA_SUCCESS;
-}
-
-NM_CU cuFuncGetName(const char **out, nm_cu_function handle) {
-    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    const function *asked = nm_object_of(handle, NM_FUNCTION);
-    if (!asked) return NM_CUDA_ERROR_INVALID_HANDLE;
-    if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
-    *out = asked->name;
-    return NM_CUDA_SUCCESS;
-}
+OBJECT_GETTER(cuFuncGetModule, nm_cu_module, function, NM_FUNCTION, module)
+OBJECT_GETTER(cuFuncGetName, const char *, function, NM_FUNCTION, name)
 
 /* ---- occupancy ----------------------------------------------------------------------------------------------------- */
 

@@ -21,7 +21,6 @@
 #include <unistd.h>
 
 #include "older.h"
-#include "partitions.h"
 
 #define SEQUENCE_MASK UINT64_C(0x3fff)
 #define PEAK_MASK (NM_SIM_MEMORY_LIMIT_BYTES - 1)
@@ -324,7 +323,6 @@ int nm_sim_node_join(nm_sim_node *node, const char *group) {
         atomic_fetch_add(&state->slot_life[slot], 1);
         node->slot = slot;
         atomic_store(&state->slot_mode[slot], own_mode());
-        nm_sim_partition_join(node);
         return 0;
     }
     return EAGAIN;
@@ -356,10 +354,6 @@ bool nm_sim_node_charge(nm_sim_node *node, int index, nm_sim_kind kind, uint64_t
     uint64_t capacity = nm_sim_capacity(node->state);
     if (bytes > capacity) return false;
     if (!add_up(node, &memory, bytes, capacity)) return false;
-    if (!nm_sim_partition_fits(node, index)) {
-        add(&memory, node->slot, -(int64_t)bytes, UINT64_MAX);
-        return false;
-    }
     if (find_group_sum(node, index, kind, &of_group)) add_up(node, &of_group, bytes, UINT64_MAX);
     atomic_fetch_add(&memory.accounts[node->slot].kind_bytes[kind], bytes);
     return true;

@@ -1,110 +1,14 @@
 /* pools.c: stream-ordered allocation.
  *
- * Knows: what a pool holds (reserved) against what is in use, and when it lets go. Must not know: graphs (a captured
- * allocation is handed to graphs.c).
+ * Knows: pools as programs name them. Must not know: what one holds (pool_memory.c), graphs (a captured allocation is
+ * handed to graphs.c).
  *
- * A pool takes memory from the device in whole granules when what it holds does not suffice, and gives back what lies
- * above its release threshold at the next synchronisation; it packs perfectly. Streams do nothing here: whatever was
- * asked of one is done when the call returns.
+ * Streams do nothing here: whatever was asked of one is done when the call returns.
  */
 #include <string.h>
 
 #include "driver.h"
 #include "tickets.h"
-
-/* ---- what a pool holds ------------------------------------------------------------------------------------- */
-
-static void note_highs(nm_pool *pool) {
-    if (pool->reserved_high_bytes < pool->reserved_bytes) pool->reserved_high_bytes = pool->reserved_bytes;
-    if (pool->used_high_bytes < pool->used_bytes) pool->used_high_bytes = pool->used_bytes;
-}
-
-static nm_cu_result grow(nm_pool *pool, uint64_t bytes) {
-    uint64_t needed = nm_round_up(pool->used_bytes + bytes, NM_GRANULE_BYTES);
-    if (pool->max_bytes && needed > pool->max_bytes) return NM_CUDA_ERROR_OUT_OF_MEMORY;
-    if (needed <= pool->reserved_bytes) return NM_CUDA_SUCCESS;
-    if (pool->device >= 0) {
-        nm_cu_result result = nm_charge(pool->device, NM_SIM_KIND_pool, needed - pool->reserved_bytes);
-        if (result != NM_CUDA_SUCCESS) return result;
-    }
-    pool->reserved_bytes = needed;
-    return NM_CUDA_SUCCESS;
-}
-
-static void shrink(nm_pool *pool, uint64_t keep_bytes) {
-    if (keep_bytes >= pool->reserved_bytes) return; /* a threshold may be all ones: it is not rounded up */
-    uint64_t floor = nm_round_up(pool->used_bytes, NM_GRANULE_BYTES), kept = nm_round_up(keep_bytes, NM_GRANULE_BYTES);
-    if (kept < floor) kept = floor;
-    if (pool->reserved_bytes <= kept) return;
-    if (pool->device >= 0) nm_give_back(pool->device, NM_SIM_KIND_pool, pool->reserved_bytes - kept);
-    pool->reserved_bytes = kept;
-}
-
-/* A destroyed pool lasts as long as a block of it does. */
-static void end_if_done(nm_pool *pool) {
-    if (!pool->dying || pool->live_blocks > 0) return;
-    shrink(pool, 0);
-    nm_object_free(pool);
-}
-
-nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes, nm_cu_deviceptr *out) {
-    if (bytes >= NM_SIM_MEMORY_LIMIT_BYTES) return NM_CUDA_ERROR_OUT_OF_MEMORY;
-    nm_cu_result result = grow(pool, bytes);
-    if (result != NM_CUDA_SUCCESS) return result;
-    nm_block *block = nm_block_new(NM_POOLED, bytes, NM_PITCH_BYTES, false);
-    if (!block) return NM_CUDA_ERROR_OUT_OF_MEMORY;
-    block->device = (int8_t)pool->device;
-    block->context = context;
-    block->owner = pool;
-    nm_list_add(&context->blocks, &block->link);
-    pool->used_bytes += bytes;
-    pool->live_blocks++;
-    note_highs(pool);
-    *out = block->address;
-    return NM_CUDA_SUCCESS;
-}
-
-void nm_pool_give_back(nm_block *block) {
-    nm_pool *pool = block->owner;
-    pool->used_bytes -= block->bytes;
-    pool->live_blocks--;
-    end_if_done(pool);
-}
-
-static nm_link pools; /* the process's, made by the program or by us */
-
-static nm_pool *new_pool(int device) {
-    nm_pool *pool = nm_object_new(NM_POOL, NULL);
-    if (!pool) return NULL;
-    if (!pools.next) nm_list_init(&pools);
-    nm_list_add(&pools, &pool->object.link);
-    pool->device = device;
-    pool->location_type = device >= 0 ? NM_CU_MEM_LOCATION_TYPE_DEVICE : NM_CU_MEM_LOCATION_TYPE_HOST;
-    for (int index = 0; index < 3; index++) pool->reuse[index] = 1;
-    return pool;
-}
-
-void nm_pools_reset(void) { pools.next = NULL; }
-
-void nm_pools_trim(int device) {
-    if (!pools.next) return;
-    for (nm_link *link = pools.next; link != &pools; link = link->next) {
-        nm_pool *pool = NM_OF(link, nm_pool, object.link);
-        if (pool->device == device) shrink(pool, pool->release_threshold_bytes);
-    }
-}
-
-nm_pool *nm_default_pool(int device) {
-    nm_pool **slot = &nm_the_driver.default_pool[device];
-    if (!*slot) *slot = new_pool(device);
-    if (*slot) (*slot)->is_default = true;
-    return *slot;
-}
-
-static nm_pool *current_pool(int device) {
-    nm_pool *pool = nm_the_driver.current_pool[device];
-    return pool ? pool : nm_default_pool(device);
-}
 
 /* ---- allocating ---------------------------------------------------------------------------------------------- */
 
@@ -121,7 +25,7 @@ static nm_cu_result allocate(nm_cu_deviceptr *out, size_t bytes, nm_cu_memory_po
     if (!out || bytes == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_delay(context->device);
     NM_LOCK();
-    nm_pool *pool = named ? nm_object_of(handle, NM_POOL) : current_pool(device_of_stream(stream, context));
+    nm_pool *pool = named ? nm_object_of(handle, NM_POOL) : nm_current_pool(device_of_stream(stream, context));
     nm_graph *graph = nm_capture_of(stream);
     if (!pool || pool->dying || pool->imported) {
         result = NM_CUDA_ERROR_INVALID_VALUE;
@@ -193,7 +97,7 @@ NM_CU cuMemPoolCreate(nm_cu_memory_pool *out, const nm_cu_mem_pool_props *props)
     int device = location_device(&props->location);
     if (device == -2) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    nm_pool *pool = new_pool(device);
+    nm_pool *pool = nm_pool_new(device);
     if (pool) {
         pool->location_type = props->location.type;
         pool->handle_types = props->handle_types;
@@ -220,7 +124,7 @@ NM_CU cuMemPoolDestroy(nm_cu_memory_pool handle) {
     }
     if (may) {
         pool->dying = true;
-        end_if_done(pool);
+        nm_pool_end_if_done(pool);
     }
     NM_UNLOCK();
     return may ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
@@ -230,7 +134,7 @@ NM_CU cuMemPoolTrimTo(nm_cu_memory_pool handle, size_t keep_bytes) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_pool *pool = pool_of(handle);
-    if (pool) shrink(pool, keep_bytes);
+    if (pool) nm_pool_shrink(pool, keep_bytes);
     NM_UNLOCK();
     return pool ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
 }
@@ -332,7 +236,7 @@ NM_CU cuDeviceGetDefaultMemPool(nm_cu_memory_pool *out, nm_cu_device ordinal) {
 }
 NM_CU cuDeviceGetMemPool(nm_cu_memory_pool *out, nm_cu_device ordinal) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
-    return get_pool(out, nm_device_index(ordinal), current_pool);
+    return get_pool(out, nm_device_index(ordinal), nm_current_pool);
 }
 NM_CU cuDeviceSetMemPool(nm_cu_device ordinal, nm_cu_memory_pool handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -349,7 +253,7 @@ static bool is_managed_location(const nm_cu_mem_location *location, int type) {
 }
 static nm_pool *managed_pool(int device) {
     nm_pool **slot = &nm_the_driver.managed_pool[device];
-    if (!*slot) *slot = new_pool(device);
+    if (!*slot) *slot = nm_pool_new(device);
     if (*slot) (*slot)->is_default = true;
     return *slot;
 }
@@ -363,7 +267,7 @@ NM_CU cuMemGetDefaultMemPool(nm_cu_memory_pool *out, nm_cu_mem_location *locatio
     return get_pool_at(out, location, type, nm_default_pool);
 }
 NM_CU cuMemGetMemPool(nm_cu_memory_pool *out, nm_cu_mem_location *location, int type) {
-    return get_pool_at(out, location, type, current_pool);
+    return get_pool_at(out, location, type, nm_current_pool);
 }
 NM_CU cuMemSetMemPool(nm_cu_mem_location *location, int type, nm_cu_memory_pool handle) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
@@ -396,7 +300,7 @@ NM_CU cuMemPoolImportFromShareableHandle(nm_cu_memory_pool *out, void *handle, i
     nm_ticket ticket;
     if (!nm_ticket_import(&ticket, NM_TICKET_POOL, (int)(intptr_t)handle)) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    nm_pool *pool = new_pool(ticket.device);
+    nm_pool *pool = nm_pool_new(ticket.device);
     if (pool) pool->imported = true;
     NM_UNLOCK();
     if (!pool) return NM_CUDA_ERROR_OUT_OF_MEMORY;
