@@ -28,7 +28,7 @@ from pathlib import Path
 
 import zmq
 
-from bench.node import Client, Node, cpu_s, table, verdict
+from node import Client, Node, cpu_s, table, verdict
 
 ENV_TASKS = 1_000
 """Below the slots of a ledger."""

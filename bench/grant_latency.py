@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.node import Client, Node, table, verdict
+from node import Client, Node, table, verdict
 from nodemgr.core.events import Acquire, Caller, GpusChanged, Release, ResidueChanged, SetQuota
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import Config, Gpu, Quota, Transport

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.node import ROOT, Client, Node, verdict
+from node import Client, Node, verdict
 
 TARGET_MIB = 60.0
 SETTLE_S = 3.0
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0)
     seconds = parser.parse_args().seconds
-    with Node("4x80GiB") as node, subprocess.Popen([sys.executable, "-c", IMPORTS], cwd=ROOT, stdout=subprocess.PIPE) as bare:
+    with Node("4x80GiB") as node, subprocess.Popen([sys.executable, "-P", "-c", IMPORTS], stdout=subprocess.PIPE) as bare:
         assert bare.stdout is not None
         bare.stdout.readline()
         node.call("quota_set", env="alice", gpus=1)

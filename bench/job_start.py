@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.node import table, verdict
+from node import table, verdict
 from nodemgr.edge.launcher import Launcher
 from nodemgr.edge.node_factory import NodeFactory
 from nodemgr.edge.resource_factory import Order, Status

@@ -17,11 +17,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from bench.node import ROOT, Client, Node, table, verdict
+from node import Client, Node, table, verdict
 from nodemgr.paths import payload_dir
+from nodemgr.simulator import library_directory
 
 TARGET_MS = 20.0
-HOLD = ROOT / "nodemgr" / "_sim" / "hold"
+HOLD = library_directory() / "hold"
 
 
 def hold(node: Node) -> subprocess.Popen[bytes]:

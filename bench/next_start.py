@@ -20,9 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.node import Node, table, verdict
-from bench.submit_rate import Submitter
+from node import Node, table, verdict
 from nodemgr.edge.store import FILE_NAME
+from submit_rate import Submitter
 
 TARGET_MS = 20.0
 

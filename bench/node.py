@@ -19,12 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from nodemgr.edge.control_client import ControlClient
+from nodemgr.paths import env_dir
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from nodemgr.edge.control_client import ControlClient  # noqa: E402
-from nodemgr.paths import env_dir  # noqa: E402
-
 RECEIVE_S = 30
 
 
@@ -117,7 +115,7 @@ def table(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str, re
     width = max(len(name) for name, _ in rows)
     print(f"\n{title} ({unit})\n{'':{width}}  {'5 %':>10} {'median':>10} {'95 %':>10} {'ratio':>7} {'n':>6}")
     for name, values in rows:
-        ratio = f"{medians[name] / medians[reference]:7.2f}" if reference else " " * 7
+        ratio = f"{medians[name] / medians[reference]:7.2f}" if reference and medians[reference] else " " * 7
         low, high = quantile(values, 0.05), quantile(values, 0.95)
         print(f"{name:{width}}  {low:10.1f} {medians[name]:10.1f} {high:10.1f} {ratio} {len(values):6}")
 

@@ -5,7 +5,7 @@
 Bare and inside are started in turns, so that the machine's mood falls on both alike; the table shows medians, their difference and
 ratio, and the processor time beside them, which a busy machine changes less. `inside`: the shim preloaded, client.conf there, the
 hook found through it. `hook alone`: PYTHONPATH instead of the shim.
-Standard library only; needs the built library (python -m csrc.build), no manager and no GPU.
+Needs no manager and no GPU.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-LIBRARY = ROOT / "client_plugin" / "_lib" / "libnodemgr.so"
+from nodemgr.paths import payload_dir
+
+PAYLOAD = payload_dir()
+LIBRARY = PAYLOAD / "client_plugin" / "_lib" / "libnodemgr.so"
 TARGETS_MS = {"python -c pass": 2.0, "/bin/true": 0.3}
 
 
@@ -62,7 +64,7 @@ def environments(env_dir: Path) -> dict[str, dict[str, str]]:
     return {
         "bare": bare,
         "inside": {**bare, "NODEMGR_ENV_DIR": str(env_dir), "LD_PRELOAD": str(LIBRARY)},
-        "hook alone": {**bare, "NODEMGR_ENV_DIR": str(env_dir), "PYTHONPATH": str(ROOT / "sitecustomize")},
+        "hook alone": {**bare, "NODEMGR_ENV_DIR": str(env_dir), "PYTHONPATH": str(PAYLOAD / "sitecustomize")},
     }
 
 
@@ -70,7 +72,7 @@ def check(python: str, inside: Mapping[str, str]) -> None:
     """That the hook really is where its price is measured."""
     look = "import sys; sys.exit(not any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
     if subprocess.run([python, "-c", look], env=dict(inside), check=False).returncode != 0:
-        raise SystemExit("the hook is not installed inside: is the library built (python -m csrc.build)?")
+        raise SystemExit("the hook is not installed inside: is the library built?")
 
 
 def report(title: str, taken: Mapping[str, list[Run]]) -> None:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench.node import Client, Node
+from node import Client, Node
 from nodemgr.edge.jobs import TURN_SUBMISSIONS
 from nodemgr.edge.sheets import SHEET_BYTES
 from nodemgr.edge.store import FILE_NAME, SCHEMA
