@@ -6,6 +6,7 @@ Knows: descriptors of logs, when the manager is asked whether there will be more
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import time
@@ -48,13 +49,31 @@ def _write(piece: bytes) -> None:
 
 
 def _copy(descriptor: int, offset: int) -> int:
-    """All that is there from `offset` on; where the next piece will be."""
+    """All that is there from `offset` on; where the next piece will be. The manager drops the middle of what is too long, while it grows
+    and while it is read."""
     while True:
         piece = os.pread(descriptor, PIECE_BYTES, offset)
-        if not piece:
+        size = os.fstat(descriptor).st_size
+        if not piece and offset <= size:
             return offset
-        _write(piece)
-        offset += len(piece)
+        there = 0 if offset > size else _seek(descriptor, offset, os.SEEK_DATA, size, offset)
+        if there == offset:  # asked after it was read: what is a hole by now was perhaps read as one
+            piece = piece[: _seek(descriptor, offset, os.SEEK_HOLE, size, size) - offset]
+            _write(piece)
+            offset += len(piece)
+            continue
+        _write(b"\n")
+        dropped = f"{tables.size(there - offset)} of its output were dropped here, beyond the room that a log may take (job_log_bytes)"
+        _say(dropped if there > offset else "its log begins anew here")
+        offset = there
+
+
+def _seek(descriptor: int, offset: int, whence: int, beyond: int, unknown: int) -> int:
+    """`beyond`: nothing but a hole is there; `unknown`: the file system knows of none."""
+    try:
+        return os.lseek(descriptor, offset, whence)
+    except OSError as error:
+        return beyond if error.errno == errno.ENXIO else unknown
 
 
 def _story(job: str) -> Row:

@@ -20,6 +20,7 @@ from nodemgr import paths
 from nodemgr.cli import asking
 from nodemgr.cli.faults import Exit, Fault
 from nodemgr.cli.options import ParamType
+from nodemgr.edge import log_pieces
 
 INLINE_BYTES = 500
 """An order that is longer is written on a sheet (nodemgr/edge/sheets.py)."""
@@ -96,9 +97,19 @@ class Log:
         self.attempt: int = told["attempt"]
         self.living: bool = told["living"]
         self.tail: str | None = told.get("tail")
+        self.offset = 0
+        """Where the next piece is looked for."""
 
-    def read(self) -> bytes:
-        """What was written since the last read; empty: nothing."""
+    def read(self) -> log_pieces.Piece:
+        """What was written since the last read; without data: nothing."""
+        if self.tail is None:
+            piece = self._read(self.offset)
+        else:
+            piece, self.tail = log_pieces.Piece(self.offset, self.tail.encode(errors="surrogateescape")), ""
+        self.offset = piece.at + len(piece.data)
+        return piece
+
+    def _read(self, offset: int) -> log_pieces.Piece:
         raise NotImplementedError
 
     def close(self) -> None: ...
@@ -108,15 +119,10 @@ class _FileLog(Log):
     def __init__(self, told: dict[str, Any], descriptor: int | None) -> None:
         super().__init__(told)
         self._descriptor = descriptor
-        self._offset = 0
 
-    def read(self) -> bytes:
-        if self._descriptor is None:
-            tail, self.tail = (self.tail or "").encode(errors="surrogateescape"), None
-            return tail
-        piece = os.pread(self._descriptor, 2**16, self._offset)
-        self._offset += len(piece)
-        return piece
+    def _read(self, offset: int) -> log_pieces.Piece:
+        assert self._descriptor is not None
+        return log_pieces.read(self._descriptor, offset)
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -129,21 +135,13 @@ class _AskedLog(Log):
         super().__init__(told)
         self._way = way
         self._job = told["job"]
-        self._piece: bytes | None = bytes.fromhex(told.get("data", ""))
-        self._offset = 0
-        self._is_file = "data" in told
+        self._told: dict[str, Any] | None = told
 
-    def read(self) -> bytes:
-        if not self._is_file:
-            tail, self.tail = (self.tail or "").encode(errors="surrogateescape"), None
-            return tail
-        piece = self._piece
-        if piece is None:
-            told = self._way.ask("job_log_read", job=self._job, attempt=self.attempt, offset=self._offset)
-            piece = bytes.fromhex(told.get("data", ""))
-        self._piece = None
-        self._offset += len(piece)
-        return piece
+    def _read(self, offset: int) -> log_pieces.Piece:
+        told, self._told = self._told, None
+        if told is None:
+            told = self._way.ask("job_log_read", job=self._job, attempt=self.attempt, offset=offset)
+        return log_pieces.Piece(told.get("at", offset), bytes.fromhex(told.get("data", "")))
 
 
 class AdminWay(Way):

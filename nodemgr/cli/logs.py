@@ -12,6 +12,7 @@ import click
 from nodemgr.cli import jobs, options
 from nodemgr.cli.faults import Exit, Fault, Lost, say
 from nodemgr.cli.queue import standing
+from nodemgr.units import format_size
 
 LOOK_S = 0.25
 ASK_EVERY = 4
@@ -39,15 +40,24 @@ def command(job: str, follow: bool, attempt: int | None, env: str | None, run_di
 def _copy(log: jobs.Log) -> None:
     if log.tail is not None:
         say("the log is gone, these are its last lines")
-    while piece := log.read():
-        _write(piece)
+    while _write_next(log):
+        pass
     log.close()
 
 
-def _write(piece: bytes) -> None:
+def _write_next(log: jobs.Log) -> bool:
+    """False: nothing more is there now."""
+    expected = log.offset
+    piece = log.read()
     sys.stdout.flush()
-    sys.stdout.buffer.write(piece)
+    if piece.at != expected:
+        sys.stdout.buffer.write(b"\n")
+        sys.stdout.buffer.flush()
+        what = f"{format_size(piece.at - expected)} of its output were dropped here, beyond the room that a log may take (job_log_bytes)"
+        say(what if piece.at > expected else "its log begins anew here")
+    sys.stdout.buffer.write(piece.data)
     sys.stdout.buffer.flush()
+    return bool(piece.data)
 
 
 def _follow(way: jobs.Way, job: str) -> None:
@@ -112,17 +122,15 @@ def _follow_one(way: jobs.Way, job: str, log: jobs.Log) -> dict[str, Any]:
     """Until that start has ended and all that it wrote is copied; the job's story then."""
     idle = 0
     while True:
-        piece = log.read()
-        if piece:
+        if _write_next(log):
             idle = 0
-            _write(piece)
             continue
         idle += 1
         if idle % ASK_EVERY == 0 or not log.living:
             told = _show(way, job)
             attempt = next((attempt for attempt in told["attempts"] if attempt["number"] == log.attempt), None)
             if told["state"] in FINAL or attempt is None or attempt["ended"] is not None:
-                while piece := log.read():  # what it wrote between our last look and its end
-                    _write(piece)
+                while _write_next(log):  # what it wrote between our last look and its end
+                    pass
                 return told
         time.sleep(LOOK_S)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from nodemgr.core import effects, events, job_orders, job_rows, queues
 from nodemgr.core.model import DenyCode, JobSpec
 from nodemgr.edge import job_arguments as kinds
-from nodemgr.edge import namespaces
+from nodemgr.edge import log_pieces, namespaces
 from nodemgr.edge.clients import Connection
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.job_views import JobViews
@@ -48,7 +48,6 @@ CODES = {
     DenyCode.STORE_FULL: "store", DenyCode.UNKNOWN_JOB: "not_found", DenyCode.UNKNOWN_QUEUE: "not_found", DenyCode.BAD_REQUEST: "usage",
 }  # fmt: skip
 """The code of a refused submission; all others are plainly refused."""
-LOG_CHUNK_BYTES = 2**16
 ADMINS_ONLY = "is for administrators: root and the group nodemgr, on the node"
 
 
@@ -331,12 +330,13 @@ class JobOrders:
         return answer if descriptor is None else File(answer, descriptor)
 
     def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """For administrators, whose way carries no descriptors: the next piece from `offset` on, as hexadecimal digits."""
+        """For administrators, whose way carries no descriptors: the next piece from `offset` on, in hexadecimal, and where it is."""
         answer, descriptor = self._open_log(who, given)
         if descriptor is None:
             return answer
         try:
-            return {**answer, "data": os.pread(descriptor, LOG_CHUNK_BYTES, given.get("offset", 0)).hex()}
+            piece = log_pieces.read(descriptor, given.get("offset", 0))
+            return {**answer, "at": piece.at, "data": piece.data.hex()}
         finally:
             os.close(descriptor)
 

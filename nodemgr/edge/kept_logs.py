@@ -80,7 +80,8 @@ class KeptLogs:
         except OSError:
             return 0
         try:
-            return os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            return min(status.st_size, status.st_blocks * 512)  # of a log whose middle was dropped, what is left
         finally:
             os.close(descriptor)
 

@@ -51,6 +51,15 @@ def keeper(files: Files, most_bytes: int = 1_000, days: int = 7, living: tuple[s
     return KeptLogs(files, journal or OnDisk(), most_bytes, days, lambda job_id: job_id in living)  # type: ignore[arg-type]
 
 
+def test_what_was_dropped_of_one_counts_no_more(files: Files) -> None:
+    kept = keeper(files, most_bytes=100_000)
+    for number in range(3):
+        files.write(f"j{number}", 10)
+        os.truncate(files.directory / f"j{number}", 2**30)
+        kept.add(f"j{number}", number)
+    assert files.left() == ["j0", "j1", "j2"]
+
+
 def test_the_oldest_go_when_all_together_are_too_much(files: Files) -> None:
     kept = keeper(files)
     for number in range(5):

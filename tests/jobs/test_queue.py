@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sqlite3
 import tempfile
@@ -272,6 +273,16 @@ def test_logs_of_jobs_that_ended_are_kept_within_their_bound(make: Make) -> None
     with pytest.raises(FileNotFoundError):
         world.log(first)
     assert len(world.log(third)) == 60
+
+
+def test_the_log_of_a_job_that_runs_takes_no_more_room_than_it_may(make: Make) -> None:
+    world = make(job_log_bytes=2**20)
+    job_id = world.submit("head -c 3000000 /dev/zero | tr '\\0' x; echo end")
+    assert world.until_ended(job_id).job.attempts[-1].log_tail.endswith("xend\n")
+    log = world.jobs.factory.logs(job_id)
+    assert os.fstat(log).st_size == 3_000_004
+    assert os.fstat(log).st_blocks * 512 <= 2**20
+    os.close(log)
 
 
 # -- the manager is restarted --

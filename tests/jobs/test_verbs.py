@@ -352,6 +352,18 @@ def test_a_log_comes_whole_whichever_way(world: World, nodemgr: Run) -> None:
     assert nodemgr("logs", job, NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=inside).stdout == "x" * 300_000, "the client socket"
 
 
+@pytest.mark.parametrize("follow", [(), ("--follow",)])
+def test_what_was_dropped_of_a_log_is_told_and_not_shown(world: World, nodemgr: Run, follow: tuple[str, ...]) -> None:
+    job = world.submit("printf %65530s; echo first; truncate -s 8M /proc/self/fd/1; echo last")
+    world.until_ended(job)
+    inside = {"NODEMGR_RUN_DIR": None, "NODEMGR_ENV_DIR": str(world.manager.env_dir("alice"))}
+    for variables in ({}, inside):
+        said = nodemgr("logs", *follow, job, **variables)
+        assert (said.returncode, said.stdout.lstrip()) == (0, "first\n\nlast\n")
+        (line,) = said.stderr.splitlines()
+        assert line.startswith("nodemgr: 7.9 MiB of its output were dropped here")
+
+
 @pytest.mark.parametrize(
     ("script", "code", "line"),
     [

@@ -94,6 +94,16 @@ def test_follow_ends_with_the_job(node: Manager) -> None:
     assert (followed.returncode, followed.stdout) == (0, "one\ntwo\n")
 
 
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+def test_what_was_dropped_of_a_log_is_told_and_not_shown(node: Manager, python: Path) -> None:
+    job = submit(node, "printf %65530s; echo first; truncate -s 8M /proc/self/fd/1; echo last")
+    for follow in ((), ("--follow",)):
+        said = run(node, "logs", *follow, job, python=python)
+        assert (said.returncode, said.stdout.lstrip()) == (0, "first\n\nlast\n")
+        (line,) = said.stderr.splitlines()
+        assert line.startswith("nodemgr: 7.94 MiB of its output were dropped here")
+
+
 def test_the_example_sweeps(node: Manager) -> None:
     folder = node.directory / "path"
     folder.mkdir()

@@ -1,0 +1,52 @@
+"""A job's log, piece by piece: what is there of it, past what was dropped while the job runs.
+
+Knows: descriptors of files that grow, lose their middle (csrc/jobs/log.c) or begin anew. Must not know: whose they are, who reads.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import NamedTuple
+
+PIECE_BYTES = 2**16
+MOST_HOLES = 8
+"""One after the other, before a reader has to ask again: a log is its user's, who can make it all holes."""
+
+
+class Piece(NamedTuple):
+    """`data` is what stands at `at`: beyond where it was looked for, if that was dropped; before it, if the log begins anew. No data:
+    nothing more is there now."""
+
+    at: int
+    data: bytes
+
+
+def read(descriptor: int, offset: int) -> Piece:
+    """The first piece from `offset` on. Raises OSError."""
+    for _ in range(MOST_HOLES):
+        data = os.pread(descriptor, PIECE_BYTES, offset)
+        size = os.fstat(descriptor).st_size
+        if not data and offset <= size:
+            break
+        found = _data_from(descriptor, offset, size)  # asked after it was read: what is a hole by now was perhaps read as one
+        if found == offset and (data := data[: _hole_from(descriptor, offset, size) - offset]):
+            return Piece(offset, data)
+        offset = found
+    return Piece(offset, b"")
+
+
+def _data_from(descriptor: int, offset: int, size: int) -> int:
+    if offset > size:
+        return 0
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else offset  # a file system that knows of no holes has none
+
+
+def _hole_from(descriptor: int, offset: int, size: int) -> int:
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_HOLE)
+    except OSError:
+        return size
