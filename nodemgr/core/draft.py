@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
+from itertools import compress
 from typing import Any, Generic, TypeVar
 
 from nodemgr.core import books, job_ids
@@ -316,7 +317,7 @@ class Draft:
         array = job_ids.array_of(job.job_id)
         if array is not None:
             self.elements.remove(array, job.job_id)
-        if job.key and (array is None or first(self.elements.members(array)) is None):
+        if job.key and (array is None or not self.elements.count(array)):
             self.job_of_key.drop((job.env, job.key))
         for awaited in job.after:
             self.dependents.remove(awaited, job.job_id)
@@ -488,9 +489,10 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
         elif request_id not in queue:
             came.append(request)
     came.sort(key=lambda request: (request.queued_ns, request.sequence))
-    to_front = [request for request in came if (front_ns := queue.front(request.priority)) is not None and request.queued_ns < front_ns]
-    to_end = [request for request in came if request not in to_front] if to_front else came
-    for request in (*reversed(to_front), *to_end):
+    fronts = {name: queue.front(name) for name in {request.priority for request in came}}
+    to_front = [(front_ns := fronts[request.priority]) is not None and request.queued_ns < front_ns for request in came]
+    to_end = [request for request, in_front in zip(came, to_front, strict=True) if not in_front]
+    for request in (*reversed(list(compress(came, to_front))), *to_end):
         queue.insert(request.priority, request.request_id, request.queued_ns, request.alike)
 
 

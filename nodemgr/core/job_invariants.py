@@ -58,7 +58,8 @@ def _rows(state: State, job: Job) -> Iterator[str]:
         yield f"its lease is {task}"
     if job.env not in state.envs and job.state is not JobState.STOPPING:
         yield f"{job.env} has no quota"
-    if not set(job.after) <= {other.job_id for other in state.jobs.values() if other.env == job.env}:
+    others = [other.job_id for other in state.jobs.values() if other.env == job.env]
+    if not set(job.after) <= {*others, *map(array_of, others)}:
         yield f"waits for {job.after}, not all of which are there"
 
 

@@ -237,14 +237,25 @@ def finish(draft: Draft, job: Job, state: JobState, why: str, now_ns: int, wall_
     ending = [(job, state, why)]
     doomed = {job.job_id}
     for over, how, reason in ending:  # it grows
-        waiters = [draft.jobs[waiter] for waiter in draft.dependents.members(over.job_id)]
         _leave(draft, over, how, reason, wall_ns)
-        for waiter in waiters:
-            if how is JobState.DONE:
-                _awaits_one_less(draft, waiter, over.job_id, now_ns, wall_ns)
-            elif waiter.job_id not in doomed:
-                doomed.add(waiter.job_id)
-                ending.append((waiter, JobState.WITHDRAWN, reasons.in_vain(over.job_id, how)))
+        for awaited in _over_with(draft, over, how):
+            for waiter_id in list(draft.dependents.members(awaited)):
+                waiter = draft.jobs.get(waiter_id)
+                if waiter is None or waiter_id in doomed:
+                    continue  # it waited for another one of these, too
+                if how is JobState.DONE:
+                    _awaits_one_less(draft, waiter, awaited, now_ns, wall_ns)
+                else:
+                    doomed.add(waiter_id)
+                    ending.append((waiter, JobState.WITHDRAWN, reasons.in_vain(over.job_id, how)))
+
+
+def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
+    """The names by which others waited for the job that has left: its own, and its array's where nothing more is to be waited for."""
+    array = job_ids.array_of(job.job_id)
+    if array is None or (how is JobState.DONE and draft.elements.count(array)):
+        return [job.job_id]
+    return [job.job_id, array]
 
 
 def _leave(draft: Draft, job: Job, state: JobState, why: str, wall_ns: int) -> None:

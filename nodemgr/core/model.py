@@ -378,7 +378,7 @@ class Job:
     submitted_wall_ns: int
     state: JobState
     after: tuple[str, ...] = ()
-    """Jobs that must end well before it may start, as far as they have not."""
+    """Jobs that must end well before it may start, as far as they have not; an array stands for all of its elements."""
     max_restarts: int = 3
     attempt: int = 0
     """The number of its last start; 0 before the first."""

@@ -14,10 +14,14 @@ from nodemgr.core.draft import Draft
 from nodemgr.core.events import Submission, SubmitJobs
 from nodemgr.core.model import Deed, DenyCode, Job, JobSpec, JobState
 from nodemgr.core.schema import JOBS
+from nodemgr.core.tables import first
 from nodemgr.core.values import replace
 
 MAX_INDEX = (1 << 31) - 1
 """Of an array's elements: it is part of a token (job_ids.py)."""
+MAX_AWAITED = 100_000
+"""Elements of an array, each with so many jobs that it waits for: each such pair is remembered."""
+TOO_MANY_AWAITED = f"more than {MAX_AWAITED} pairs of an element and a job it waits for: let one job wait for them, and the array for that"
 
 
 def submit(draft: Draft, event: SubmitJobs, now_ns: int) -> None:
@@ -46,6 +50,7 @@ def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
         "a time limit is more than nothing": submission.time_limit_ms is not None and submission.time_limit_ms <= 0,
         "a number of restarts is 0 or more": submission.max_restarts < 0,
         "there is no command": not submission.spec.argv,
+        TOO_MANY_AWAITED: count * len(submission.after) > MAX_AWAITED,
     }
     said = next((text for text, is_so in wrong.items() if is_so), None)
     return None if said is None else (DenyCode.BAD_REQUEST, said)
@@ -94,7 +99,7 @@ def _no_room_in_queue(draft: Draft, submission: Submission) -> Refusal | None:
 def _waits_in_vain(draft: Draft, submission: Submission) -> Refusal | None:
     for name in submission.after:
         ended = [how for job_id, how in submission.ended.items() if _is_or_is_of(job_id, name)]
-        if not ended and not _living(draft, submission.env, name):
+        if not ended and not _lives(draft, submission.env, name):
             return DenyCode.UNKNOWN_JOB, reasons.no_job(name, submission.env)
         lost = next((how for how in ended if how is not JobState.DONE), None)
         if lost is not None:
@@ -106,10 +111,10 @@ def _is_or_is_of(job_id: str, name: str) -> bool:
     return name in (job_id, job_ids.array_of(job_id))
 
 
-def _living(draft: Draft, env: str, name: str) -> list[str]:
-    """The job of that name, or an array's elements, of this env."""
-    members = [name] if name in draft.jobs else draft.elements.members(name)
-    return [job_id for job_id in members if draft.jobs[job_id].env == env]
+def _lives(draft: Draft, env: str, name: str) -> bool:
+    """The job of that name, or some element of the array, in this env."""
+    job = draft.jobs.get(name if name in draft.jobs else first(draft.elements.members(name)) or "")
+    return job is not None and job.env == env
 
 
 def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> str:
@@ -117,7 +122,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
     number = draft.count(JOBS)
     array, spec_id = f"j{number}", f"s{number}"
     draft.specs.put(spec_id, shared(replace(submission.spec, spec_id=spec_id)))
-    after = tuple(dict.fromkeys(job_id for name in submission.after for job_id in _living(draft, submission.env, name)))
+    after = tuple(dict.fromkeys(name for name in submission.after if _lives(draft, submission.env, name)))
     state = JobState.HELD if submission.hold else JobState.AFTER
     model = Job(
         job_id=array,

@@ -118,6 +118,10 @@ class Groups(Generic[K, V]):
                 yield member
         yield from self.added.get(key, ())
 
+    def count(self, key: K) -> int:
+        """How many members there are, without looking at each."""
+        return len(self.base.get(key, ())) - len(self.removed.get(key, ())) + len(self.added.get(key, ()))
+
     def add(self, key: K, member: V) -> None:
         self._begin()
         self.added.setdefault(key, {})[member] = None

@@ -102,7 +102,7 @@ class PlainJobs:
         if env not in self.quota or (gpus and self._impossible(env, gpus)) or any(not self._of_env(name, env) for name in after):
             return None
         self.numbers += 1
-        awaited = [job.name for name in after for job in self._of_env(name, env)]
+        awaited = [name for name in after if self._of_env(name, env)]
         for name in [f"j{self.numbers}.{index}" for index in range(array)] or [f"j{self.numbers}"]:
             self.env_of[name] = env
             self.jobs[name] = Job(name, env, gpus, queue, max_restarts, "held" if hold else "after", list(dict.fromkeys(awaited)))
@@ -133,12 +133,17 @@ class PlainJobs:
         self._let_go(job.name)
         del self.jobs[job.name]
         self.over[job.name], self.gone[job.name] = how, job
-        for other in [other for other in self.jobs.values() if job.name in other.after]:
-            if how == "done":
-                other.after.remove(job.name)
-                self._go_on(other)
-            elif other.name in self.jobs:
-                self.end(other, "withdrawn")
+        for name in {job.name, job.name.split(".")[0]}:
+            if how == "done" and self.living(name):
+                continue  # an array of which some live on
+            for other in [other for other in self.jobs.values() if name in other.after]:
+                if other.name not in self.jobs:
+                    continue
+                if how == "done":
+                    other.after.remove(name)
+                    self._go_on(other)
+                else:
+                    self.end(other, "withdrawn")
 
     def _leave_line(self, job: Job) -> None:
         for line in self.lines.values():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from nodemgr.core import events, job_orders, jobs
 from nodemgr.core.effects import ForgetJob, OpenLedger, SetLimit, StartJob, StopJob, SubmitAnswered
-from nodemgr.core.model import KEPT_ATTEMPTS, KEPT_DEEDS, LOG_TAIL_CHARACTERS, DenyCode, JobSpec, JobState, TaskState
+from nodemgr.core.manager import step
+from nodemgr.core.model import KEPT_ATTEMPTS, KEPT_DEEDS, LOG_TAIL_CHARACTERS, DenyCode, JobSpec, JobState, Request, TaskState
+from nodemgr.core.tables import Groups
 from tests.core.world import GIB, WALL, Node, gpu, key, seen, submission
 
 
@@ -392,9 +396,46 @@ def test_a_job_waits_for_all_of_an_array() -> None:
     node.submits("alice", gpus=1, array=(0, 1))
     last = submitted(node, gpus=1, after=("j1",), ended={"j1.2": JobState.DONE})
     node.job_ends("j1.0")
-    assert node.job(last).after == ("j1.1",)
+    assert (node.job(last).state, node.job(last).after) == (JobState.AFTER, ("j1",))
     node.job_ends("j1.1")
     assert node.job(last).state is JobState.STARTING
+
+
+def test_one_element_that_fails_ends_the_wait_for_its_array() -> None:
+    node = node_of()
+    node.submits("alice", gpus=1, array=(0, 1), max_restarts=0)
+    last = submitted(node, gpus=1, after=("j1", "j1.0"))
+    node.job_ends("j1.0")
+    node.job_ends("j1.1", 1)
+    assert (node.job(last).state, node.job(last).why) == (JobState.WITHDRAWN, "j1.1, which it waits for, failed")
+
+
+def test_an_array_that_waits_for_an_array_costs_no_more_than_both() -> None:
+    node = node_of()
+    for after in ((), ("j1",)):
+        submitted_quietly(node, gpus=1, array=tuple(range(10_000)), after=after)
+    assert {awaited: len(waiters) for awaited, waiters in node.state.dependents.items()} == {"j1": 10_000}
+
+
+def test_so_many_pairs_of_who_waits_and_for_whom_are_taken() -> None:
+    node = node_of(4, 1)
+    others = tuple(submitted_quietly(node, gpus=1) for _ in range(11))
+    code, reason = refusal(node, array=tuple(range(10_000)), after=others)
+    assert code is DenyCode.BAD_REQUEST
+    assert reason.endswith("let one job wait for them, and the array for that")
+    assert node.submits("alice", gpus=1, array=tuple(range(1_000)), after=others) is not None
+
+
+def test_who_waits_for_two_of_which_one_can_no_more_be_served_is_withdrawn_once() -> None:
+    """The first ends well; that lets the second into its queue, where it fails at once; the third waited for both."""
+    node = node_of(4, 2)
+    first = submitted(node, gpus=1)
+    second = submitted(node, gpus=2, after=(first,))
+    third = submitted(node, gpus=1, after=(first, second))
+    node.quota("alice", 1)
+    node.job_ends(first)
+    assert node.state.jobs == {}
+    assert [node.job(job_id).state for job_id in (second, third)] == [JobState.FAILED, JobState.WITHDRAWN]
 
 
 def test_what_ended_well_before_is_not_waited_for() -> None:
@@ -761,3 +802,32 @@ def test_the_variables_of_many_jobs_are_in_memory_once() -> None:
         first, second = node.state.specs.values()
         assert first.environ[0] is second.environ[0]
         node.restart()
+
+
+def test_an_order_to_an_array_costs_its_elements_not_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, elements = node_of(1, 1), 300
+    for more in ({}, {"array": tuple(range(elements)), "key": "0" * 16}, {}):
+        submitted_quietly(node, gpus=1, **more)
+    asked = 0
+
+    def count(method: Any) -> Any:
+        def counted(*arguments: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return method(*arguments)
+
+        return counted
+
+    def each(groups: Any, key: Any) -> Any:
+        nonlocal asked
+        for member in (*groups.base.get(key, ()), *groups.added.get(key, ())):
+            asked += 1
+            if member not in groups.removed.get(key, ()):
+                yield member
+
+    monkeypatch.setattr(Request, "__eq__", count(Request.__eq__))
+    monkeypatch.setattr(Groups, "members", each)
+    for event in (events.MoveJob("j2", None, True, "root", WALL), events.WithdrawJob("j2", "root", WALL)):
+        step(node.state, event, node.now_ns).apply()
+    assert asked < 20 * elements
+    assert len(node.state.jobs) == 2
