@@ -42,6 +42,12 @@ class Heard:
             raise SystemExit(f"{PROGRAM}: {status}")
         self.ended_ns = time.monotonic_ns()
 
+    def unbegun(self, job_id: str, attempt: int, why: str) -> None:
+        raise SystemExit(why)
+
+    def place_changed(self, place: str, is_up: bool, why: str) -> None:
+        pass
+
 
 def order(number: int) -> Order:
     return Order(f"j{number}", 1, "bench", USER.pw_name, USER.pw_uid, USER.pw_gid, (PROGRAM,), "/", ("PATH=/usr/bin:/bin",))

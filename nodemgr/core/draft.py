@@ -81,6 +81,7 @@ class Draft:
     spec_jobs = Seldom[Overlay[str, int]](Overlay)
     env_jobs = Seldom[Overlay[str, int]](Overlay)
     queued = Seldom[Overlay[str, int]](Overlay)
+    places = Seldom[Overlay[str, str]](Overlay)
     elements = Seldom[Groups[str, str]](Groups)
     dependents = Seldom[Groups[str, str]](Groups)
 
@@ -88,6 +89,7 @@ class Draft:
         self.state = state
         self.now_ns = 0
         """When the step happens."""
+        self.stamped_ns = state.stamped_ns
         self.version = state.version
         self.config = state.config
         changed: list[Table] = []
@@ -107,7 +109,7 @@ class Draft:
         self.process_of_connection: Overlay[ConnectionId, ProcessKey] = Overlay(state.process_of_connection, changed)
         self.away: Overlay[ProcessKey, int] = Overlay(state.away, changed)
         self.reasons: Overlay[str, str] = Overlay(state.reasons, changed)
-        self.places: Overlay[str, int] = Overlay(state.places, changed)
+        self.positions: Overlay[str, int] = Overlay(state.positions, changed)
         self.timers: Overlay[str, int] = Overlay(state.timers, changed)
         self.agenda: Overlay[Deadline, int] = Overlay(state.agenda, changed)
         self.task_of_token: Overlay[tuple[str, str], str] = Overlay(state.task_of_token, changed)
@@ -281,7 +283,7 @@ class Draft:
         if request.job_id is None:
             self.request_of_token.drop((request.env, request.token))
         self.reasons.drop(request.request_id)
-        self.places.drop(request.request_id)
+        self.positions.drop(request.request_id)
         _mark(self.wants_figures, request.request_id, False)
         self.schedule(("wait", request.request_id), None)
         for asker in request.askers:
@@ -385,6 +387,7 @@ class Draft:
         if self.version != state.version:
             raise ValueError("a transition is applied once, to the state that it was made for")
         state.version += 1
+        state.stamped_ns = self.stamped_ns
         for deadline, due_ns in self.agenda.changes.items():
             _reschedule(state, deadline, due_ns)
         for name, row in self.queues.changes.items() if "queues" in self.seldom else ():
@@ -425,6 +428,11 @@ class Draft:
         for request_id, request in changes.items():
             if request is not None and request.priority == name and request_id not in self.state.queue:
                 yield request_id
+
+    def stamp(self, now_ns: int) -> int:
+        """Of who comes to the end of a queue now."""
+        self.stamped_ns = max(self.stamped_ns + 1, self.state.queue_now(now_ns))
+        return self.stamped_ns
 
     def front_ns(self, name: str, now_ns: int) -> int:
         """The queue's time of the first who waits there."""

@@ -216,6 +216,8 @@ class Submission:
     max_restarts: int = 3
     hold: bool = False
     key: str = ""
+    place: str = ""
+    """Where it is to run (Job.place)."""
     ended: Mapping[str, JobState] = field(default_factory=dict)
     """What the history says of the jobs in `after`, and of the elements of arrays there, that have ended in its env."""
 
@@ -252,6 +254,28 @@ class JobEnded:
     """Trying again cannot help: the command is not found, its time limit was reached."""
     log_tail: str
     started_wall_ns: int | None
+    wall_ns: int
+
+
+@value
+class JobUnbegun:
+    """Nobody could begin these attempts, and now nobody ever will: a failure of nobody's, least of all of the jobs."""
+
+    attempts: tuple[tuple[str, int], ...]
+    """Job and attempt."""
+    why: str
+    wall_ns: int
+
+
+@value
+class PlaceChanged:
+    """Jobs can be started there from now on, or cannot. Told of each place after a start of the manager: until then none is up."""
+
+    place: str
+    """As Job.place."""
+    is_up: bool
+    why: str
+    """Why not, in a person's words, if there is more to say than that."""
     wall_ns: int
 
 
@@ -321,6 +345,6 @@ class RemoveQueue:
 
 Event = (
     Acquire | Cancel | Rejoin | Beat | Release | Disconnected | ProcessGone | ResidueChanged | Tick | SetQuota
-    | RemoveQuota | GpusChanged | ReleaseTask | Match | Audited | SubmitJobs | JobStarted | JobEnded | WithdrawJob | HoldJob
-    | FreeJob | RequeueJob | MoveJob | SetQueue | RemoveQueue
+    | RemoveQuota | GpusChanged | ReleaseTask | Match | Audited | SubmitJobs | JobStarted | JobEnded | JobUnbegun
+    | PlaceChanged | WithdrawJob | HoldJob | FreeJob | RequeueJob | MoveJob | SetQueue | RemoveQueue
 )

@@ -65,7 +65,7 @@ QUANTILES: tuple[Quantile, ...] = (lambda ran: ran.quarter_ms, lambda ran: ran.m
 
 def expected_starts(state: State, now_ns: int, ran_before: RanBefore, most: int) -> dict[str, Expected]:
     """By request, of the first `most` in the order of service those of whom something is known."""
-    rows = [state.requests[request_id] for request_id in islice(state.queue, most)]
+    rows = [row for request_id in islice(state.queue, most) if _may_start(state, row := state.requests[request_id])]
     commands = {(row.env, row.command) for row in rows} | {(task.env, task.command) for task in state.tasks.values()}
     ran = {(env, command): ran_before(env, command) for env, command in commands}
     low, likely, high = (_Count(state, now_ns, ran, quantile).starts(rows) for quantile in QUANTILES)
@@ -75,6 +75,11 @@ def expected_starts(state: State, now_ns: int, ran_before: RanBefore, most: int)
             least_ns, likely_ns, most_ns = sorted((low[request_id].time_ns, middle.time_ns, high[request_id].time_ns))
             found[request_id] = Expected(least_ns, likely_ns, most_ns, middle.by_history)
     return found
+
+
+def _may_start(state: State, request: Request) -> bool:
+    """Nobody knows when a place comes up that is down."""
+    return request.job_id is None or state.is_up(request.place)
 
 
 class _Count:

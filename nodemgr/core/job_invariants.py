@@ -40,9 +40,12 @@ def _state(job: Job) -> Iterator[str]:
         yield f"lease {job.task_id} for {job.gpus} GPUs"
     if bool(job.after) != (job.state is JobState.AFTER) and job.state is not JobState.HELD:
         yield f"waits for {job.after}"
-    if (job.attempt and job.attempts[-1].number != job.attempt) or len(job.attempts) != min(job.attempt, KEPT_ATTEMPTS):
-        yield f"attempt {job.attempt}, known are {[attempt.number for attempt in job.attempts]}"
     under_way = job.state in HOLDING or job.state is JobState.STOPPING
+    numbers = [attempt.number for attempt in job.attempts]  # without those that nobody could begin
+    if numbers != sorted({*numbers}) or len(numbers) > KEPT_ATTEMPTS or max(numbers, default=0) > job.attempt:
+        yield f"attempt {job.attempt}, known are {numbers}"
+    if under_way and job.attempt not in numbers:
+        yield f"attempt {job.attempt} is under way, known are {numbers}"
     if job.attempts and (job.attempts[-1].ended_wall_ns is None) != under_way:
         yield f"its last attempt is {job.attempts[-1]}"
     if not job.deeds or len(job.deeds) > KEPT_DEEDS:

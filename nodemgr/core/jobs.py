@@ -12,7 +12,7 @@ from __future__ import annotations
 from nodemgr.core import admission, answers, effects, job_ids, leases, reasons
 from nodemgr.core.allocator import Choice
 from nodemgr.core.draft import Draft
-from nodemgr.core.events import JobEnded, JobStarted
+from nodemgr.core.events import JobEnded, JobStarted, JobUnbegun
 from nodemgr.core.model import (
     FINAL,
     KEPT_ATTEMPTS,
@@ -71,10 +71,13 @@ def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | 
         askers=(),
         job_id=job.job_id,
         time_limit_ms=job.time_limit_ms,
-        queued_ns=draft.state.queue_now(now_ns) if queued_ns is None else queued_ns,
+        queued_ns=draft.stamp(now_ns) if queued_ns is None else queued_ns,
+        place=job.place,
     )
     draft.put_request(request)
-    job = replace(job, state=JobState.QUEUED, request_id=request.request_id, entered_wall_ns=wall_ns)
+    job = replace(
+        job, state=JobState.QUEUED, request_id=request.request_id, entered_wall_ns=wall_ns, queued_ns=request.queued_ns
+    )
     draft.put_job(job)
     draft.rescan = True
     return job
@@ -192,6 +195,28 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
         again = enqueue(draft, replace(job, restarts=job.restarts + 1, why=said), now_ns, event.wall_ns)
         if again is not None:
             publish_queued(draft, again, said)
+
+
+def unbegun(draft: Draft, event: JobUnbegun, now_ns: int) -> None:
+    """Back to their places, as if their turns had not come: they cost no try, and hold nothing."""
+    for job_id, attempt in event.attempts:
+        job = _under_way(draft, job_id, attempt)
+        if job is None or job.attempts[-1].started_wall_ns is not None:
+            continue
+        if job.task_id is not None:
+            leases.end_of_job(draft, draft.tasks[job.task_id], event.why, now_ns, event.wall_ns)
+        job = replace(job, task_id=None, attempts=job.attempts[:-1])
+        draft.publish("job.unbegun", {**facts(job), "attempt": attempt, "reason": event.why})
+        if job.then is not None:
+            _stopped(draft, replace(job, then=None), job.then, event.why, now_ns, event.wall_ns)
+        else:
+            _back(draft, job, now_ns, event.wall_ns)
+
+
+def _back(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
+    """It waits on where it waited before, since then."""
+    since_wall_ns = wall_ns if job.entered_wall_ns is None else min(wall_ns, job.entered_wall_ns)
+    enqueue(draft, job, now_ns - (wall_ns - since_wall_ns), since_wall_ns, job.queued_ns)
 
 
 def _said(event: JobEnded) -> str:

@@ -6,7 +6,7 @@ Must not know: clocks, sockets, files, threads, random numbers; no module of thi
 A reading order: model, events, effects (the words); tables, state, draft (how a step sees and changes them), outcome (what
 comes of it), restart; allocator (which GPUs); work_queue, looking, matching (who is served), telling (what the others hear);
 requests, processes, time_passed, administration (what each event means); leases, members (what a lease consists of);
-submissions, jobs, job_orders (the life of a job), queues; audit (what the driver shows beyond the leases); books (the sums);
+submissions, jobs, job_orders (the life of a job), queues, places; audit (what the driver shows beyond the leases); books (the sums);
 invariants (what always holds).
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from nodemgr.core import administration, audit, job_orders, jobs, matching, processes, queues, requests, submissions, time_passed
+from nodemgr.core import administration, audit, job_orders, jobs, matching, places, processes, queues, requests, submissions, time_passed
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import (
     Acquire,
@@ -29,8 +29,10 @@ from nodemgr.core.events import (
     HoldJob,
     JobEnded,
     JobStarted,
+    JobUnbegun,
     Match,
     MoveJob,
+    PlaceChanged,
     ProcessGone,
     Rejoin,
     Release,
@@ -82,6 +84,8 @@ RULES: dict[type, _Rule] = {
     SubmitJobs: _Rule(submissions.submit, False),
     JobStarted: _Rule(jobs.started, True),
     JobEnded: _Rule(jobs.ended, True),
+    JobUnbegun: _Rule(jobs.unbegun, True),
+    PlaceChanged: _Rule(places.changed, True),
     WithdrawJob: _Rule(job_orders.withdraw, True),
     HoldJob: _Rule(job_orders.hold, False),
     FreeJob: _Rule(job_orders.free, False),

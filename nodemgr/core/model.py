@@ -306,14 +306,16 @@ class Request:
     """The job's."""
     queued_ns: int = 0
     """When it entered its queue, by the queue's own clock (State.queue_now): orders by age, also over restarts."""
+    place: str = ""
+    """The job's."""
 
     @property
     def alike(self) -> str:
-        """Requests of one name here ask the same, and what one of them cannot be given, no later one can. Interactive ones and those
-        of jobs that take no GPU are each by themselves."""
-        if self.job_id is None or self.gpus == 0:
+        """Requests of one name here ask the same, and what one of them cannot be given, no later one can. Interactive ones are each
+        by themselves."""
+        if self.job_id is None:
             return self.request_id
-        return f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}"
+        return f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
 
 
 @value
@@ -394,6 +396,10 @@ class Job:
     """While STOPPING: what it is after that. QUEUED for one that is to begin anew."""
     entered_wall_ns: int | None = None
     """When it entered its queue last."""
+    queued_ns: int = 0
+    """The same by the queue's clock: its place there, to which it goes back where nobody could begin it."""
+    place: str = ""
+    """Where it runs: empty for this node itself, else a container, as ENV/UID/CONTAINER."""
     started_wall_ns: int | None = None
     """When it ran last, from here"""
     ended_wall_ns: int | None = None

@@ -53,6 +53,11 @@ def behind(request: Request, before: Request) -> str:
     return f"needs {gpus(request.gpus)}; {before.job_id or before.request_id} of its own environment comes first"
 
 
+def nowhere(request: Request, why: str) -> str:
+    """Of a job whose place is down."""
+    return f"needs {gpus(request.gpus)}; {why}" if request.gpus else why
+
+
 def at_once(request: Request) -> str:
     return f"needs {gpus(request.gpus)}; has its turn at once"
 

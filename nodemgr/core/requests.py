@@ -136,7 +136,7 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> 
         wait_ms=event.wait_ms,
         askers=(_asker(event),),
         world=max(1, event.world),
-        queued_ns=draft.state.queue_now(now_ns),
+        queued_ns=draft.stamp(now_ns),
     )
     if not draft.state.requests and not draft.rescan:
         verdict = looking.judge(draft, request, {})
@@ -161,7 +161,7 @@ def _ask_again(
         if process in draft.state.away:  # while it was, its request was passed by
             matching.match(draft, now_ns, event.wall_ns)
         if draft.request_of.get(process) is not None:
-            position, reason = draft.places.get(request.request_id) or 0, draft.reasons.get(request.request_id) or ""
+            position, reason = draft.positions.get(request.request_id) or 0, draft.reasons.get(request.request_id) or ""
             answers.wait(draft, process, event.rid, position, reason)
     elif refusal is not None:
         _deny(draft, event, *refusal)

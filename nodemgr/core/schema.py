@@ -31,11 +31,11 @@ STORED: dict[str, tuple[str, Callable[[Any], str]]] = {
 """Each stored table: its kind in the store, and how a key of it is written there. Restored in this order."""
 
 FOLLOWING = (
-    "connections", "process_of_connection", "away", "reasons", "places", "timers", "agenda",
+    "connections", "process_of_connection", "away", "reasons", "positions", "timers", "agenda",
     "task_of_token", "request_of_token", "request_of", "process_of_pid", "slots", "members",
     "charged", "env_charged", "active", "residue_alive", "residue_dead",
     "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks", "violations", "unbooked",
-    "job_of_key", "elements", "dependents", "spec_jobs", "env_jobs", "queued",
+    "job_of_key", "elements", "dependents", "spec_jobs", "env_jobs", "queued", "places",
 )  # fmt: skip
 """The tables that follow from stored ones, or that a restart forgets."""
 

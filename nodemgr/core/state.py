@@ -40,6 +40,8 @@ class State:
         self.config = config
         self.queue_ahead_ns = 0
         """How far the queue's clock is ahead of the monotonic one, which a boot sets back."""
+        self.stamped_ns = 0
+        """The last stamp that the queue's clock gave: no two requests have the same, so each can go back to its very place."""
         self.version = 0
         """How many transitions were applied: one made for another version is refused."""
         self.gpus: dict[Uuid, Gpu] = {}
@@ -60,7 +62,7 @@ class State:
         """Waiters without a connection, and since when (ns)."""
         self.reasons: dict[str, str] = {}
         """Why a request waits: the line that its askers were told."""
-        self.places: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
         """Its position in its queue, as they were told."""
         self.timers: dict[str, int] = {}
         """When (ns) a Tick is needed for what has no row: "silence", "figures"."""
@@ -115,12 +117,18 @@ class State:
         self.env_jobs: dict[str, int] = {}
         self.queued: dict[str, int] = {}
         """How many requests wait in each queue."""
+        self.places: dict[str, str] = {}
+        """Where jobs run, as far as anybody told since the manager's start: empty for a place that is up, else why it is not."""
         self.queue = WorkQueue(self.config.queues, self.config.ageing_ms * MS)
 
     def wake_ns(self) -> int | None:
         """When a Tick is due at the latest; None: nothing is waited for."""
         times = [*self.timers.values(), *(due_ns for due_ns, _ in self.deadlines[:1])]
         return min(times) if times else None
+
+    def is_up(self, place: str) -> bool:
+        """Could a job be started there now?"""
+        return self.places.get(place) == ""
 
     def queue_now(self, now_ns: int) -> int:
         """The queue's clock: for the order of those who wait, over restarts and boots."""

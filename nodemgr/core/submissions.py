@@ -140,6 +140,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         after=after,
         max_restarts=submission.max_restarts,
         key=submission.key,
+        place=submission.place,
         why=reasons.held_by(submission.by) if submission.hold else "",
         deeds=(Deed(wall_ns, submission.by, "submitted"),),
     )

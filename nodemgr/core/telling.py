@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
 
-from nodemgr.core import answers, looking, reasons
+from nodemgr.core import answers, looking, places, reasons
 from nodemgr.core.allocator import Choice
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import Request
@@ -30,7 +30,7 @@ def tell(draft: Draft, scan: looking.Scan, now_ns: int) -> None:
         line = reasons.line(request.priority, position, ahead, why(draft, scan, request))
         if draft.reasons.get(request.request_id) != line:
             draft.reasons.put(request.request_id, line)
-            draft.places.put(request.request_id, position)
+            draft.positions.put(request.request_id, position)
             if (draft.agenda.get(("wait", request.request_id)) or now_ns + 1) > now_ns:
                 for asker in request.askers:
                     answers.wait(draft, asker.process, asker.rid, position, line)
@@ -38,6 +38,8 @@ def tell(draft: Draft, scan: looking.Scan, now_ns: int) -> None:
 
 def why(draft: Draft, scan: looking.Scan, request: Request) -> str:
     """Why it waits: what those before it keep, whatever the look passed by."""
+    if not places.is_up(draft, request):
+        return reasons.nowhere(request, places.why_down(draft, request.place))
     order = draft.order(request)
     before = scan.turns.get(request.env)
     if before is not None and draft.order(before) < order:

@@ -25,7 +25,7 @@ def entered(draft: Draft, request: Request, asker: Asker, now_ns: int) -> None:
                 "gpus_wanted": request.gpus,
                 "memory_bytes": request.memory_bytes,
                 "priority": request.priority,
-                "position": draft.places.get(request.request_id),
+                "position": draft.positions.get(request.request_id),
                 "reason": draft.reasons.get(request.request_id),
                 "pid": asker.pid,
                 "user": asker.user,

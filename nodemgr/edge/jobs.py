@@ -173,7 +173,7 @@ class Jobs:
         self._orders.append(
             Order(
                 job_id=job.job_id, attempt=effect.attempt, env=effect.env, user=spec.user, uid=spec.uid, gid=spec.gid, argv=spec.argv,
-                cwd=spec.cwd, environ=environ(spec.environ, effect), time_limit_ms=effect.time_limit_ms,
+                cwd=spec.cwd, environ=environ(spec.environ, effect), time_limit_ms=effect.time_limit_ms, place=job.place,
             )
         )  # fmt: skip
 
@@ -247,3 +247,9 @@ class Jobs:
                 job_id, attempt, status.exit_code, status.signal, status.why, status.hopeless, log_tail, status.started_wall_ns, wall_ns
             )
         )
+
+    def unbegun(self, job_id: str, attempt: int, why: str) -> None:
+        self._submit(events.JobUnbegun(((job_id, attempt),), why, self._clock.wall_ns()))
+
+    def place_changed(self, place: str, is_up: bool, why: str) -> None:
+        self._submit(events.PlaceChanged(place, is_up, why, self._clock.wall_ns()))

@@ -82,7 +82,10 @@ class NodeFactory:
         self._table = ProcessTable(loop, self._supervisor_gone)
         self._counts = {"started": 0, "ended": 0, "failed": 0}
         self._launcher = launcher
+        self._closed = False
+        self._told_place: tuple[bool, str] | None = None
         launcher.attach(loop, self._heard, self._launcher_changed)
+        loop.call_soon(self._tell_place)
 
     # -- the verbs --
 
@@ -175,12 +178,20 @@ class NodeFactory:
         return unbegun
 
     def close(self) -> None:
+        self._closed = True
         for attempt in self._attempts.values():
             self._forget_plans(attempt)
         self._attempts.clear()
         self._supervisors.clear()
         self._table.close()
         self._launcher.close()
+
+    def _tell_place(self) -> None:
+        """This node's, where it changed."""
+        is_up, words = now = self._launcher.state()
+        if now != self._told_place and not self._closed:
+            self._told_place = now
+            self._listener.place_changed("", is_up, "" if is_up else words)
 
     # -- from an order to a supervisor --
 
@@ -192,6 +203,7 @@ class NodeFactory:
 
     def _launcher_changed(self) -> None:
         """There again: what it may not have heard is said again. Gone: what it may have heard is looked at."""
+        self._loop.call_soon(self._tell_place)
         for attempt in [attempt for attempt in self._attempts.values() if attempt.key is None and not attempt.mourned]:
             self._take_up(attempt)
         for attempt in [attempt for attempt in self._attempts.values() if attempt.mourned and attempt.hunt is None]:

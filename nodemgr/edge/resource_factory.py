@@ -31,6 +31,8 @@ class Order:
     environ: tuple[str, ...]
     """The process's whole environment, "K=V"."""
     time_limit_ms: int | None = None
+    place: str = ""
+    """Where: empty for the node itself, else a container, as ENV/UID/CONTAINER."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ class Listener(Protocol):
 
     def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
         """Nothing of this attempt runs any more."""
+
+    def unbegun(self, job_id: str, attempt: int, why: str) -> None:
+        """Nobody began this attempt, and now nobody can: the job goes back to its place in the queue, and is created again as another
+        attempt. Said after `place_changed` has told that its place is down, or it would come again at once."""
+
+    def place_changed(self, place: str, is_up: bool, why: str) -> None:
+        """Jobs can be started there from now on, or cannot (`why`, for people). Nothing is created for a place that was not told
+        to be up; each factory tells of its places when it begins."""
 
 
 class ResourceFactory(Protocol):

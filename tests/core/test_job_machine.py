@@ -173,10 +173,11 @@ class Jobs(RuleBasedStateMachine):
             return
         self.plain.remove_quota(env)
         self.node.removes(env)
+        self.heard()
         for pid in [pid for pid, owner in self.waiters.items() if owner == env]:
             del self.waiters[pid]
             self.node.dies(pid)  # what it still has on a GPU goes with it
-        self.heard()
+            self.heard()
 
     def _forget_the_refused(self) -> None:
         there = {who for line in self.plain.lines.values() for who in line} | {who for held in self.plain.holders.values() for who in held}

@@ -44,6 +44,7 @@ class Node:
         self.used: dict[tuple[str, str], int] = {}
         """Memory in use by env and GPU index, for the next Tick."""
         self.gpus_are([gpu(index, gib) for index in range(gpus)])
+        self.place()
 
     # -- the edge's part --
 
@@ -96,6 +97,7 @@ class Node:
         self.gpus_are(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index))
         for pid in gone:
             self.dies(pid)
+        self.place()
         self.happens(events.Match(WALL))
 
     # -- what happens --
@@ -105,6 +107,10 @@ class Node:
 
     def loses(self, index: int) -> list[Effect]:
         return self.gpus_are([known for known in self.state.gpus.values() if known.index != index])
+
+    def place(self, place: str = "", *, up: bool = True, why: str = "") -> list[Effect]:
+        """Jobs can be started there, or cannot."""
+        return self.happens(events.PlaceChanged(place, up, why, WALL))
 
     def quota(self, env: str, gpus: int, gib: int | None = None, **more: Any) -> list[Effect]:
         """`gib`: the env's memory quota over all its GPUs."""

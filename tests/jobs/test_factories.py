@@ -28,6 +28,7 @@ class Notes:
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, int]] = []
         self.ends: dict[tuple[str, int], tuple[Status, str]] = {}
+        self.places: dict[str, bool] = {}
         self.in_verb = False
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
@@ -38,6 +39,14 @@ class Notes:
         assert not self.in_verb
         self.heard.append(("ended", job_id, attempt))
         self.ends[job_id, attempt] = status, log_tail
+
+    def unbegun(self, job_id: str, attempt: int, why: str) -> None:
+        assert not self.in_verb
+        self.heard.append(("unbegun", job_id, attempt))
+
+    def place_changed(self, place: str, is_up: bool, why: str) -> None:
+        assert not self.in_verb
+        self.places[place] = is_up
 
 
 class World:

@@ -34,6 +34,8 @@ class Heard:
         self.begun: dict[tuple[str, int], int | None] = {}
         self.ends: dict[tuple[str, int], list[Status]] = {}
         self.tails: dict[tuple[str, int], str] = {}
+        self.given_back: dict[tuple[str, int], str] = {}
+        self.places: dict[str, str] = {}
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
         assert wall_ns > 0
@@ -44,6 +46,12 @@ class Heard:
         assert wall_ns > 0
         self.ends.setdefault((job_id, attempt), []).append(status)
         self.tails[job_id, attempt] = log_tail
+
+    def unbegun(self, job_id: str, attempt: int, why: str) -> None:
+        self.given_back[job_id, attempt] = why
+
+    def place_changed(self, place: str, is_up: bool, why: str) -> None:
+        self.places[place] = "" if is_up else why
 
 
 class World:

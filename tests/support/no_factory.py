@@ -18,6 +18,7 @@ class NoFactory:
         self._loop = loop
         self._listener = listener
         self._refused = 0
+        loop.call_soon(listener.place_changed, "", True, "")
 
     def nodes(self) -> int:
         return 0

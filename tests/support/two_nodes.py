@@ -142,6 +142,7 @@ class TwoNodes:
         self._listener = listener
         self._cluster = cluster
         cluster.tell = self._tell
+        call_soon(listener.place_changed, "", True, "")
 
     def _tell(self, what: str, key: Key) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the next factory hears of it
