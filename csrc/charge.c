@@ -7,7 +7,6 @@
 
 #include "client.h"
 #include "interpose.h"
-#include "pools.h"
 
 enum { ROW_FREE = -1 }; /* not ours to charge */
 
@@ -210,13 +209,11 @@ static inline bool booked(struct nm_charge *charge, uint32_t lease, uint64_t byt
     return true;
 }
 
-/* The ledger has not said yes: the client is asked where it says that the lease is stalled or lost, the pools where it is full. */
-static __attribute__((noinline)) bool insist(struct nm_charge *charge, int answer, uint64_t bytes, bool alone)
+/* The ledger has not said yes: the client is asked where it says that the lease is stalled or lost. */
+static __attribute__((noinline)) bool insist(struct nm_charge *charge, int answer, uint64_t bytes)
 {
     uint32_t number;
     if (answer != NM_OVER)
-        answer = nm_client_charge((uint32_t)charge->row, bytes, &number);
-    if (answer == NM_OVER && !alone && nm_pools_give_up())
         answer = nm_client_charge((uint32_t)charge->row, bytes, &number);
     if (answer == NM_OK)
         return booked(charge, number, bytes);
@@ -225,12 +222,12 @@ static __attribute__((noinline)) bool insist(struct nm_charge *charge, int answe
     return false;
 }
 
-static inline bool charge_more(struct nm_charge *charge, const struct nm_lease *lease, uint64_t bytes, bool alone)
+static inline bool charge_more(struct nm_charge *charge, const struct nm_lease *lease, uint64_t bytes)
 {
     int answer = NM_FENCED;
     if (lease != NULL)
         answer = nm_ledger_reserve(&lease->ledger, (uint32_t)charge->row, lease->slot, lease->generation, bytes);
-    return answer == NM_OK ? booked(charge, lease->number, bytes) : insist(charge, answer, bytes, alone);
+    return answer == NM_OK ? booked(charge, lease->number, bytes) : insist(charge, answer, bytes);
 }
 
 static uint32_t endings_now(void)
@@ -245,7 +242,7 @@ bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t byte
     *charge = (struct nm_charge){.row = ROW_FREE, .lost = lost && device >= 0, .endings = endings_now()};
     if (lease != NULL)
         charge->row = row_of_device(lease, device);
-    return !charge->lost && (charge->row < 0 || bytes == 0 || charge_more(charge, lease, bytes, false));
+    return !charge->lost && (charge->row < 0 || bytes == 0 || charge_more(charge, lease, bytes));
 }
 
 bool nm_charge_take_here(struct nm_charge *charge, uint64_t bytes)
@@ -256,34 +253,24 @@ bool nm_charge_take_here(struct nm_charge *charge, uint64_t bytes)
         return nm_charge_take(charge, lost ? nm_current_device() : -1, bytes);
     *charge = (struct nm_charge){.endings = endings_now()};
     charge->row = row_here(lease, charge->endings, &charge->context);
-    return charge->row < 0 || bytes == 0 || charge_more(charge, lease, bytes, false);
+    return charge->row < 0 || bytes == 0 || charge_more(charge, lease, bytes);
 }
 
-static bool resize(struct nm_charge *charge, uint64_t bytes, bool alone)
+bool nm_charge_resize(struct nm_charge *charge, uint64_t bytes)
 {
     if (charge->row < 0 || bytes == charge->bytes)
         return true;
     if (bytes > charge->bytes)
-        return charge_more(charge, nm_client_lease(), bytes - charge->bytes, alone);
+        return charge_more(charge, nm_client_lease(), bytes - charge->bytes);
     nm_client_discharge(charge->lease, (uint32_t)charge->row, charge->bytes - bytes);
     charge->bytes = bytes;
     return true;
 }
 
-bool nm_charge_resize(struct nm_charge *charge, uint64_t bytes)
-{
-    return resize(charge, bytes, false);
-}
-
-bool nm_charge_resize_alone(struct nm_charge *charge, uint64_t bytes)
-{
-    return resize(charge, bytes, true);
-}
-
 void nm_charge_resize_anyway(struct nm_charge *charge, uint64_t bytes)
 {
     const struct nm_lease *lease = nm_client_lease();
-    if (resize(charge, bytes, true) || lease == NULL)
+    if (nm_charge_resize(charge, bytes) || lease == NULL)
         return;
     if (charge->bytes != 0)
         bring_along(charge);
@@ -295,7 +282,7 @@ void nm_charge_resize_anyway(struct nm_charge *charge, uint64_t bytes)
 
 void nm_charge_give_back(struct nm_charge *charge)
 {
-    resize(charge, 0, true);
+    nm_charge_resize(charge, 0);
 }
 
 int nm_charge_refusal(const struct nm_charge *charge)

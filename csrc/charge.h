@@ -27,15 +27,13 @@ struct nm_charge {
 /* The device of the calling thread's current context; -1 where it has none (the driver's own answer will say so). */
 nm_cu_device nm_current_device(void);
 
-/* Charges bytes on the device of the calling thread's current context; on none where it has none. False: refused; the caller answers
- * nm_charge_refusal, or finds another way. */
+/* Charges bytes on the device of the calling thread's current context; on none where it has none. False: refused; the caller makes
+ * room (room.h), answers nm_charge_refusal, or finds another way. */
 bool nm_charge_take_here(struct nm_charge *charge, uint64_t bytes);
 /* The same on that device, -1: on none. */
 bool nm_charge_take(struct nm_charge *charge, nm_cu_device device, uint64_t bytes);
 /* Charges more or gives back, to `bytes` in all. False: refused, the charge is as it was. */
 bool nm_charge_resize(struct nm_charge *charge, uint64_t bytes);
-/* The same for the pools themselves: without asking them to give something up first. */
-bool nm_charge_resize_alone(struct nm_charge *charge, uint64_t bytes);
 /* What is there already and cannot be undone: charged without a look at the limit, so that the next request is refused. */
 void nm_charge_resize_anyway(struct nm_charge *charge, uint64_t bytes);
 void nm_charge_give_back(struct nm_charge *charge);

@@ -21,6 +21,7 @@
 #include "pending.h"
 #include "pools.h"
 #include "prim.h"
+#include "room.h"
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
 enum { ESTIMATE_BYTES = 64 << 20 }; /* less than any context takes on a GPU of today: nobody's grant is smaller for it */
@@ -37,7 +38,7 @@ static uint64_t estimate(void)
 
 static bool begin(struct nm_charge *charge, nm_cu_device device)
 {
-    return nm_charge_take(charge, device, nm_client_lease() != NULL ? estimate() : 0);
+    return nm_take(charge, device, nm_client_lease() != NULL ? estimate() : 0);
 }
 
 /* With the new context current. It took no more than all that the GPU lacks. */
@@ -245,6 +246,17 @@ int nm_hook_cuDevicePrimaryCtxRetain(nm_cu_context *context, nm_cu_device device
     return charge.refused_bytes != 0 || charge.lost ? nm_charge_refusal(&charge) : result;
 }
 
+/* What the driver's answer means for the device's primary context. With the lock held. */
+static void end_if_inactive(int result, nm_cu_device device, struct ending *ending)
+{
+    if (result == SUCCESS && !is_active(device)) {
+        nm_pools_suspend(device);
+        ended(ending);
+    } else {
+        lives_on(ending);
+    }
+}
+
 /* With the lock held. */
 static int end_primary(int (*real)(nm_cu_device), nm_cu_device device)
 {
@@ -253,12 +265,7 @@ static int end_primary(int (*real)(nm_cu_device), nm_cu_device device)
         return real(device);
     struct ending ending = about_to_end(context);
     int result = real(device);
-    if (result == SUCCESS && !is_active(device)) {
-        nm_pools_suspend(device);
-        ended(&ending);
-    } else {
-        lives_on(&ending);
-    }
+    end_if_inactive(result, device, &ending);
     return result;
 }
 
@@ -350,7 +357,7 @@ int nm_hook_cuGreenCtxCreate(nm_cu_green_context *green, void *description, nm_c
         return nm_real_cuGreenCtxCreate(green, description, device, flags);
     nm_lock(&lock);
     bool has_primary = is_active(device) || begin(&primary, device);
-    bool within = has_primary && nm_charge_take(&own, device, nm_client_lease() != NULL ? estimate() / GREEN_SHARE : 0);
+    bool within = has_primary && nm_take(&own, device, nm_client_lease() != NULL ? estimate() / GREEN_SHARE : 0);
     if (within)
         result = nm_real_cuGreenCtxCreate(green, description, device, flags);
     if (result == SUCCESS) {
@@ -378,12 +385,7 @@ static int end_green(nm_cu_green_context green, struct nm_block *own)
         nm_charge_give_back_block(own);
     else
         nm_block_put(own, &stale);
-    if (result == SUCCESS && !is_active(device)) {
-        nm_pools_suspend(device);
-        ended(&ending);
-    } else {
-        lives_on(&ending);
-    }
+    end_if_inactive(result, device, &ending);
     return result;
 }
 

@@ -240,7 +240,7 @@ static bool take(struct reserve *reserve, nm_cu_device device, uint64_t bytes, u
     uint64_t used = attribute(device, NM_CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 0) + reserve->in_flight_bytes;
     uint64_t most = grown(used + bytes), all = reserve->round_bytes + (*round == reserve->round ? 0 : grown(bytes));
     uint64_t needed = most < all ? most : all;
-    if (needed > reserve->charge.bytes && !nm_charge_resize_alone(&reserve->charge, needed))
+    if (needed > reserve->charge.bytes && !nm_charge_resize(&reserve->charge, needed))
         return false;
     *round = reserve->round;
     reserve->round_bytes = all;

@@ -16,7 +16,6 @@
 enum { SHELF = 64, SHELVES = 4096 };
 
 static struct nm_lease *shelves[SHELVES];
-_Atomic(const struct nm_lease *) nm_held_lease;
 
 static struct nm_lease *lease_at(uint32_t index)
 {

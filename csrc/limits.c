@@ -9,6 +9,7 @@
 #include "charge.h"
 #include "contexts.h"
 #include "interpose.h"
+#include "room.h"
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
@@ -75,7 +76,7 @@ int nm_hook_cuCtxSetLimit(int limit, size_t value)
     uint64_t unit = unit_bytes(limit);
     if (unit == 0 || nm_real_cuCtxGetLimit(&before, limit) != SUCCESS)
         return nm_real_cuCtxSetLimit(limit, value);
-    if (!nm_charge_take_here(&charge, value > before ? product(value - before, unit) : 0))
+    if (!nm_take_here(&charge, value > before ? product(value - before, unit) : 0))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuCtxSetLimit(limit, value);
     if (result != SUCCESS)

@@ -14,6 +14,7 @@
 #include "contexts.h"
 #include "interpose.h"
 #include "pools.h"
+#include "room.h"
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
@@ -34,7 +35,7 @@ static inline int settle(struct nm_charge *charge, int result, enum nm_block_kin
 int nm_hook_cuMemAlloc_v2(nm_cu_deviceptr *address, size_t bytes)
 {
     struct nm_charge charge;
-    if (!nm_charge_take_here(&charge, bytes))
+    if (!nm_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAlloc_v2(address, bytes);
     return settle(&charge, result, NM_BLOCK_LINEAR, result == SUCCESS ? *address : 0);
@@ -43,7 +44,7 @@ int nm_hook_cuMemAlloc_v2(nm_cu_deviceptr *address, size_t bytes)
 int nm_hook_cuMemAlloc(unsigned *address, unsigned bytes)
 {
     struct nm_charge charge;
-    if (!nm_charge_take_here(&charge, bytes))
+    if (!nm_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAlloc(address, bytes);
     return settle(&charge, result, NM_BLOCK_LINEAR, result == SUCCESS ? *address : 0);
@@ -52,7 +53,7 @@ int nm_hook_cuMemAlloc(unsigned *address, unsigned bytes)
 int nm_hook_cuMemAllocManaged(nm_cu_deviceptr *address, size_t bytes, unsigned flags)
 {
     struct nm_charge charge;
-    if (!nm_charge_take_here(&charge, bytes))
+    if (!nm_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAllocManaged(address, bytes, flags);
     return settle(&charge, result, NM_BLOCK_LINEAR, result == SUCCESS ? *address : 0);
@@ -75,10 +76,10 @@ static uint64_t pitch_guess(uint64_t width_bytes)
 int nm_hook_cuMemAllocPitch_v2(nm_cu_deviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     struct nm_charge charge;
-    if (!nm_charge_take_here(&charge, product(pitch_guess(width), height)))
+    if (!nm_take_here(&charge, product(pitch_guess(width), height)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAllocPitch_v2(address, pitch, width, height, element);
-    if (result == SUCCESS && !nm_charge_resize(&charge, product(*pitch, height))) {
+    if (result == SUCCESS && !nm_resize(&charge, product(*pitch, height))) {
         nm_real_cuMemFree_v2(*address);
         result = nm_charge_refusal(&charge);
     }
@@ -88,10 +89,10 @@ int nm_hook_cuMemAllocPitch_v2(nm_cu_deviceptr *address, size_t *pitch, size_t w
 int nm_hook_cuMemAllocPitch(unsigned *address, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
     struct nm_charge charge;
-    if (!nm_charge_take_here(&charge, product(pitch_guess(width), height)))
+    if (!nm_take_here(&charge, product(pitch_guess(width), height)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemAllocPitch(address, pitch, width, height, element);
-    if (result == SUCCESS && !nm_charge_resize(&charge, product(*pitch, height))) {
+    if (result == SUCCESS && !nm_resize(&charge, product(*pitch, height))) {
         nm_real_cuMemFree(*address);
         result = nm_charge_refusal(&charge);
     }
@@ -179,7 +180,7 @@ static uint64_t array_bytes(const nm_cu_array3d_descriptor *d, unsigned levels)
 int nm_hook_cuArray3DCreate_v2(nm_cu_array *array, const nm_cu_array3d_descriptor *d)
 {
     struct nm_charge charge;
-    if (!nm_charge_take_here(&charge, array_bytes(d, 1)))
+    if (!nm_take_here(&charge, array_bytes(d, 1)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuArray3DCreate_v2(array, d);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
@@ -196,7 +197,7 @@ int nm_hook_cuArrayCreate_v2(nm_cu_array *array, const nm_cu_array_descriptor *d
 {
     struct nm_charge charge;
     uint64_t bytes = d != NULL ? flat_bytes(d->width, d->height, d->format, d->num_channels) : 0;
-    if (!nm_charge_take_here(&charge, bytes))
+    if (!nm_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuArrayCreate_v2(array, d);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
@@ -206,7 +207,7 @@ int nm_hook_cuArrayCreate(nm_cu_array *array, const nm_cu_array_descriptor_v1 *d
 {
     struct nm_charge charge;
     uint64_t bytes = d != NULL ? flat_bytes(d->width, d->height, d->format, d->num_channels) : 0;
-    if (!nm_charge_take_here(&charge, bytes))
+    if (!nm_take_here(&charge, bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuArrayCreate(array, d);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
@@ -219,7 +220,7 @@ int nm_hook_cuArray3DCreate(nm_cu_array *array, const nm_cu_array3d_descriptor_v
     if (d != NULL)
         full = (nm_cu_array3d_descriptor){.width = d->width, .height = d->height, .depth = d->depth, .format = d->format,
                                           .num_channels = d->num_channels, .flags = d->flags};
-    if (!nm_charge_take_here(&charge, array_bytes(d != NULL ? &full : NULL, 1)))
+    if (!nm_take_here(&charge, array_bytes(d != NULL ? &full : NULL, 1)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuArray3DCreate(array, d);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);
@@ -228,7 +229,7 @@ int nm_hook_cuArray3DCreate(nm_cu_array *array, const nm_cu_array3d_descriptor_v
 int nm_hook_cuMipmappedArrayCreate(nm_cu_mipmapped_array *array, const nm_cu_array3d_descriptor *d, unsigned levels)
 {
     struct nm_charge charge;
-    if (!nm_charge_take_here(&charge, array_bytes(d, levels)))
+    if (!nm_take_here(&charge, array_bytes(d, levels)))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMipmappedArrayCreate(array, d, levels);
     return settle(&charge, result, NM_BLOCK_ARRAY, result == SUCCESS ? (uintptr_t)*array : 0);

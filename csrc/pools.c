@@ -101,10 +101,10 @@ static bool settle(struct pool *pool, bool *gave_back)
     if ((held & ~atomic_load_explicit(&holdings_seen, memory_order_relaxed)) != 0)
         atomic_fetch_or_explicit(&holdings_seen, held, memory_order_relaxed);
     if (wanted < charged) {
-        nm_charge_resize_alone(&pool->charge, wanted);
+        nm_charge_resize(&pool->charge, wanted);
         *gave_back = true;
     }
-    return held <= charged || nm_charge_resize_alone(&pool->charge, held);
+    return held <= charged || nm_charge_resize(&pool->charge, held);
 }
 
 /* Looks at every pool; `trim`: after it has given up what it holds unused, whatever its threshold. True where that was anything. */
@@ -222,7 +222,7 @@ static int ask_driver(const struct request *request)
 static bool begin(struct pool *pool, uint64_t bytes)
 {
     uint64_t needed = pool->dying ? 0 : needed_bytes(pool, bytes); /* dying: the driver will refuse */
-    bool within = needed <= pool->charge.bytes || nm_charge_resize_alone(&pool->charge, needed);
+    bool within = needed <= pool->charge.bytes || nm_charge_resize(&pool->charge, needed);
     if (within)
         pool->in_flight_bytes += bytes;
     return within;
@@ -478,7 +478,7 @@ int nm_hook_cuMemPoolDestroy(nm_cu_memory_pool handle)
     if (result == SUCCESS && pool != NULL && pool->live_blocks != 0) {
         pool->dying = true;
         if (left < pool->charge.bytes)
-            nm_charge_resize_alone(&pool->charge, left);
+            nm_charge_resize(&pool->charge, left);
     } else if (result == SUCCESS && pool != NULL) {
         nm_charge_give_back(&pool->charge);
         *pool = (struct pool){0};

@@ -13,6 +13,7 @@ struct nm_session nm_session = {
     .orphan_fd = -1,
 };
 
+_Atomic(const struct nm_lease *) nm_held_lease;
 static _Atomic bool prepared;
 
 /* A child has its parent's memory, but neither its threads nor its lease. Descriptors are closed, never shut down: the parent uses them. */

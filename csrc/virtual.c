@@ -15,6 +15,7 @@
 #include "charge.h"
 #include "interpose.h"
 #include "prim.h"
+#include "room.h"
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
@@ -108,7 +109,7 @@ static nm_cu_device device_of(const nm_cu_mem_allocation_prop *prop)
 int nm_hook_cuMemCreate(nm_cu_mem_handle *handle, size_t bytes, const nm_cu_mem_allocation_prop *prop, unsigned long long flags)
 {
     struct nm_charge charge;
-    if (!nm_charge_take(&charge, device_of(prop), bytes))
+    if (!nm_take(&charge, device_of(prop), bytes))
         return nm_charge_refusal(&charge);
     int result = nm_real_cuMemCreate(handle, bytes, prop, flags);
     if (result != SUCCESS)

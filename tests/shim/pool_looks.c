@@ -70,7 +70,7 @@ void nm_unlock(struct nm_lock *held)
 
 /* -- the ledger, and what is not asked for here -- */
 
-bool nm_charge_resize_alone(struct nm_charge *charge, uint64_t bytes)
+bool nm_charge_resize(struct nm_charge *charge, uint64_t bytes)
 {
     charge->bytes = bytes;
     return true;
