@@ -9,8 +9,8 @@ import signal
 import sys
 
 from nodemgr.simulator import Node
-from tests.containers.podman import Containers
-from tests.support.manager import HOLD, ROOT, Manager
+from tests.containers.podman import Containers, Program
+from tests.support.manager import HOLD, ROOT, Events, Manager
 
 GIB = 1 << 30
 PYTHON = sys.executable
@@ -21,6 +21,14 @@ driver = ctypes.CDLL("libcuda.so.1")
 count = ctypes.c_int(-1)
 print("cuInit", driver.cuInit(0), driver.cuDeviceGetCount(ctypes.byref(count)), "devices", count.value)
 """
+
+
+def hold(node: Manager, containers: Containers, box: str) -> tuple[Events, Program, str]:
+    """alice's program in that container, when it has its lease; and the id of its task."""
+    events = node.events()
+    holder = containers.spawn(box, str(HOLD))
+    holder.json()
+    return events, holder, events.expect("task.granted", env="alice")["task"]
 
 
 def test_one_flag_is_all_that_it_takes(node: Manager, containers: Containers) -> None:
@@ -89,10 +97,7 @@ def test_the_end_of_a_container_is_the_end_of_its_tasks(node: Manager, container
     """kill -9 of its first process, from outside."""
     node.quota("alice", 1)
     box = containers.start("alice")
-    events = node.events()
-    holder = containers.spawn(box, str(HOLD))
-    holder.json()
-    task = events.expect("task.granted", env="alice")["task"]
+    events, _, task = hold(node, containers, box)
     os.kill(containers.pid(box), signal.SIGKILL)
     events.expect("task.ended", task=task)
     assert node.status()["tasks"] == []
@@ -117,10 +122,7 @@ def test_a_paused_container_keeps_its_lease(node: Manager, containers: Container
     """The freezer, for longer than the timeout: stalled, and then the same lease again."""
     node.quota("alice", 1)
     box = containers.start("alice")
-    events = node.events()
-    holder = containers.spawn(box, str(HOLD))
-    holder.json()
-    task = events.expect("task.granted", env="alice")["task"]
+    events, holder, task = hold(node, containers, box)
     containers.tell(box, "pause")
     events.expect("task.stalled", task=task)
     containers.tell(box, "unpause")

@@ -31,6 +31,20 @@ def submit(node: Node, env: str, gpus: int, limit_s: int | None = None, **more: 
     return job_id
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The env of each request that is looked at, in order."""
+    envs: list[str] = []
+    judge = looking.judge
+
+    def counted(draft: Any, request: Any, kept: Any) -> looking.Verdict:
+        envs.append(request.env)
+        return judge(draft, request, kept)
+
+    monkeypatch.setattr(looking, "judge", counted)
+    return envs
+
+
 def quickly(node: Node, event: events.Event) -> None:
     """With ten thousand jobs, a check of everything takes minutes."""
     following: events.Event | None = event
@@ -221,22 +235,15 @@ def test_given_true_limits_no_job_starts_later_than_in_strict_order(rows: list[t
     assert all(entry.starts is not None and entry.starts <= strict[entry.name] for entry in entries), (entries, strict)
 
 
-def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(asked: list[str]) -> None:
     busy = node(1)
     busy.quota("bob", 1)
     holder = submit(busy, "alice", 1)
     many = tuple(submission("bob", ref=number, gpus=1) for number in range(10_000))
     for event in (events.SubmitJobs(many, WALL), events.SubmitJobs((submission("carol", gpus=1),), WALL)):
         quickly(busy, event)
-    asked: list[str] = []
-    judge = looking.judge
-
-    def counted(draft: Any, request: Any, kept: Any) -> looking.Verdict:
-        asked.append(request.request_id)
-        return judge(draft, request, kept)
-
-    monkeypatch.setattr(looking, "judge", counted)
     assert busy.state.wake_ns() is None
+    asked.clear()
     busy.passes(3_600_000)
     assert (busy.wakes, asked) == (0, [])
     quickly(busy, events.Match(WALL))
@@ -252,7 +259,7 @@ def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(mon
     assert len(asked) == 3, "one is served, the next one waits for it, carol for the GPU"
 
 
-def test_jobs_that_all_ask_differently_are_looked_at_so_many_times_for_each_env(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_all_ask_differently_are_looked_at_so_many_times_for_each_env(asked: list[str]) -> None:
     busy = node(2, backfill_depth=5)
     busy.quota("bob", 2, 80)
     busy.asks("bob", 10, 1, gib=40)
@@ -260,14 +267,7 @@ def test_jobs_that_all_ask_differently_are_looked_at_so_many_times_for_each_env(
     for number in range(30):
         submit(busy, "bob", 2, memory_bytes=GIB + number)
     submit(busy, "carol", 1)
-    asked: list[str] = []
-    judge = looking.judge
-
-    def counted(draft: Any, request: Any, kept: Any) -> looking.Verdict:
-        asked.append(request.env)
-        return judge(draft, request, kept)
-
-    monkeypatch.setattr(looking, "judge", counted)
+    asked.clear()
     busy.happens(events.Match(WALL))
     assert 1 <= asked.count("bob") <= 5
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +15,7 @@ from nodemgr.core import jobs
 from nodemgr.core.effects import SendGrant, StartJob, StopJob
 from tests.core import plain_jobs
 from tests.core.test_machine import Choices, pick
+from tests.core.walks import Rule, walk
 from tests.core.world import Node, gpu
 
 GPUS = 3
@@ -25,7 +25,6 @@ RARELY = st.sampled_from([False, False, False, True])
 EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "25"))
 """More of them for a longer search by hand."""
 SEEDS = 20
-STEPS = 60
 
 
 class Jobs(RuleBasedStateMachine):
@@ -236,9 +235,6 @@ TestJobs.settings = settings(
 )
 
 
-Step = Callable[[Jobs, random.Random], None]
-
-
 def submit(core: Jobs, dice: random.Random) -> None:
     awaited = [dice.randint(1, 6) for _ in range(dice.choice([0, 0, 0, 1, 2]))]
     gpus, queue = dice.choice([0, 1, 1, 1, 2, 2, 3]), dice.choice(["high", "normal", "normal", "low"])
@@ -253,7 +249,7 @@ def end(core: Jobs, dice: random.Random) -> None:
     core.end(dice, dice.choice(["well", "well", "well", "badly", "badly", "hopeless"]), dice.random() < 0.1)
 
 
-WEIGHTS: tuple[tuple[int, Step, Callable[[Jobs], object]], ...] = (
+RULES: tuple[Rule[Jobs], ...] = (
     (30, submit, lambda core: True),
     (12, lambda core, dice: core.begin(dice, dice.random() < 0.1), lambda core: core.plain.jobs),
     (15, end, lambda core: core.plain.jobs),
@@ -270,20 +266,8 @@ WEIGHTS: tuple[tuple[int, Step, Callable[[Jobs], object]], ...] = (
     (2, lambda core, dice: core.time_passes(dice.randint(1, 20)), lambda core: True),
     (2, lambda core, dice: core.restart(dice.random() < 0.3), lambda core: True),
 )
-"""How often, what, and whether it can happen now."""
-
-
-def walk(seed: int) -> None:
-    """A failing seed is enough to see it again."""
-    dice = random.Random(seed)
-    core = Jobs()
-    for _ in range(STEPS):
-        possible = [(weight, step) for weight, step, can in WEIGHTS if can(core)]
-        (step,) = dice.choices([step for _, step in possible], [weight for weight, _ in possible])
-        step(core, dice)
-        core.same()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_walk(seed: int) -> None:
-    walk(seed)
+    walk(Jobs(), RULES, Jobs.same, seed)

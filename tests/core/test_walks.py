@@ -1,22 +1,15 @@
-"""Long seeded walks over the same rules as test_machine.py, weighted as a busy node's days are.
-
-Hypothesis finds short stories; these find what takes a crowd: waits behind waits, stalls among caps, restarts in between.
-A failing seed is enough to see it again: `walk(seed)`.
-"""
+"""Long walks over the same rules as test_machine.py: waits behind waits, stalls among caps, restarts in between."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
 from tests.core.test_machine import ENVS, Core
+from tests.core.walks import Rule, walk
 
 SEEDS = 80
-STEPS = 60
-
-Step = Callable[[Core, random.Random], None]
 
 
 def ask(core: Core, dice: random.Random) -> None:
@@ -47,7 +40,7 @@ def any_row(core: Core) -> bool:
     return bool(core.plain.tasks or core.plain.queue)
 
 
-WEIGHTS: tuple[tuple[int, Step, Callable[[Core], object]], ...] = (
+RULES: tuple[Rule[Core], ...] = (
     (29, ask, lambda core: True),
     (10, lambda core, dice: core.time_passes(dice.randint(1, 6)), lambda core: True),
     (7, lambda core, dice: core.join(dice, dice.random() < 0.2), any_row),
@@ -67,19 +60,8 @@ WEIGHTS: tuple[tuple[int, Step, Callable[[Core], object]], ...] = (
     (2, lambda core, dice: core.admin_releases(dice, True), any_row),
     (2, lambda core, dice: core.restart(), lambda core: True),
 )
-"""How often, what, and whether it can happen now."""
-
-
-def walk(seed: int) -> None:
-    dice = random.Random(seed)
-    core = Core()
-    for _ in range(STEPS):
-        possible = [(weight, step) for weight, step, can in WEIGHTS if can(core)]
-        (step,) = dice.choices([step for _, step in possible], [weight for weight, _ in possible])
-        step(core, dice)
-        core.settled()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_walk(seed: int) -> None:
-    walk(seed)
+    walk(Core(), RULES, Core.settled, seed)
