@@ -202,7 +202,8 @@ void nm_receive_all(void)
         nm_session.silent_since_ns = 0;
         nm_session.refused = nm_session.told_away = false;
         nm_session.backoff_ns = 0;
-        handlers[packet.message.verb](&packet, now_ns);
+        if (handlers[packet.message.verb] != NULL) /* some go to runners alone */
+            handlers[packet.message.verb](&packet, now_ns);
         while (packet.fd_count > 0)
             close(packet.fds[--packet.fd_count]);
     }

@@ -1,4 +1,4 @@
-"""The build: one compiler run over csrc, three outputs, and the simulator beside them.
+"""The build: one compiler run over csrc, four outputs, and the simulator beside them.
 
 Knows: which sources and flags make what, and where each output lies in the tree.
 Must not know: what the sources say. (The simulator builds itself: csrc/sim/build.py.)
@@ -7,6 +7,8 @@ Must not know: what the sources say. (The simulator builds itself: csrc/sim/buil
 - nodemgr/_native: the cffi extension for the manager, of the same wire, MAC and ledger and of the device gate. One file for all
   Pythons from 3.11 (abi3).
 - nodemgr/_bin/nodemgr-supervisor: what starts batch jobs and keeps their ends, a program of its own from csrc/jobs. libc alone.
+- client_plugin/_bin/nodemgr-runner: what starts batch jobs inside containers, from csrc/runner and what of csrc/jobs and the wire it
+  needs. libc alone, old glibc symbols.
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
 `python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt (named in pyproject.toml).
@@ -40,6 +42,11 @@ SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-
 SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
 # It runs as root: whatever could be written to after the start is not.
 SUPERVISOR_FLAGS = ["-fPIE", "-pie", "-Wl,-z,now,-z,relro", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"]
+RUNNER_SOURCES = [
+    "wire.c", "mac.c", "prim.c", "conf.c",
+    *(f"jobs/{name}.c" for name in ("become", "below", "children", "log", "order", "supervise", "title")),
+]  # fmt: skip
+RUNNER_FLAGS = ["-nostartfiles", *SUPERVISOR_FLAGS, "-Wl,--no-as-needed"]
 NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c", "manager/gate.c"]
 NATIVE_HEADERS = ["wire.h", "ledger.h", "manager/gate.h"]
 
@@ -88,6 +95,14 @@ def build_supervisor(output_directory: Path) -> Path:
     output = output_directory / "nodemgr-supervisor"
     sources = sorted(map(str, (CSRC / "jobs").glob("*.c")))
     replace_linked([*compiler(), *CFLAGS, *SUPERVISOR_FLAGS, *sources, "-ldl"], output)
+    return output
+
+
+def build_runner(output_directory: Path) -> Path:
+    """nodemgr-runner, from every csrc/runner/*.c and RUNNER_SOURCES."""
+    output = output_directory / "nodemgr-runner"
+    sources = [*sorted((CSRC / "runner").glob("*.c")), *(CSRC / name for name in RUNNER_SOURCES)]
+    replace_linked([*compiler(), *CFLAGS, *SHIM_CFLAGS, *RUNNER_FLAGS, *map(str, sources), *SHIM_LIBRARIES], output)
     return output
 
 
@@ -171,6 +186,7 @@ class BuildExt(build_ext):
         root = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
         build_client(root / "client_plugin" / "_lib")
         build_supervisor(root / "nodemgr" / "_bin")
+        build_runner(root / "client_plugin" / "_bin")
         build_simulator(root / "nodemgr" / "_sim")
         if root != ROOT:
             copy_examples(root / "nodemgr" / "_examples")

@@ -72,10 +72,12 @@ static bool is_number_of(const char *name, uid_t uid)
     return strcmp(name, digits) == 0;
 }
 
-/* As root: the user's groups, then the user. A submitter's group is that of his process then. */
+/* As root of the node: the user's groups, then the user. A submitter's group is that of his process then. */
 static struct nm_failure take_identity(const struct nm_order *order)
 {
     const struct passwd *user;
+    if (order->keeps_identity)
+        return (struct nm_failure){NM_AT_IDENTITY, 0};
     if (geteuid() != 0) /* nobody else than root can become somebody */
         return (struct nm_failure){NM_AT_IDENTITY, order->uid == geteuid() ? 0 : EPERM};
     errno = 0;

@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,14 +29,16 @@ struct census {
     size_t count, room;
 };
 
-/* /proc/PID/stat after the command's name, which may hold anything: state, parent …, start. */
+/* The words after the command's name in /proc/PID/stat, from 1 on: state, parent, ... */
+enum { PARENT = 2, START = 20 };
+
+/* The name may hold anything. A zombie counts: its first thread alone may have ended. */
 static bool read_stat(pid_t pid, pid_t *parent, unsigned long long *ticks)
 {
-    char path[64], text[1024];
-    const char *after;
-    long long up;
+    char path[64], text[1024], *word, *rest;
+    long long up = 0, start = 0;
     ssize_t size;
-    int fd;
+    int fd, number = 0;
     snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -45,12 +48,14 @@ static bool read_stat(pid_t pid, pid_t *parent, unsigned long long *ticks)
     if (size <= 0)
         return false;
     text[size] = 0;
-    after = strrchr(text, ')');
-    /* A zombie counts: its first thread alone may have ended. */
-    if (after == NULL || sscanf(after + 1, " %*c %lld %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &up, ticks) != 2)
+    if ((word = strrchr(text, ')')) == NULL)
         return false;
+    for (word = strtok_r(word + 1, " ", &rest); word != NULL && ++number <= START; word = strtok_r(NULL, " ", &rest))
+        if ((number == PARENT && !nm_job_number(word, INT_MAX, &up)) || (number == START && !nm_job_number(word, LLONG_MAX, &start)))
+            return false;
     *parent = (pid_t)up;
-    return true;
+    *ticks = (unsigned long long)start;
+    return number > START;
 }
 
 unsigned long long nm_start_ticks(pid_t pid)

@@ -13,7 +13,10 @@
  *            try only one succeeds, so nothing begins twice, and the name says whose it is; no disk is ever too full for it
  *   record   two lines at fixed places, written over blanks: when the job's process began, and how it ended
  *   log      what the job wrote; it belongs to the job's user
- *   limit    the time that the job may take, in milliseconds; not there: no limit
+ *   limit    the time that the job may take, in milliseconds, or blanks; written over in place
+ *
+ * In a container there is no launcher and no directory, but a runner (csrc/runner), which is told the same by the manager and whose
+ * supervisors are handed the same files, open.
  */
 #ifndef NM_JOBS_H
 #define NM_JOBS_H
@@ -21,14 +24,33 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 enum {
     NM_JOB_NAME_BYTES = 96, /* JOB/ATTEMPT with its NUL */
     NM_JOB_WHY_BYTES = 256,
     NM_RECORD_LINE_BYTES = 512,
+    NM_LIMIT_BYTES = 32,
+    NM_EXIT_NOT_OURS = 3, /* of a supervisor: somebody else has claimed the attempt */
+    NM_EXIT_UNRECORDED = 4,
     NM_JOB_ASKS = SIGUSR1, /* the manager to a supervisor: end the job */
     NM_JOB_LIMIT = SIGUSR2 /* look at `limit` again */
+};
+
+/* glibc re-versioned fstat in 2.33, and what runs in containers loads into older ones; the system call fills the same struct on 64-bit
+   Linux. */
+static inline bool nm_file_status(int fd, struct stat *status)
+{
+    return syscall(SYS_fstat, fd, status) == 0;
+}
+
+/* The files of one attempt, open. The order and the log: below 0 an errno, why they are not. */
+struct nm_files {
+    int order, record, log, limit;
+    bool is_inside; /* of a container: the job runs as whoever supervises it, and the order is what the kernel handed over */
 };
 
 /* -- order.c -- */
@@ -39,11 +61,14 @@ struct nm_order {
     gid_t gid;
     long long grace_ms, log_bytes; /* log_bytes 0: as much as the job likes */
     char **argv, **environ;
+    bool keeps_identity; /* the job runs as its supervisor does */
 };
 
-/* The order in a directory, which its owner alone may have written. false: `why` says what is wrong with it. What it points to
-   lives as long as the process. */
-bool nm_order_read(int directory, struct nm_order *order, char why[NM_JOB_WHY_BYTES]);
+/* The order, which outside of containers our own user alone may have written. false: `why` says what is wrong with it. What it
+   points to lives as long as the process. */
+bool nm_order_read(const struct nm_files *files, struct nm_order *order, char why[NM_JOB_WHY_BYTES]);
+/* Decimal digits and nothing else, up to `most`. */
+bool nm_job_number(const char *text, long long most, long long *value);
 
 /* -- become.c -- */
 
@@ -93,12 +118,47 @@ void nm_log_close(struct nm_log *log);
 
 /* -- supervise.c -- */
 
-/* Supervises the attempt `name` in `directory` until nothing of it runs; `manager` is a socket for one word that it runs, or
-   -1. Both are taken over. Returns the exit status of the process. */
-int nm_supervise(int directory, const char *name, int manager);
+/* What the manager is sent when the job runs. */
+struct nm_word {
+    char bytes[512];
+    size_t size;
+};
+/* `began`: "WALL_NS PID TICKS". */
+typedef struct nm_word nm_running_word(const char *began);
+
+/* A descriptor of the signals that a supervisor hears; -1: it cannot. All are blocked from now on. */
+int nm_take_signals(void);
+/* Supervises the attempt until nothing of it runs; `manager` is a socket for one packet when it runs, or -1. All is taken over.
+   Returns the exit status of the process. */
+int nm_supervise(const struct nm_files *files, int signals, int manager, nm_running_word *running_word);
 
 /* Milliseconds of a clock that nobody sets. */
 long long nm_monotonic_ms(void);
+
+/* -- directory.c -- */
+
+/* Claims the attempt `name` in `directory` and supervises it, as nm_supervise. */
+int nm_supervise_directory(int directory, const char *name, int manager);
+
+/* -- children.c -- */
+
+struct nm_child {
+    pid_t pid;
+    char name[NM_JOB_NAME_BYTES];
+};
+
+/* The supervisors of whoever forks them: a subreaper, so what one that was killed has left becomes its child, too. */
+struct nm_children {
+    struct nm_child *rows;
+    size_t count, room;
+    bool strays; /* there may be children that are no supervisors */
+};
+
+bool nm_children_make_room(struct nm_children *children); /* for one more; false: no memory */
+void nm_children_add(struct nm_children *children, pid_t pid, const char *name);
+bool nm_children_has(const struct nm_children *children, const char *name);
+/* Waits for those that have ended, and ends what one that was killed has left. */
+void nm_children_reap(struct nm_children *children);
 
 /* -- launcher.c -- */
 
@@ -106,8 +166,10 @@ long long nm_monotonic_ms(void);
    gone and no supervisor of its own runs any more. */
 int nm_launch(int socket, bool listens, const char *jobs);
 
-/* -- main.c -- */
+/* -- title.c -- */
 
+/* Our own words lie behind one another: there is as much room for a title as they take. */
+void nm_keep_title(int argc, char *argv[]);
 /* What ps shows of this process. */
 void nm_set_title(const char *attempt);
 

@@ -26,15 +26,9 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MOST_MANAGERS = 8, MOST_GRAVES = 4096, PACKET_BYTES = 512, STRAY_PAUSE_MS = 20 };
-
-struct supervisor {
-    pid_t pid;
-    char name[NM_JOB_NAME_BYTES];
-};
 
 struct grave {
     int manager;
@@ -47,11 +41,9 @@ struct launcher {
     int signals;
     int managers[MOST_MANAGERS];
     size_t manager_count;
-    struct supervisor *supervisors;
-    size_t supervisor_count, supervisor_room;
+    struct nm_children supervisors;
     struct grave *graves; /* whom a manager wants to know to be gone */
     size_t grave_count;
-    bool strays; /* there may be children that are no supervisors */
 };
 
 /* The modules of the user database are loaded once and for all: each job's process would load them again, a millisecond each
@@ -124,19 +116,6 @@ static int open_attempt(const char *jobs, const char *name, char why[NM_JOB_WHY_
     return steps[2];
 }
 
-static bool make_room(struct launcher *launcher)
-{
-    if (launcher->supervisor_count == launcher->supervisor_room) {
-        const size_t room = launcher->supervisor_room == 0 ? 64 : launcher->supervisor_room * 2;
-        struct supervisor *rows = realloc(launcher->supervisors, room * sizeof *rows);
-        if (rows == NULL)
-            return false;
-        launcher->supervisors = rows;
-        launcher->supervisor_room = room;
-    }
-    return true;
-}
-
 /* In the child: nothing of the launcher's but the manager that asked. */
 static int become_supervisor(struct launcher *launcher, int directory, const char *name, int manager)
 {
@@ -150,7 +129,7 @@ static int become_supervisor(struct launcher *launcher, int directory, const cha
     for (int fd = 0; null >= 0 && fd < 3; fd++)
         dup2(null, fd);
     nm_set_title(name);
-    return fchdir(directory) == 0 ? nm_supervise(directory, name, manager) : 1;
+    return fchdir(directory) == 0 ? nm_supervise_directory(directory, name, manager) : 1;
 }
 
 static void start(struct launcher *launcher, int manager, const char *name)
@@ -158,7 +137,7 @@ static void start(struct launcher *launcher, int manager, const char *name)
     char why[NM_JOB_WHY_BYTES] = "", more[64];
     pid_t pid = -1;
     int directory = open_attempt(launcher->jobs, name, why);
-    if (directory >= 0 && make_room(launcher))
+    if (directory >= 0 && nm_children_make_room(&launcher->supervisors))
         pid = fork();
     if (pid == 0)
         exit(become_supervisor(launcher, directory, name, manager));
@@ -170,43 +149,19 @@ static void start(struct launcher *launcher, int manager, const char *name)
         answer(manager, "failed", name, why);
         return;
     }
-    struct supervisor *row = &launcher->supervisors[launcher->supervisor_count++];
-    row->pid = pid;
-    snprintf(row->name, sizeof row->name, "%.*s", NM_JOB_NAME_BYTES - 1, name);
+    nm_children_add(&launcher->supervisors, pid, name);
     snprintf(more, sizeof more, "%ld %llu", (long)pid, nm_start_ticks(pid));
     answer(manager, "forked", name, more);
 }
 
 /* -- burying -- */
 
-/* Children that are no supervisors were left by one that was killed. */
-static void end_strays(struct launcher *launcher)
-{
-    struct nm_swept swept = {0, 0};
-    pid_t *living = calloc(launcher->supervisor_count + 1, sizeof *living);
-    for (size_t index = 0; living != NULL && index < launcher->supervisor_count; index++)
-        living[index] = launcher->supervisors[index].pid;
-    if (living != NULL) {
-        swept = nm_signal_below(SIGKILL, (struct nm_spared){.trees = living, .tree_count = launcher->supervisor_count});
-        launcher->strays = swept.found < 0 || swept.found > swept.refused;
-    }
-    free(living);
-}
-
-static bool is_alive(const struct launcher *launcher, const char *name)
-{
-    for (size_t index = 0; index < launcher->supervisor_count; index++)
-        if (strcmp(launcher->supervisors[index].name, name) == 0)
-            return true;
-    return false;
-}
-
 static void answer_graves(struct launcher *launcher)
 {
     size_t kept = 0;
     for (size_t index = 0; index < launcher->grave_count; index++) {
         struct grave *grave = &launcher->graves[index];
-        if (launcher->strays || is_alive(launcher, grave->name))
+        if (launcher->supervisors.strays || nm_children_has(&launcher->supervisors, grave->name))
             launcher->graves[kept++] = *grave;
         else
             answer(grave->manager, "buried", grave->name, "");
@@ -216,17 +171,7 @@ static void answer_graves(struct launcher *launcher)
 
 static void reap(struct launcher *launcher)
 {
-    int status;
-    pid_t pid;
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-        for (size_t index = 0; index < launcher->supervisor_count; index++)
-            if (launcher->supervisors[index].pid == pid) {
-                launcher->supervisors[index] = launcher->supervisors[--launcher->supervisor_count];
-                launcher->strays = launcher->strays || WIFSIGNALED(status);
-                break;
-            }
-    if (launcher->strays)
-        end_strays(launcher);
+    nm_children_reap(&launcher->supervisors);
     answer_graves(launcher);
 }
 
@@ -237,7 +182,7 @@ static void bury(struct launcher *launcher, int manager, const char *name)
     struct grave *grave = &launcher->graves[launcher->grave_count++];
     grave->manager = manager;
     snprintf(grave->name, sizeof grave->name, "%.*s", NM_JOB_NAME_BYTES - 1, name);
-    launcher->strays = true;
+    launcher->supervisors.strays = true;
     reap(launcher);
 }
 
@@ -296,19 +241,19 @@ static void admit(struct launcher *launcher)
 
 static void serve(struct launcher *launcher)
 {
-    while (launcher->listener >= 0 || launcher->manager_count > 0 || launcher->supervisor_count > 0 || launcher->strays) {
+    while (launcher->listener >= 0 || launcher->manager_count > 0 || launcher->supervisors.count > 0 || launcher->supervisors.strays) {
         struct pollfd ready[2 + MOST_MANAGERS] = {{.fd = launcher->signals, .events = POLLIN}, {.fd = launcher->listener, .events = POLLIN}};
         const size_t count = launcher->manager_count;
         for (size_t index = 0; index < count; index++)
             ready[2 + index] = (struct pollfd){.fd = launcher->managers[index], .events = POLLIN};
-        if (poll(ready, 2 + count, launcher->strays ? STRAY_PAUSE_MS : -1) < 0)
+        if (poll(ready, 2 + count, launcher->supervisors.strays ? STRAY_PAUSE_MS : -1) < 0)
             continue;
         if (ready[0].revents != 0) {
             struct signalfd_siginfo info;
             while (read(launcher->signals, &info, sizeof info) == (ssize_t)sizeof info)
                 ;
         }
-        if (ready[0].revents != 0 || launcher->strays)
+        if (ready[0].revents != 0 || launcher->supervisors.strays)
             reap(launcher);
         for (size_t index = count; index-- > 0;) /* the last first: who is lost leaves his place to the last */
             if (ready[2 + index].revents != 0 && !read_manager(launcher, launcher->managers[index]))
@@ -320,7 +265,7 @@ static void serve(struct launcher *launcher)
 
 int nm_launch(int socket, bool listens, const char *jobs)
 {
-    struct launcher launcher = {.jobs = jobs, .listener = listens ? socket : -1, .strays = false};
+    struct launcher launcher = {.jobs = jobs, .listener = listens ? socket : -1};
     sigset_t heard;
     sigemptyset(&heard);
     sigaddset(&heard, SIGCHLD);

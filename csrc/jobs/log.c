@@ -54,7 +54,7 @@ long long nm_log_look(struct nm_log *log)
     if (now < log->next_ms)
         return log->next_ms;
     log->next_ms = now + SILENT_PAUSE_MS;
-    if (fstat(log->fd, &status) != 0)
+    if (!nm_file_status(log->fd, &status))
         return log->next_ms;
     if (status.st_size != log->seen_bytes)
         log->next_ms = now + GROWING_PAUSE_MS;

@@ -22,9 +22,6 @@
 
 #define BACKLOG 64
 
-static char *title; /* our words lie behind one another: there is as much room as they take */
-static size_t title_bytes;
-
 static int fault(const char *what)
 {
     fprintf(stderr, "nodemgr-supervisor: %s: %s\n", what, strerror(errno));
@@ -80,16 +77,9 @@ static int serve_manager(const char *jobs, int fd)
     return chdir("/") == 0 ? nm_launch(fd, false, jobs) : 1;
 }
 
-void nm_set_title(const char *attempt)
-{
-    memset(title, 0, title_bytes);
-    snprintf(title, title_bytes, "nodemgr: job %s", attempt);
-}
-
 int main(int argc, char *argv[])
 {
-    title = argv[0];
-    title_bytes = argc > 0 ? (size_t)(argv[argc - 1] + strlen(argv[argc - 1]) + 1 - argv[0]) : 0;
+    nm_keep_title(argc, argv);
     if (argc == 4 && strcmp(argv[1], "launcher") == 0 && isdigit((unsigned char)argv[3][0]))
         return serve_manager(argv[2], atoi(argv[3]));
     if (argc == 4 && strcmp(argv[1], "launcher") == 0) {
@@ -98,7 +88,7 @@ int main(int argc, char *argv[])
     }
     if (argc == 3 && strcmp(argv[1], "supervise") == 0) {
         int fd = open(argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        return fd < 0 ? fault(argv[2]) : nm_supervise(fd, "-/-", -1);
+        return fd < 0 ? fault(argv[2]) : nm_supervise_directory(fd, "-/-", -1);
     }
     fprintf(stderr, "nodemgr-supervisor is started by nodemgr serve, or by the service nodemgr-jobs\n");
     return 2;

@@ -46,12 +46,15 @@ static char *whole_file(int fd, size_t size)
     return text;
 }
 
-static bool number(const char *text, long long most, long long *value)
+bool nm_job_number(const char *text, long long most, long long *value)
 {
-    char *end;
-    errno = 0;
-    *value = strtoll(text, &end, 10);
-    return text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0 && *value <= most;
+    const char *digit = text;
+    for (*value = 0; *digit >= '0' && *digit <= '9'; digit++) {
+        if (*value > (most - (*digit - '0')) / 10)
+            return false;
+        *value = *value * 10 + (*digit - '0');
+    }
+    return digit > text && *digit == 0;
 }
 
 /* One "key=value"; false: a value that cannot be. */
@@ -72,13 +75,13 @@ static bool take(struct nm_order *order, char *entry, size_t *args, size_t *vari
         order->user = text;
     else if (strcmp(entry, "cwd") == 0)
         order->cwd = text;
-    else if (strcmp(entry, "uid") == 0 && number(text, (uid_t)-2, &value))
+    else if (strcmp(entry, "uid") == 0 && nm_job_number(text, (uid_t)-2, &value))
         order->uid = (uid_t)value;
-    else if (strcmp(entry, "gid") == 0 && number(text, (gid_t)-2, &value))
+    else if (strcmp(entry, "gid") == 0 && nm_job_number(text, (gid_t)-2, &value))
         order->gid = (gid_t)value;
-    else if (strcmp(entry, "grace_ms") == 0 && number(text, 1ll << 40, &value))
+    else if (strcmp(entry, "grace_ms") == 0 && nm_job_number(text, 1ll << 40, &value))
         order->grace_ms = value;
-    else if (strcmp(entry, "log_bytes") == 0 && number(text, 1ll << 50, &value))
+    else if (strcmp(entry, "log_bytes") == 0 && nm_job_number(text, 1ll << 50, &value))
         order->log_bytes = value;
     else
         return strcmp(entry, "uid") != 0 && strcmp(entry, "gid") != 0 && strcmp(entry, "grace_ms") != 0 && strcmp(entry, "log_bytes") != 0;
@@ -108,23 +111,20 @@ static bool parse(char *text, size_t size, struct nm_order *order, char *why)
     return true;
 }
 
-bool nm_order_read(int directory, struct nm_order *order, char why[NM_JOB_WHY_BYTES])
+bool nm_order_read(const struct nm_files *files, struct nm_order *order, char why[NM_JOB_WHY_BYTES])
 {
     struct stat status;
     char *text;
-    bool good;
-    int fd = openat(directory, "order", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    *order = (struct nm_order){.uid = (uid_t)-1, .gid = (gid_t)-1};
-    if (fd < 0)
-        return fault(why, strerror(errno));
-    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 022) != 0)
-        good = fault(why, "somebody else could have written it");
-    else if ((unsigned long long)status.st_size > ORDER_MOST_BYTES)
-        good = fault(why, "it is too long");
-    else if ((text = whole_file(fd, (size_t)status.st_size)) == NULL)
-        good = fault(why, "it cannot be read to its end");
-    else
-        good = parse(text, (size_t)status.st_size, order, why);
-    close(fd);
-    return good;
+    *order = (struct nm_order){.uid = (uid_t)-1, .gid = (gid_t)-1, .keeps_identity = files->is_inside};
+    if (files->order < 0)
+        return fault(why, strerror(-files->order));
+    if (!nm_file_status(files->order, &status) || !S_ISREG(status.st_mode))
+        return fault(why, "it is no file");
+    if (!files->is_inside && (status.st_uid != geteuid() || (status.st_mode & 022) != 0))
+        return fault(why, "somebody else could have written it");
+    if ((unsigned long long)status.st_size > ORDER_MOST_BYTES)
+        return fault(why, "it is too long");
+    if ((text = whole_file(files->order, (size_t)status.st_size)) == NULL)
+        return fault(why, "it cannot be read to its end");
+    return parse(text, (size_t)status.st_size, order, why);
 }

@@ -1,8 +1,8 @@
 /*
  * supervise.c: one attempt of a job, from its claim to its end.
  *
- * Knows: the files of the attempt, its processes, a clock that nobody sets (the wall clock is written down for people, and
- * nothing is decided by it). Must not know: who started it, whether a manager lives.
+ * Knows: the open files of the attempt, its processes, a clock that nobody sets (the wall clock is written down for people, and
+ * nothing is decided by it). Must not know: who started it, how it came to its files, whether a manager lives.
  *
  * The manager speaks to it by signals (jobs.h), it speaks to the manager by `record`, by one packet when the job runs, and by
  * its own death. It ends when nothing of the job runs any more.
@@ -29,8 +29,6 @@
 #include <unistd.h>
 
 enum {
-    EXIT_NOT_OURS = 3, /* somebody else has claimed the attempt */
-    EXIT_UNRECORDED = 4,
     REST_GRACE_MS = 5000,
     FIRST_KILL_PAUSE_MS = 20,
     LAST_KILL_PAUSE_MS = 5000,
@@ -41,13 +39,14 @@ enum {
 enum phase { RUNS, ASKED, ALL_ASKED, KILLED };
 
 struct attempt {
-    const char *name; /* JOB/ATTEMPT */
+    const struct nm_files *files;
     struct nm_order order;
-    int directory, record, signals;
     struct nm_log log;
+    int signals;
     int report;   /* the child's end of it closes when it executes the job's program; -1: it has */
     int manager;  /* -1: told, or nobody to tell */
-    char word[NM_JOB_NAME_BYTES + 96];
+    nm_running_word *running_word;
+    struct nm_word word; /* for the manager, when the job runs; empty: it does not yet */
     pid_t main;   /* 0: never forked, or ended and waited for */
     bool began;   /* the job's program was executed */
     bool alone;   /* no process is left */
@@ -88,7 +87,7 @@ static bool write_line(const struct attempt *attempt, int line, const char *text
         room[index] = (unsigned char)text[index] < ' ' || text[index] == 127 ? '?' : text[index];
     room[sizeof room - 2] = '.'; /* whole */
     room[sizeof room - 1] = '\n';
-    return pwrite(attempt->record, room, sizeof room, (off_t)line * NM_RECORD_LINE_BYTES) == (ssize_t)sizeof room;
+    return pwrite(attempt->files->record, room, sizeof room, (off_t)line * NM_RECORD_LINE_BYTES) == (ssize_t)sizeof room;
 }
 
 static int write_end(const struct attempt *attempt)
@@ -100,11 +99,11 @@ static int write_end(const struct attempt *attempt)
         snprintf(number, sizeof number, "%d", WTERMSIG(attempt->status));
     snprintf(text, sizeof text, "ended %lld %s %s %d %s", wall_ns(), exit_code, number, attempt->hopeless, attempt->why);
     for (int tries = 0; tries < RECORD_TRIES; tries++) {
-        if (write_line(attempt, 1, text) && fsync(attempt->record) == 0)
+        if (write_line(attempt, 1, text) && fsync(attempt->files->record) == 0)
             return 0;
         poll(NULL, 0, RECORD_PAUSE_MS); /* a disk that fails may come back, and nobody else knows this end */
     }
-    return EXIT_UNRECORDED;
+    return NM_EXIT_UNRECORDED;
 }
 
 static void say_why(struct attempt *attempt, const char *why, bool hopeless)
@@ -176,15 +175,13 @@ static long long act(struct attempt *attempt)
 
 static void read_limit(struct attempt *attempt)
 {
-    char text[32] = "", *end;
-    long long value;
-    int fd = openat(attempt->directory, "limit", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    char text[NM_LIMIT_BYTES + 1] = "", *end;
     attempt->limit_ms = -1;
-    if (fd < 0)
+    if (pread(attempt->files->limit, text, NM_LIMIT_BYTES, 0) <= 0 || (end = strchr(text, '\n')) == NULL)
         return;
-    if (read(fd, text, sizeof text - 1) > 0 && (value = strtoll(text, &end, 10)) >= 0 && end != text && *end == '\n')
-        attempt->limit_ms = value < 1ll << 50 ? value : -1;
-    close(fd);
+    *end = 0;
+    if (!nm_job_number(text, 1ll << 50, &attempt->limit_ms))
+        attempt->limit_ms = -1;
 }
 
 static void reap(struct attempt *attempt)
@@ -232,13 +229,13 @@ static void read_report(struct attempt *attempt)
     attempt->began = true;
     snprintf(text, sizeof text, "started %lld %ld %llu", wall_ns(), (long)attempt->main, nm_start_ticks(attempt->main));
     write_line(attempt, 0, text);
-    snprintf(attempt->word, sizeof attempt->word, "running %s %s", attempt->name, text + sizeof "started");
+    attempt->word = attempt->running_word(text + sizeof "started");
 }
 
 /* One packet; where the manager does not read it waits for that, and the manager finds the same in the record. */
 static void tell(struct attempt *attempt)
 {
-    if (send(attempt->manager, attempt->word, strlen(attempt->word), MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && (errno == EAGAIN || errno == EINTR))
+    if (send(attempt->manager, attempt->word.bytes, attempt->word.size, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     close(attempt->manager);
     attempt->manager = -1;
@@ -266,7 +263,7 @@ static void watch(struct attempt *attempt)
         struct pollfd ready[] = {
             {.fd = attempt->signals, .events = POLLIN},
             {.fd = attempt->report, .events = POLLIN},
-            {.fd = attempt->word[0] != 0 ? attempt->manager : -1, .events = POLLOUT},
+            {.fd = attempt->word.size > 0 ? attempt->manager : -1, .events = POLLOUT},
         };
         if (poll(ready, sizeof ready / sizeof *ready, timeout(next)) < 0)
             continue;
@@ -281,15 +278,7 @@ static void watch(struct attempt *attempt)
 
 /* -- beginning -- */
 
-/* Ours alone from here on; false: it is somebody else's. */
-static bool claim(const struct attempt *attempt)
-{
-    char name[64];
-    snprintf(name, sizeof name, "claim.%ld.%llu", (long)getpid(), nm_start_ticks(getpid()));
-    return renameat(attempt->directory, "free", attempt->directory, name) == 0;
-}
-
-static bool take_signals(struct attempt *attempt)
+int nm_take_signals(void)
 {
     sigset_t heard, blocked;
     sigemptyset(&heard);
@@ -299,30 +288,29 @@ static bool take_signals(struct attempt *attempt)
     sigaddset(&heard, NM_JOB_LIMIT);
     sigfillset(&blocked); /* whatever else is sent to it is no reason to leave a job alone */
     signal(SIGCHLD, SIG_DFL);
-    return sigprocmask(SIG_SETMASK, &blocked, NULL) == 0 &&
-           (attempt->signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK)) >= 0;
+    return sigprocmask(SIG_SETMASK, &blocked, NULL) == 0 ? signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
 }
 
 /* The log that the manager made becomes the user's, as what he writes himself is. */
-static int open_log(const struct attempt *attempt)
+static bool give_log(const struct attempt *attempt)
 {
+    const int log = attempt->files->log;
     struct stat status;
-    int fd = openat(attempt->directory, "log", O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0 && (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) ||
-                    (geteuid() == 0 && fchown(fd, attempt->order.uid, attempt->order.gid) != 0))) {
-        close(fd);
-        fd = -1;
+    if (log < 0) {
+        errno = -log;
+        return false;
     }
-    return fd;
+    return nm_file_status(log, &status) && S_ISREG(status.st_mode) &&
+           (attempt->files->is_inside || geteuid() != 0 || fchown(log, attempt->order.uid, attempt->order.gid) == 0);
 }
 
 static bool begin(struct attempt *attempt)
 {
     int ends[2];
     const pid_t self = getpid();
-    attempt->log = (struct nm_log){.fd = open_log(attempt), .most_bytes = attempt->order.log_bytes};
-    if (attempt->log.fd < 0 || pipe2(ends, O_CLOEXEC) != 0)
+    if (!give_log(attempt) || pipe2(ends, O_CLOEXEC) != 0)
         return false;
+    attempt->log = (struct nm_log){.fd = attempt->files->log, .most_bytes = attempt->order.log_bytes};
     attempt->report = ends[0];
     attempt->started_ms = nm_monotonic_ms();
     attempt->main = fork();
@@ -337,7 +325,7 @@ static bool begin(struct attempt *attempt)
 static void prepare(struct attempt *attempt)
 {
     char why[NM_JOB_WHY_BYTES] = "";
-    if (!nm_order_read(attempt->directory, &attempt->order, why))
+    if (!nm_order_read(attempt->files, &attempt->order, why))
         say_why(attempt, why, false);
     else if (read_limit(attempt), begin(attempt))
         return;
@@ -352,19 +340,15 @@ static void prepare(struct attempt *attempt)
     attempt->report = -1;
 }
 
-int nm_supervise(int directory, const char *name, int manager)
+int nm_supervise(const struct nm_files *files, int signals, int manager, nm_running_word *running_word)
 {
     struct attempt attempt = {
-        .name = name, .directory = directory, .record = -1, .log.fd = -1, .signals = -1, .report = -1, .manager = manager, .status = -1,
+        .files = files, .log.fd = -1, .signals = signals, .report = -1, .manager = manager, .running_word = running_word, .status = -1,
     };
     int end;
     setsid();
     prctl(PR_SET_NAME, "nodemgr-job");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (!take_signals(&attempt) || (attempt.record = openat(directory, "record", O_WRONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
-        return EXIT_UNRECORDED; /* unclaimed: the manager, which sees this end, gives the attempt up */
-    if (!claim(&attempt))
-        return EXIT_NOT_OURS;
     prepare(&attempt);
     watch(&attempt);
     if (!attempt.began)

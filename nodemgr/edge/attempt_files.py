@@ -20,10 +20,9 @@ from pathlib import Path
 from nodemgr.core.model import ProcessKey
 from nodemgr.edge.processes import process_key
 from nodemgr.edge.resource_factory import Order
-from nodemgr.edge.rundir import replace
 
 FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
-RECORD_LINE_BYTES = 512
+RECORD_LINE_BYTES, LIMIT_BYTES = 512, 32
 MAX_TAIL_BYTES = 4_096
 MAX_ORDER_BYTES = 8 * 2**20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
@@ -94,9 +93,10 @@ class AttemptFiles:
             shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         try:
-            content = {"order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(), LOG: b""}
-            if order.time_limit_ms is not None:
-                content["limit"] = b"%d\n" % order.time_limit_ms
+            content = {
+                "order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(), LOG: b"",
+                "limit": _limit_text(order.time_limit_ms),
+            }  # fmt: skip
             for name, data in content.items():
                 _write(fresh / name, data)
             fresh.rename(self.directory)
@@ -106,11 +106,11 @@ class AttemptFiles:
 
     def set_limit(self, time_limit_ms: int | None) -> None:
         """The supervisor looks when it is told to. Raises OSError."""
-        path = self.directory / "limit"
-        if time_limit_ms is None:
-            path.unlink(missing_ok=True)
-        else:
-            replace(path, f"{time_limit_ms}\n", 0o600)
+        descriptor = os.open(self.directory / "limit", os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.pwrite(descriptor, _limit_text(time_limit_ms), 0)
+        finally:
+            os.close(descriptor)
 
     def claim(self) -> Claim | None:
         """None: nobody has begun it yet, and anybody may."""
@@ -192,6 +192,12 @@ def _order_text(order: Order, grace_ms: int, log_bytes: int) -> bytes:
     if len(text) > MAX_ORDER_BYTES:
         raise ValueError(f"its command and environment have {len(text)} bytes, at most {MAX_ORDER_BYTES} are taken")
     return text
+
+
+def _limit_text(time_limit_ms: int | None) -> bytes:
+    """At its fixed place: whoever has it open reads the new one."""
+    text = b"" if time_limit_ms is None else b"%d\n" % time_limit_ms
+    return text.ljust(LIMIT_BYTES)
 
 
 def _write(path: Path, data: bytes) -> None:

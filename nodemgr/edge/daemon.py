@@ -57,7 +57,7 @@ PROMPT = frozenset({
 })  # fmt: skip
 """The answers, and what the ledgers hold before them. They say all that they need themselves and do not read the state, so no client
 waits until a step that is stored has also been taken over into the state."""
-GUARDED = frozenset({"ACQUIRE", "ASK", "REJOIN"})
+GUARDED = frozenset({"ACQUIRE", "ASK", "REJOIN", "RUNNER", "CLAIM", "RUNNING", "FAILED"})
 """Verbs for those who may enter the env; who holds something already may go on and give it back."""
 LEDGER_META = "ledger:"
 """Key of the store's memory of an env's ledger files, before the env's name."""
@@ -69,6 +69,8 @@ class Daemon:
 
     on_closed: tuple[Callable[[Session], None], ...] = ()
     """Told of each session that has ended."""
+    on_runner: Callable[[Session, Message], None] | None = None
+    """Hears who would start jobs in a container."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, state: State, journal: Journal, ledgers: Ledgers) -> None:
         self.loop = loop
@@ -319,8 +321,15 @@ class Daemon:
     def _ask(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self.on_ask(session, fields)
 
+    def _run(self, session: Session, message: Message, _fields: Mapping[str, Any]) -> None:
+        if self.on_runner is None:
+            self.deny(session, message, DenyCode.BAD_REQUEST, "this manager starts no jobs in containers")
+        else:
+            self.on_runner(session, message)
+
     _handlers: dict[str, Callable[[Daemon, Session, Message, Mapping[str, Any]], None]] = {  # noqa: RUF012 - a table
         "ACQUIRE": _acquire, "BEAT": _beat, "CANCEL": _cancel, "RELEASE": _release, "ASK": _ask, "HELLO": lambda *_: None,
+        "RUNNER": _run, "CLAIM": _run, "RUNNING": _run, "FAILED": _run,
     }  # fmt: skip
 
     def _step_for(self, session: Session, message: Message, event: events.Event) -> None:

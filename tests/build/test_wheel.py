@@ -18,6 +18,7 @@ NEEDED = {
     "nodemgr/_service/nodemgr.service", "nodemgr/_service/nodemgr-jobs.service", "nodemgr/_bin/nodemgr-supervisor",
     "nodemgr/_sim/libcuda.so.1", "nodemgr/_sim/libnvidia-ml.so.1", "nodemgr/_sim/hold",
     "client_plugin/__init__.py", "client_plugin/_lib/libnodemgr.so", "client_plugin/bin/nodemgr",
+    "client_plugin/_bin/nodemgr-runner",
     "client_plugin/verbs/__main__.py", "sitecustomize/sitecustomize.py",
 }  # fmt: skip
 
@@ -48,7 +49,7 @@ def test_what_is_in_it(wheel: Path) -> None:
 
 
 def test_what_others_run_is_executable(wheel: Path) -> None:
-    for name in ("client_plugin/bin/nodemgr", "nodemgr/_bin/nodemgr-supervisor"):
+    for name in ("client_plugin/bin/nodemgr", "client_plugin/_bin/nodemgr-runner", "nodemgr/_bin/nodemgr-supervisor"):
         assert zipfile.ZipFile(wheel).getinfo(name).external_attr >> 16 & 0o111
 
 

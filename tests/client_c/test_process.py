@@ -174,10 +174,11 @@ def elf() -> ELFFile:
     return ELFFile(LIBRARY.open("rb"))
 
 
+RUNNER = LIBRARY.parent.parent / "_bin" / "nodemgr-runner"
 OLDEST_GLIBC = {"x86_64": (2, 17), "aarch64": (2, 17)}
 
 
-@pytest.mark.parametrize("path", [LIBRARY, *(HOLD.with_name(name) for name in CLIENT_LIBRARIES)], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [LIBRARY, RUNNER, *(HOLD.with_name(name) for name in CLIENT_LIBRARIES)], ids=lambda path: path.name)
 def test_no_symbol_of_a_newer_glibc(path: Path) -> None:
     """What containers are shown, a simulated driver too, loads into older images than the machine it was built on."""
     needed = ELFFile(path.open("rb")).get_section_by_name(".gnu.version_r")

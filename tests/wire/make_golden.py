@@ -40,6 +40,13 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
     "release": ("UP", b"NODEMGR/1 RELEASE\nrid=9\ntask=a\n", "RELEASE", {"rid": 9, "task": "a"}),
     "ask": ("UP", b"NODEMGR/1 ASK\nrid=10\nwhat=release\nargument=t17\n", "ASK", {"rid": 10, "what": "release", "argument": "t17"}),
     "hello": ("UP", b"NODEMGR/1 HELLO\nrid=11\nenv=alice\n", "HELLO", {"rid": 11, "env": "alice"}),
+    "runner": ("UP", b"NODEMGR/1 RUNNER\nrid=12\n", "RUNNER", {"rid": 12}),
+    "claim": ("UP", b"NODEMGR/1 CLAIM\nrid=13\njob=j12.3\nattempt=2\n", "CLAIM", {"rid": 13, "job": "j12.3", "attempt": 2}),
+    "running": ("UP", b"NODEMGR/1 RUNNING\njob=j12\nattempt=1\n", "RUNNING", {"job": "j12", "attempt": 1}),
+    "failed": (
+        "UP", b"NODEMGR/1 FAILED\njob=j12\nattempt=1\nreason=no process%0a\n", "FAILED",
+        {"job": "j12", "attempt": 1, "reason": "no process\n"},
+    ),
     "later_version": ("UP", b"NODEMGR/1 BEAT\nmood=%41ll well\ntask=a\nlater=\n", "BEAT", {"task": "a"}),
     "grant": (
         "DOWN",
@@ -69,6 +76,10 @@ GOLDEN: dict[str, tuple[str, bytes, str, dict[str, Value]]] = {
         "DOWN", b"NODEMGR/1 PART\nrid=10\nindex=0\ncount=2\ndata={\"tasks\": [\n".replace(b"[\n", b"[%0a\n"), "PART",
         {"rid": 10, "index": 0, "count": 2, "data": '{"tasks": [\n'},
     ),
+    "start": ("DOWN", b"NODEMGR/1 START\njob=j12.3\nattempt=2\n", "START", {"job": "j12.3", "attempt": 2}),
+    "claimed": ("DOWN", b"NODEMGR/1 CLAIMED\nrid=13\n", "CLAIMED", {"rid": 13}),
+    "dismiss": ("DOWN", b"NODEMGR/1 DISMISS\nreason=no job of this place is left\n", "DISMISS",
+                {"reason": "no job of this place is left"}),
     "epoch": ("DOWN", b"NODEMGR/1 EPOCH\nrid=11\nepoch=3\nclient=00ff\ncounter=1\n", "EPOCH",
               {"rid": 11, "epoch": 3, "client": "00ff", "counter": 1}),
 }  # fmt: skip

@@ -1,0 +1,24 @@
+/*
+ * title.c: what ps shows of a supervisor: which attempt it is.
+ *
+ * Knows: where the kernel reads a process's words. Must not know: attempts.
+ */
+#include "jobs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static char *title;
+static size_t title_bytes;
+
+void nm_keep_title(int argc, char *argv[])
+{
+    title = argv[0];
+    title_bytes = argc > 0 ? (size_t)(argv[argc - 1] + strlen(argv[argc - 1]) + 1 - argv[0]) : 0;
+}
+
+void nm_set_title(const char *attempt)
+{
+    memset(title, 0, title_bytes);
+    snprintf(title, title_bytes, "nodemgr: job %s", attempt);
+}
