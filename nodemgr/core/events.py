@@ -23,7 +23,9 @@ class Caller:
     pid: int | None
     user: str
     ancestors: tuple[int, ...] = ()
-    """PIDs from parent to init: a process without a token joins the task of an ancestor."""
+    """PIDs from parent to init: a process without a token joins the task of an ancestor,"""
+    job_id: str | None = None
+    """or that of the job whose supervisor is among them."""
 
 
 @value

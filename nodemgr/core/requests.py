@@ -52,8 +52,8 @@ def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
 
 
 def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -> Task | None:
-    """The task that the caller belongs to: by itself, by its token, or by its kin. A stalled one is resumed, or, if
-    it cannot be, fenced; then the caller asks for a lease of its own."""
+    """The task that the caller belongs to: by itself, by its token, by its kin, or by the job that it is part of. A stalled one is
+    resumed, or, if it cannot be, fenced; then the caller asks for a lease of its own."""
     caller = event.caller
     task = _held(draft, caller.process)
     if task is None:
@@ -61,6 +61,8 @@ def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -
         task = None if task_id is None else draft.tasks[task_id]
     if task is None and kin and (caller.env, event.token) not in draft.request_of_token:
         task = next((held for key in kin if (held := _held(draft, key)) is not None), None)
+    if task is None and caller.job_id is not None and (caller.env, event.token) not in draft.request_of_token:
+        task = _of_job(draft, caller.env, caller.job_id)
     if task is None or task.state is TaskState.RUNNING:
         return task
     return leases.wake(draft, task, caller.process, now_ns, event.wall_ns)
@@ -70,6 +72,12 @@ def _kin(draft: Draft, caller: Caller) -> list[ProcessKey]:
     """The caller's ancestors who hold or wait, the nearest first."""
     env, process_of_pid = caller.env, draft.process_of_pid.get
     return [key for pid in caller.ancestors if (key := process_of_pid((env, pid))) is not None]
+
+
+def _of_job(draft: Draft, env: str, job_id: str) -> Task | None:
+    """What the job holds: of one that takes no GPU nothing, and its processes ask as any other does."""
+    job = draft.jobs.get(job_id)
+    return None if job is None or job.env != env or job.task_id is None else draft.tasks[job.task_id]
 
 
 def _held(draft: Draft, key: ProcessKey) -> Task | None:

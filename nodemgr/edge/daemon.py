@@ -286,7 +286,7 @@ class Daemon:
         if "memory" in fields or session.transport is Transport.UDP:
             used = {uuid: self.ledgers.used(session.env, gpu.index) for uuid, gpu in self.state.gpus.items()}
         if not session.has_kin and not self._is_known(session.env, fields["task"]):
-            session.find_kin()
+            session.find_kin(self.jobs.factory.job_of)
         self._step_for(session, message, requests.acquire(session, fields, self.clock.wall_ns(), used))
 
     def _is_known(self, env: str, token: str) -> bool:

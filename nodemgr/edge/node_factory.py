@@ -19,14 +19,14 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from nodemgr.core.model import ProcessKey
 from nodemgr.edge import attempt_files, remains
 from nodemgr.edge.attempt_files import AttemptFiles, Beginning, End
 from nodemgr.edge.launcher import Launcher
-from nodemgr.edge.processes import ProcessTable, boot_id, process_key
+from nodemgr.edge.processes import ProcessTable, boot_id, pid_of, process_key, start_ticks
 from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
 
 GRACE_MS = 30_000
@@ -161,6 +161,18 @@ class NodeFactory:
         if attempt is None:
             attempt = max((number for job, number in attempt_files.attempts(self._jobs_dir) if job == job_id), default=0)
         return AttemptFiles(self._jobs_dir, job_id, attempt).open_log()
+
+    def job_of(self, pids: Sequence[int]) -> str | None:
+        """All that a job starts stays below its supervisor, which takes in whoever loses his parent."""
+        known = dict(self._supervisors)
+        for attempt in self._attempts.values():
+            if attempt.key is None:  # begun perhaps, and nobody has told us yet
+                claim = attempt.files.claim()
+                if claim is not None and claim.supervisor is not None and attempt.files.boot() == self._boot:
+                    known[claim.supervisor] = attempt
+        supervisors = {pid_of(key): key for key in known}
+        keys = (supervisors[pid] for pid in pids if pid in supervisors and supervisors[pid] == process_key(pid, start_ticks(pid) or 0))
+        return next((known[key].name[0] for key in keys), None)
 
     def adopt(self, expected: Iterable[Name]) -> list[Name]:
         wanted = dict.fromkeys(expected)

@@ -9,7 +9,7 @@ nothing new. No verb waits, none raises for what is the job's own fault: that is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -107,6 +107,9 @@ class ResourceFactory(Protocol):
 
     def logs(self, job_id: str, attempt: int | None = None) -> int:
         """A descriptor of the attempt's output (None: of the last one), read-only, the caller's to close. Raises FileNotFoundError."""
+
+    def job_of(self, pids: Sequence[int]) -> str | None:
+        """The job that runs below one of these processes of this node; None: no job does."""
 
     def adopt(self, expected: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         """After a restart, before any other verb: of each attempt that the store calls started, `started` is told again if it

@@ -6,7 +6,7 @@ Knows: what both transports have in common. Must not know: sockets, what a verb 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from nodemgr.core.events import Caller
@@ -54,11 +54,12 @@ class Session:
         """Whether the env's quota, as it is now, lets this user in."""
         return True
 
-    def find_kin(self) -> None:
-        """Looks for its ancestors, once: a parent that ends later was a parent all the same."""
+    def find_kin(self, job_of: Callable[[Sequence[int]], str | None]) -> None:
+        """Looks for its ancestors, once: a parent that ends later was a parent all the same. `job_of`: whose job's they are."""
         if not self.has_kin:
             self.has_kin = True
-            self.caller = replace(self.caller, ancestors=self.ancestors())
+            ancestors = self.ancestors()
+            self.caller = replace(self.caller, ancestors=ancestors, job_id=job_of(ancestors) if ancestors else None)
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         """Sends one message, sooner or later; a client that is gone or does not read gets nothing. Never raises."""

@@ -71,6 +71,36 @@ def test_its_processes_join_its_lease_by_the_token() -> None:
     assert node.task(51) == node.task(50)
 
 
+def test_a_process_of_its_tree_that_lost_its_environment_is_part_of_it() -> None:
+    """Nobody of the job has joined yet, so only its supervisor tells whose it is."""
+    node = node_of()
+    job_id = submitted(node, gpus=2)
+    node.begins(job_id)
+    node.asks("alice", 50, 1, token="lost", ancestors=(49, 48), job_id=job_id)
+    task = node.task(50)
+    assert task is not None
+    assert (task.task_id, task.gpus) == (node.job(job_id).task_id, ("GPU-0", "GPU-1"))
+    node.asks("alice", 51, 1, token="lost too", ancestors=(47,), job_id=job_id)
+    assert node.task(51) == node.task(50)
+
+
+def test_who_is_part_of_a_job_that_holds_nothing_asks_for_himself() -> None:
+    node = node_of()
+    node.quota("bob", 2)
+    plain, over = submitted(node, gpus=0), submitted(node, gpus=1)
+    node.begins(plain)
+    node.begins(over)
+    foreign = node.job(over).task_id
+    node.asks("alice", 50, 1, ancestors=(48,), job_id=plain)
+    node.asks("bob", 51, 1, ancestors=(47,), job_id=over)
+    node.job_ends(over)
+    node.asks("alice", 52, 1, ancestors=(46,), job_id=over)
+    for pid in (50, 51, 52):
+        task = node.task(pid)
+        assert task is not None
+        assert (task.job_id, task.task_id != foreign) == (None, True)
+
+
 def _token(node: Node, job_id: str) -> str:
     return jobs.start_of(node.state, node.state.jobs[job_id]).token
 

@@ -117,7 +117,7 @@ class Node:
         quota = Quota(gpus, None if gib is None else gib * GIB, **more)
         return self.happens(events.SetQuota(env, quota, "root", WALL))
 
-    def caller(self, env: str, pid: int, *, udp: bool = False, ancestors: tuple[int, ...] = ()) -> events.Caller:
+    def caller(self, env: str, pid: int, *, udp: bool = False, ancestors: tuple[int, ...] = (), job_id: str | None = None) -> events.Caller:
         return events.Caller(
             connection=pid,
             env=env,
@@ -126,6 +126,7 @@ class Node:
             pid=None if udp else pid,
             user="ann",
             ancestors=ancestors,
+            job_id=job_id,
         )
 
     def asks(
@@ -140,11 +141,12 @@ class Node:
         wait_ms: int | None = None,
         udp: bool = False,
         ancestors: tuple[int, ...] = (),
+        job_id: str | None = None,
         rid: str = "",
         used_gib: Mapping[int, int] | None = None,
     ) -> list[Effect]:
         """A process asks for GPUs; each has a token of its own unless one is named."""
-        caller = self.caller(env, pid, udp=udp, ancestors=ancestors)
+        caller = self.caller(env, pid, udp=udp, ancestors=ancestors, job_id=job_id)
         self.beats[caller.process] = self.now_ns
         used = {f"GPU-{index}": size * GIB for index, size in (used_gib or {}).items()}
         memory_bytes = None if gib is None else gib * GIB

@@ -100,9 +100,10 @@ def test_a_message_comes_with_what_the_kernel_says_of_its_sender(world: World) -
     world.until(lambda: world.hub.messages)
     session, message, fds = world.hub.messages[0]
     assert (message.verb, message.fields, fds) == ("ACQUIRE", {"rid": 7, "task": "ab12", "gpus": 2}, [])
-    session.find_kin()
+    session.find_kin(lambda pids: f"j{pids[0]}")
+    session.find_kin(lambda pids: "looked for once")
     caller = session.caller
-    assert (caller.env, caller.pid, caller.ancestors[0]) == ("alice", os.getpid(), os.getppid())
+    assert (caller.env, caller.pid, caller.ancestors[0], caller.job_id) == ("alice", os.getpid(), os.getppid(), f"j{os.getppid()}")
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])

@@ -14,6 +14,7 @@ import pytest
 
 from nodemgr.edge.launcher import Launcher
 from nodemgr.edge.node_factory import NodeFactory
+from nodemgr.edge.processes import ancestors
 from nodemgr.edge.resource_factory import Listener, Order, ResourceFactory, Status
 from tests.edge.hub import turn
 from tests.support.two_nodes import Cluster, TwoNodes
@@ -198,6 +199,20 @@ def _not_a_zombie(pid: int) -> None:
         raise ProcessLookupError from None
     if state in "ZX":
         raise ProcessLookupError
+
+
+def test_whose_process_it_is_is_told_by_its_ancestors(world: World) -> None:
+    """Without a variable of its own, and of nobody who came before it."""
+    os.mkfifo(world.directory / "gate")
+    world.create(f"env -i sh -c 'echo $$; read line < {world.directory}/gate'; true")
+    world.until_said("\n")
+    pid = int(world.log("j1"))
+    line = ancestors(pid)
+    assert world.do("job_of", line) == "j1"
+    assert world.do("job_of", ancestors(os.getpid())) is None
+    (world.directory / "gate").write_text("go\n")
+    world.until_ended()
+    assert world.do("job_of", line) is None, "whoever has that PID now"
 
 
 def test_its_status_follows_it(world: World) -> None:

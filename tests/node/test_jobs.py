@@ -63,6 +63,20 @@ def test_a_gang_of_eight_behind_a_stream_of_small_jobs_is_not_starved(make_manag
     assert started.index(gang) == len(small)
 
 
+def test_a_program_that_lost_its_environment_is_part_of_its_job(make_manager: Make) -> None:
+    """Of the whole job nobody else asks; all that was granted to alice is the job's."""
+    manager = make_manager(simulate="2x8GiB")
+    manager.quota("alice", 2)
+    left = " ".join(f'{name}="${name}"' for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "NODEMGR_ENV_DIR"))
+    script = f"exec env -i {left} {HOLD} -b {GIB} -d 1"
+    job_id = submit(manager, "alice", "--gpus", "2", script=script)
+    nodemgr(manager, "wait", job_id)
+    assert json.loads(nodemgr(manager, "logs", job_id))["devices"] == 2
+    told = manager.call("events", since=0, limit=1_000)["events"]
+    (granted,), (joined,) = ([event for event in told if event["name"] == name] for name in ("task.granted", "task.joined"))
+    assert (granted["job"], granted["task"]) == (job_id, joined["task"])
+
+
 def test_jobs_survive_managers_that_are_killed_again_and_again(make_manager: Make) -> None:
     """kill -9 as soon as a submission is answered, a start is stored, a job runs, and it ends. (tests/jobs/test_deaths.py dies at each
     commit.)"""

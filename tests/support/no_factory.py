@@ -6,7 +6,7 @@ Knows: the factory's words. Must not know: anything else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
 
@@ -43,6 +43,9 @@ class NoFactory:
 
     def logs(self, job_id: str, attempt: int | None = None) -> int:
         raise FileNotFoundError(f"{job_id} has no log: {WHY}")
+
+    def job_of(self, pids: Sequence[int]) -> str | None:
+        return None
 
     def adopt(self, expected: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         for job_id, attempt in expected:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -193,6 +193,10 @@ class TwoNodes:
         if not numbers:
             raise FileNotFoundError(f"{job_id} has no log")
         return os.open(self._cluster.log((job_id, max(numbers) if attempt is None else attempt)), os.O_RDONLY | os.O_CLOEXEC)
+
+    def job_of(self, pids: Sequence[int]) -> str | None:
+        lives = {attempt.status.pid: key[0] for key, attempt in self._cluster.attempts.items() if attempt.status.state == "running"}
+        return next((lives[pid] for pid in pids if pid in lives), None)
 
     def adopt(self, expected: Iterable[Key]) -> list[Key]:
         keys = list(expected)
