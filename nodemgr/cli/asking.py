@@ -10,7 +10,7 @@ import json
 import os
 import pwd
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -69,7 +69,7 @@ def control(run_dir: Path | None) -> Control:
     if may_control(directory) is False:
         raise Fault(
             f"only root and the group nodemgr may give orders to the manager at {directory}; "
-            "what concerns your own environment: nodemgr status, release, doctor"
+            "what concerns your own environment: nodemgr status, queue, release, doctor"
         )
     return Control(directory)
 
@@ -132,6 +132,14 @@ def known_env_dir(run_dir: Path, env: str) -> Path:
 
 def only_env_dir(run_dir: Path) -> Path:
     """The directory of the only environment that lets this user in."""
+    open_to_us = open_env_dirs(run_dir)
+    if len(open_to_us) > 1:
+        raise Fault(f"you may enter several environments ({names_of(open_to_us)}): name one with --env", Exit.USAGE)
+    return open_to_us[0]
+
+
+def open_env_dirs(run_dir: Path) -> list[Path]:
+    """The directories of the environments that let this user in; there is one at least."""
     open_to_us = []
     for directory in sorted((run_dir / "envs").glob("*/")):
         try:
@@ -141,12 +149,13 @@ def only_env_dir(run_dir: Path) -> Path:
                 raise
         else:
             open_to_us.append(directory)
-    if len(open_to_us) == 1:
-        return open_to_us[0]
     if open_to_us:
-        names = ", ".join(directory.name for directory in open_to_us)
-        raise Fault(f"you may enter several environments ({names}): name one with --env", Exit.USAGE)
+        return open_to_us
     raise Fault(f"no environment at {run_dir} lets you in, and you are no admin there: ask one to name you in a quota", Exit.QUOTA_REFUSES)
+
+
+def names_of(env_dirs: Iterable[Path]) -> str:
+    return ", ".join(directory.name for directory in env_dirs)
 
 
 def conf_of(directory: Path) -> dict[str, str]:

@@ -21,8 +21,8 @@ PAGE = 1_000
 
 @click.command(short_help="Show what happened on the node, and with --follow what happens.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
-@click.option("--since", type=click.IntRange(min=0), metavar="SEQUENCE", help="Events after this sequence number.")
-@click.option("--count", "-n", type=click.IntRange(min=0), help=f"So many past ones at most (without --since the last {DEFAULT_COUNT}).")
+@click.option("--since", type=options.Count(0), metavar="SEQUENCE", help="Events after this sequence number.")
+@click.option("--count", "-n", type=options.Count(0), help=f"So many past ones at most (without --since the last {DEFAULT_COUNT}).")
 @click.option("--name", "names", multiple=True, metavar="NAME", help="Only events of this name or family: task.granted, task (repeatable).")
 @options.run_dir_option
 @options.json_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +64,17 @@ def _moment(wall_s: int | None) -> str | None:
 @click.argument("job", type=jobs.JOB, required=False)
 @click.option("--env", type=options.ENV, help="Only this environment's.")
 @click.option("--since", type=options.MOMENT, help="Those that ended since then: 2h, 7d, 2026-01-31T12:00.")
-@click.option("--count", "-n", type=click.IntRange(min=1), help=f"So many at most, the last ones (without --since {DEFAULT_COUNT}).")
+@click.option("--count", "-n", type=options.Count(1), help=f"So many at most, the last ones (without --since {DEFAULT_COUNT}).")
 @options.run_dir_option
 @options.json_option
 def command(job: str | None, env: str | None, since: int | None, count: int | None, run_dir: Path | None, as_json: bool) -> None:
     """Show the jobs that have ended, newest last; or all about JOB: its starts, who did what to it, and what it wrote last."""
-    way = jobs.choose(run_dir, env)
     if job is None:
         if count is None and since is None:
             count = DEFAULT_COUNT
-        told: dict[str, Any] = {"schema_version": 1, "history": _past(way, since or 0, count)}
+        told: dict[str, Any] = {"schema_version": 1, "history": _past(jobs.choose(run_dir, env), since or 0, count)}
     else:
-        told = way.ask("job_show", job=job)
+        told = jobs.way_to(job, run_dir, env).ask("job_show", job=job)
     if as_json:
         options.print_json(told)
     elif job is None:
@@ -83,8 +83,15 @@ def command(job: str | None, env: str | None, since: int | None, count: int | No
         _stories(told["jobs"])
 
 
-def _past(way: jobs.Way, since: int, count: int | None) -> list[Row]:
+def _past(ways: Sequence[jobs.Way], since: int, count: int | None) -> list[Row]:
     """Newest last."""
+    if len(ways) == 1:
+        return _past_of(ways[0], since, count)
+    rows = sorted((row for way in ways for row in _past_of(way, since, count)), key=lambda row: row["ended"])
+    return rows if count is None else rows[-count:]
+
+
+def _past_of(way: jobs.Way, since: int, count: int | None) -> list[Row]:
     rows: list[Row] = []
     before = None
     while count is None or len(rows) < count:

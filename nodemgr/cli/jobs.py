@@ -9,7 +9,7 @@ import json
 import os
 import pwd
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,8 @@ class Job(ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
-            way = choose(ctx.params.get("run_dir"), ctx.params.get("env"))
-            rows = way.ask("queue")["queue"]
+            ways = choose(ctx.params.get("run_dir"), ctx.params.get("env"))
+            rows = [row for way in ways for row in way.ask("queue")["queue"]]
         except Fault:
             return []
         return [CompletionItem(row["id"]) for row in rows if row["id"].startswith(incomplete) and (row["job"] or self._requests)]
@@ -68,7 +68,7 @@ class Queue(ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
-            queues = choose(ctx.params.get("run_dir"), ctx.params.get("env")).ask("queue", limit=1)["queues"]
+            queues = choose(ctx.params.get("run_dir"), ctx.params.get("env"))[0].ask("queue", limit=1)["queues"]
         except Fault:
             return []
         return [CompletionItem(row["name"]) for row in queues if row["name"].startswith(incomplete)]
@@ -216,15 +216,34 @@ def _write(talk: asking.Conversation, text: bytes) -> None:
             os.close(descriptor)
 
 
-def choose(run_dir: Path | None, env: str | None) -> Way:
-    """As `status` and `release` choose: the environment around us; else an administrator's way, if we may take it; else the one
-    environment that lets us in. With `env` an administrator asks about that one, and a user as one of its users."""
+def choose(run_dir: Path | None, env: str | None) -> Sequence[Way]:
+    """The environment around us; else an administrator's way, if we may take it; else the environments that let us in, all of them.
+    With `env` an administrator asks about that one, and a user as one of its users."""
     directory = run_dir or paths.find_run_dir()
     if env is None and run_dir is None and (own := asking.own_env_dir()) is not None:
-        return UserWay(own)
+        return [UserWay(own)]
     if asking.may_control(directory):
-        return AdminWay(directory, env)
-    return submitters_way(run_dir, env)
+        return [AdminWay(directory, env)]
+    if env is not None:
+        return [submitters_way(run_dir, env)]
+    return [UserWay(open_to_us) for open_to_us in asking.open_env_dirs(directory.absolute())]
+
+
+def way_to(job_id: str, run_dir: Path | None, env: str | None) -> Way:
+    """The one on which that job (or request) is known: whose environment it is need not be said."""
+    ways = choose(run_dir, env)
+    if len(ways) == 1:
+        return ways[0]
+    for way in ways:
+        try:
+            way.ask("job_show", job=job_id)
+        except Fault as fault:
+            if fault.code != Exit.FAILED:
+                raise
+        else:
+            return way
+    names = ", ".join(str(way.env) for way in ways)
+    raise Fault(f"{names} have no job {job_id!r} (nodemgr queue shows what waits, nodemgr history what has ended)")
 
 
 def admins_way(run_dir: Path | None) -> AdminWay:

@@ -23,12 +23,12 @@ FINAL = frozenset({"done", "failed", "withdrawn"})
 @click.command(short_help="Show what a job wrote, and with --follow what it writes.")
 @click.argument("job", type=jobs.JOB)
 @click.option("--follow", "-f", is_flag=True, help="Go on with what it writes, over its restarts, until it has ended.")
-@click.option("--attempt", type=click.IntRange(min=1), help="Of an earlier start of it: 1 is the first.")
+@click.option("--attempt", type=options.Count(1), help="Of an earlier start of it: 1 is the first.")
 @click.option("--env", type=options.ENV, help="As a user of this environment.")
 @options.run_dir_option
 def command(job: str, follow: bool, attempt: int | None, env: str | None, run_dir: Path | None) -> None:
     """Show what JOB wrote to stdout and stderr in its last start. Of an array, name one job: j12.3."""
-    way = jobs.choose(run_dir, env)
+    way = jobs.way_to(job, run_dir, env)
     if not follow:
         _copy(way.log(job, attempt))
     elif attempt is not None:

@@ -22,6 +22,7 @@ else:
 
 F = TypeVar("F", bound=Callable[..., Any])
 NS_PER_MS = 1_000_000
+MAX_DIGITS = 19
 
 
 class Unit(ParamType):
@@ -39,6 +40,24 @@ class Unit(ParamType):
             return self._parse(value)
         except units.UnitError as wrong:
             self.fail(str(wrong), param, ctx)
+
+
+class Count(ParamType):
+    """A whole number within limits; no `high`: as many as one likes."""
+
+    name = "n"
+
+    def __init__(self, low: int, high: int | None = None) -> None:
+        self._low = low
+        self._high = high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < MAX_DIGITS:
+            value = int(value)
+        if not isinstance(value, int) or value < self._low or (self._high is not None and value > self._high):
+            limits = f"from {self._low} to {self._high}" if self._high is not None else f"of at least {self._low}"
+            self.fail(f"{str(value)!r} is no whole number {limits}", param, ctx)
+        return value
 
 
 class EnvName(ParamType):

@@ -77,9 +77,10 @@ def command(ctx: click.Context, env: str | None, run_dir: Path | None, as_json: 
         return
     rows: dict[str, Row] = {}
     queues: list[Row] = []
-    for page in jobs.pages(jobs.choose(run_dir, env), "queue", "queue"):
-        queues = page["queues"]
-        rows |= {row["id"]: row for row in page["queue"]}  # one that moved meanwhile comes twice
+    for way in jobs.choose(run_dir, env):
+        for page in jobs.pages(way, "queue", "queue"):
+            queues = page["queues"]
+            rows |= {row["id"]: row for row in page["queue"]}  # one that moved meanwhile comes twice
     waiting = [row for row in rows.values() if row["state"] not in RUNS]
     running = [row for row in rows.values() if row["state"] in RUNS]
     if as_json:
@@ -107,16 +108,16 @@ def _order(verb: str, done: str, help: str, kind: jobs.Job = jobs.JOB) -> Callab
     @click.option("--env", type=options.ENV, help="As a user of this environment.")
     @click.pass_context
     def order(ctx: click.Context, job: str, run_dir: Path | None, env: str | None) -> None:
-        _way(ctx, run_dir, env).ask(f"job_{verb}", job=job)
+        _way_to(job, ctx, run_dir, env).ask(f"job_{verb}", job=job)
         say(f"{job} {done}")
 
     return order
 
 
-def _way(ctx: click.Context, run_dir: Path | None, env: str | None) -> jobs.Way:
+def _way_to(job: str, ctx: click.Context, run_dir: Path | None, env: str | None) -> jobs.Way:
     """What stands before the subcommand counts, too."""
     env_before, run_dir_before = ctx.obj or (None, None)
-    return jobs.choose(run_dir or run_dir_before, env or env_before)
+    return jobs.way_to(job, run_dir or run_dir_before, env or env_before)
 
 
 withdraw = _order(
@@ -138,7 +139,7 @@ def move(ctx: click.Context, job: str, queue: str | None, first: bool, run_dir: 
     """Put JOB at the end of QUEUE, or (for admins) at the front of its own queue."""
     if (queue is None) is not first:
         raise click.UsageError("say either the queue to whose end it goes, or --first for the front of its own")
-    _way(ctx, run_dir, env).ask("job_move", job=job, queue=queue, first=first)
+    _way_to(job, ctx, run_dir, env).ask("job_move", job=job, queue=queue, first=first)
     say(f"{job} is moved to the {'front of its queue' if first else f'end of queue {queue}'}")
 
 
@@ -150,7 +151,7 @@ def move(ctx: click.Context, job: str, queue: str | None, first: bool, run_dir: 
 @click.pass_context
 def position(ctx: click.Context, job: str, run_dir: Path | None, env: str | None, as_json: bool) -> None:
     """Say where JOB (an array's name: its elements; r17: a request) stands: its place, why it waits, how it ended."""
-    told = _way(ctx, run_dir, env).ask("job_show", job=job)
+    told = _way_to(job, ctx, run_dir, env).ask("job_show", job=job)
     if as_json:
         options.print_json(told)
         return
@@ -176,8 +177,8 @@ def standing(row: Row) -> str:
 
 @command.command("create", short_help="Make a queue, or change its rank and cap (for admins).")
 @click.argument("queue", type=jobs.QUEUE)
-@click.option("--rank", type=click.IntRange(1, MAX_RANK), required=True, help="The higher, the sooner: high 300, normal 200, low 100.")
-@click.option("--cap", type=click.IntRange(0, MAX_RANK), help="So many may wait in it at most; more are refused.")
+@click.option("--rank", type=options.Count(1, MAX_RANK), required=True, help="The higher, the sooner: high 300, normal 200, low 100.")
+@click.option("--cap", type=options.Count(0, MAX_RANK), help="So many may wait in it at most; more are refused.")
 @options.run_dir_option
 @click.pass_context
 def create(ctx: click.Context, queue: str, rank: int, cap: int | None, run_dir: Path | None) -> None:

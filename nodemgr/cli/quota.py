@@ -87,7 +87,7 @@ QUOTA_OPTIONS = (
 
 
 def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
-    gpus = click.option("--gpus", type=click.IntRange(0, MAX_GPUS), required=gpus_required, help="GPUs at a time.")
+    gpus = click.option("--gpus", type=options.Count(0, MAX_GPUS), required=gpus_required, help="GPUs at a time.")
 
     def add(function: options.F) -> options.F:
         for option in (*reversed(QUOTA_OPTIONS), gpus):

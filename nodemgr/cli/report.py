@@ -46,7 +46,12 @@ def command(env: str | None, since: int | None, run_dir: Path | None, as_json: b
     A GPU counts for an environment while it holds it, once, however many of its tasks share it.
     """
     since_wall_ns = time.time_ns() - DEFAULT_S * 10**9 if since is None else since
-    told = jobs.choose(run_dir, env).ask("report", since_wall_ns=since_wall_ns)
+    answers = [way.ask("report", since_wall_ns=since_wall_ns) for way in jobs.choose(run_dir, env)]
+    told = answers[0] | {
+        "since": min(answer["since"] for answer in answers),
+        "until": max(answer["until"] for answer in answers),
+        "envs": [row for answer in answers for row in answer["envs"]],
+    }
     if as_json:
         options.print_json(told)
         return

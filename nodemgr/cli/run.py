@@ -25,11 +25,10 @@ MAX_GPUS = 1_024
 
 
 @click.command(
-    short_help="Run a command in an environment of this node.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Run a command in an environment of this node.", context_settings={"allow_interspersed_args": False}
 )
 @click.option("--env", type=options.ENV, required=True, help="The environment to enter.")
-@click.option("--gpus", type=click.IntRange(0, MAX_GPUS), help="GPUs for the task; 0: none.")
+@click.option("--gpus", type=options.Count(0, MAX_GPUS), help="GPUs for the task; 0: none.")
 @click.option("--memory", type=options.SIZE, help="Device memory that it needs on each GPU, e.g. 8GiB.")
 @click.option("--wait", type=options.DURATION, help="How long to wait for GPUs at most, e.g. 10min; 0: not at all.")
 @options.run_dir_option

@@ -62,17 +62,16 @@ class Jobs(options.ParamType):
 
 
 @click.command(
-    short_help="Have a command run in an environment when its turn comes.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Have a command run in an environment when its turn comes.", context_settings={"allow_interspersed_args": False}
 )
 @click.option("--env", type=options.ENV, help="The environment to run in (where there is one around you: that one).")
-@click.option("--gpus", type=click.IntRange(0, MAX_GPUS), help="GPUs for the job; 0: none. Not said: what a program there would get.")
+@click.option("--gpus", type=options.Count(0, MAX_GPUS), help="GPUs for the job; 0: none. Not said: what a program there would get.")
 @click.option("--memory", type=options.SIZE, help="Device memory that it needs on each GPU, e.g. 8GiB.")
 @click.option("--priority", type=jobs.QUEUE, help="The queue to wait in (nodemgr queue lists them); not said: the quota's.")
 @click.option("--after", type=Jobs(), multiple=True, metavar="JOB", help="Only when these jobs have ended well: j3,j4 (repeatable).")
 @click.option("--array", type=Array(), metavar="0-9,12", help="One job for each index, which it finds in NODEMGR_ARRAY_INDEX.")
 @click.option("--time", "time_limit", type=options.DURATION, help="It is ended when it has run so long, e.g. 2h.")
-@click.option("--max-restarts", type=click.IntRange(0, 1_000), help="How often it is tried again after a failure (3; 0: not at all).")
+@click.option("--max-restarts", type=options.Count(0, 1_000), help="How often it is tried again after a failure (3; 0: not at all).")
 @click.option("--name", help="What it is called in lists (the command's name).")
 @click.option("--hold", is_flag=True, help="It waits until it is freed: nodemgr queue free JOB.")
 @options.run_dir_option
@@ -86,7 +85,7 @@ def command(
     Prints the job's id. nodemgr queue shows where it waits and why, nodemgr logs what it wrote, nodemgr wait ends with its exit code.
     """
     if time_limit == 0:
-        raise click.BadParameter("a time limit of nothing ends the job before it begins: leave --time out for none")
+        raise click.BadParameter("a time limit of nothing ends the job before it begins: leave it out for none", param_hint="'--time'")
     way = jobs.submitters_way(run_dir, env)
     settings = settings_of(way.directory, way.env or "")
     wish = Wish(gpus, memory)
@@ -108,7 +107,12 @@ def command(
         "key": secrets.token_hex(KEY_BYTES),
         **{name: value for name, value in wishes.items() if value is not None},
     }
-    click.echo(_submit(way, arguments)["job"])
+    job = _submit(way, arguments)["job"]
+    try:
+        click.echo(job)
+    except OSError:  # a full disk, a reader that left: the job runs all the same
+        say(f"{job} is submitted")
+        raise
 
 
 def _here() -> str:

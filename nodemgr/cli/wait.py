@@ -27,14 +27,30 @@ def command(job: tuple[str, ...], env: str | None, run_dir: Path | None, as_json
     Ends with the exit code of the first that did not end well, in the order named: the job's own, 128 + N for signal N, 77 if it was
     withdrawn; 0 if all ended well.
     """
-    told = _ask(jobs.choose(run_dir, env), list(dict.fromkeys(job)))
+    job_ids = list(dict.fromkeys(job))
+    rows = _outcomes(job_ids, run_dir, env)
     if as_json:
-        options.print_json(told)
-    for row in told["jobs"]:
+        options.print_json({"schema_version": 1, "jobs": rows})
+    for row in rows:
         if row["exit"] != 0:
             of = f" ({row['of']})" if row["of"] != row["job"] else ""
             say(tables.printable(f"{row['job']}{of}: {row['state'] or 'unknown'}{', ' + row['why'] if row['why'] else ''}"))
-    return next((int(row["exit"]) for row in told["jobs"] if row["exit"] != 0), 0)
+    return next((int(row["exit"]) for row in rows if row["exit"] != 0), 0)
+
+
+def _outcomes(job_ids: list[str], run_dir: Path | None, env: str | None) -> list[tables.Row]:
+    """How each ended, in this order. Those of several environments are waited for one environment after the other."""
+    if len(ways := jobs.choose(run_dir, env)) == 1:
+        told: list[tables.Row] = _ask(ways[0], job_ids)["jobs"]
+        return told
+    env_of = {job_id: jobs.way_to(job_id, run_dir, env).env for job_id in job_ids}
+    rows = {
+        row["job"]: row
+        for way in ways
+        if (of_it := [job_id for job_id in job_ids if env_of[job_id] == way.env])
+        for row in _ask(way, of_it)["jobs"]
+    }
+    return [rows[job_id] for job_id in job_ids]
 
 
 def _ask(way: jobs.Way, job_ids: list[str]) -> Any:

@@ -492,3 +492,45 @@ def test_completion_knows_jobs_and_queues(world: World, nodemgr: Run, capsys: py
         with pytest.raises(SystemExit):
             nodemgr(COMP_WORDS=words, COMP_CWORD=word, **asked)
         assert expected in capsys.readouterr().out
+
+
+def test_who_may_enter_several_environments_need_not_say_whose_a_job_is(world: World, user: Run) -> None:
+    world.manager.call("quota_set", env="bob", users=[str(USER)])
+    for env, script in (("alice", "exit 3"), ("bob", "echo of bob"), ("bob", "exit 4")):
+        assert user("submit", "--env", env, "--max-restarts", 0, "--", "sh", "-c", script).returncode == 0
+    held = user("submit", "--env", "bob", "--hold", "--", "true").stdout.strip()
+    said = user("wait", "j2", "j3", "j1", "--json")
+    assert [(row["job"], row["exit"]) for row in json.loads(said.stdout)["jobs"]] == [("j2", 0), ("j3", 4), ("j1", 3)]
+    assert said.returncode == 4
+    assert user("history", "j2").stdout.endswith("\nof bob\n")
+    assert user("queue", "position", held).stdout.startswith(f"{held}: held by ")
+    assert [row["id"] for row in listed(user)["queue"]] == [held]
+    assert user("queue", "withdraw", held).returncode == 0
+    assert user("history", held).returncode == 0
+    past = json.loads(user("history", "--json").stdout)["history"]
+    assert sorted(row["job"] for row in past) == ["j1", "j2", "j3", held]
+    assert [row["ended"] for row in past] == sorted(row["ended"] for row in past)
+    assert [row["job"] for row in json.loads(user("history", "--json", "--count", 1).stdout)["history"]] == [held]
+    assert [row["env"] for row in json.loads(user("report", "--json").stdout)["envs"]] == ["alice", "bob"]
+    refused(user("logs", "j99"), 1, "alice, bob have no job 'j99'")
+    refused(user("submit", "--", "true"), 2, "you may enter several environments (alice, bob): name one with --env")
+
+
+def test_an_option_that_is_not_known_is_not_taken_for_the_command(nodemgr: Run) -> None:
+    refused(nodemgr("submit", "--env", "alice", "--gpu", 1, "--", "true"), 2, "No such option '--gpu'")
+    refused(nodemgr("run", "--env", "alice", "--gpu", 1, "--", "true"), 2, "No such option '--gpu'")
+    for wrong in ("x", "-1", "1025", "1_0"):
+        refused(nodemgr("submit", "--env", "alice", "--gpus", wrong, "--", "true"), 2, f"'{wrong}' is no whole number from 0 to 1024")
+    refused(nodemgr("history", "-n", 0), 2, "'0' is no whole number of at least 1")
+    refused(nodemgr("submit", "--env", "alice", "--time", "0s", "--", "true"), 2, "'--time'")
+
+
+def test_an_id_that_cannot_be_written_is_said(world: World) -> None:
+    with open("/dev/full", "w") as full:
+        said = subprocess.run(
+            [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--hold", "--", "true"], env=variables(world), text=True,
+            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE_S,
+        )  # fmt: skip
+    assert said.returncode == 1
+    assert said.stderr.startswith("nodemgr: j1 is submitted\n")
+    assert world.job("j1").env == "alice"
