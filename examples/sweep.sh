@@ -3,6 +3,7 @@
 # Ends with the exit code of the first that did not end well. Ctrl-C withdraws what has not ended.
 #
 #     examples/sweep.sh ENV INDICES COMMAND…        e.g. examples/sweep.sh alice 0-9 python train.py --seed
+: "${3:?usage: examples/sweep.sh ENV INDICES COMMAND…}"
 env=$1
 indices=$2
 shift 2
