@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import compress
 from typing import Any, Generic, TypeVar
 
-from nodemgr.core import books, job_ids
+from nodemgr.core import books, cpu_jobs, job_ids
 from nodemgr.core.effects import Effect, Publish
 from nodemgr.core.model import (
     LEDGER_SLOTS,
     MS,
+    UNDER_WAY,
     Asker,
     ConnectionId,
     Ended,
@@ -80,6 +81,7 @@ class Draft:
     job_of_key = Seldom[Overlay[tuple[str, str], str]](Overlay)
     spec_jobs = Seldom[Overlay[str, int]](Overlay)
     env_jobs = Seldom[Overlay[str, int]](Overlay)
+    cpu_jobs = Seldom[Overlay[str, int]](Overlay)
     queued = Seldom[Overlay[str, int]](Overlay)
     places = Seldom[Overlay[str, str]](Overlay)
     elements = Seldom[Groups[str, str]](Groups)
@@ -292,6 +294,7 @@ class Draft:
     def put_job(self, job: Job) -> None:
         before = self.jobs.get(job.job_id)
         self.jobs.put(job.job_id, job)
+        self._count_cpu_job(before, job)
         if before is None:
             _add(self.spec_jobs, job.spec_id, 1)
             _add(self.env_jobs, job.env, 1)
@@ -312,6 +315,7 @@ class Draft:
         """Its spec goes with the last job that runs it."""
         job = self.jobs[job_id]
         self.jobs.drop(job_id)
+        self._count_cpu_job(job, None)
         _add(self.spec_jobs, job.spec_id, -1)
         if self.spec_jobs.get(job.spec_id) is None:
             self.specs.drop(job.spec_id)
@@ -323,6 +327,15 @@ class Draft:
             self.job_of_key.drop((job.env, job.key))
         for awaited in job.after:
             self.dependents.remove(awaited, job.job_id)
+
+    def _count_cpu_job(self, before: Job | None, after: Job | None) -> None:
+        """Who waits for one of them to end is looked at again."""
+        job = before or after
+        if job is None or job.gpus > 0:
+            return
+        more = (after is not None and after.state in UNDER_WAY) - (before is not None and before.state in UNDER_WAY)
+        self.rescan = self.rescan or (more < 0 and cpu_jobs.limit(self, job.env) is not None)
+        _add(self.cpu_jobs, job.env, more)
 
     def _forget_asker(self, env: str, asker: Asker) -> None:
         self.request_of.drop(asker.process)

@@ -13,8 +13,7 @@ from typing import Any
 from nodemgr.core import telling
 from nodemgr.core.forecast import Expected
 from nodemgr.core.job_ids import order
-from nodemgr.core.jobs import UNDER_WAY
-from nodemgr.core.model import Attempt, Job, JobSpec, JobState, Request
+from nodemgr.core.model import UNDER_WAY, Attempt, Job, JobSpec, JobState, Request
 from nodemgr.core.state import State
 
 SECOND_NS = 1_000_000_000

@@ -18,6 +18,7 @@ from nodemgr.core.model import (
     KEPT_ATTEMPTS,
     KEPT_DEEDS,
     LOG_TAIL_CHARACTERS,
+    UNDER_WAY,
     Attempt,
     Deed,
     Ended,
@@ -29,8 +30,6 @@ from nodemgr.core.schema import IDS
 from nodemgr.core.state import State
 from nodemgr.core.values import replace
 
-UNDER_WAY = frozenset((JobState.STARTING, JobState.RUNNING, JobState.STOPPING))
-"""States in which an attempt is, or may be, running somewhere."""
 MANAGER = "nodemgr"
 
 

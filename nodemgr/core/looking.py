@@ -10,7 +10,7 @@ GPUs is never starved by a stream of small requests. A request that is short onl
 quota, memory in its ledger, GPUs that it shares with nobody) keeps nothing from other envs, but its turn within its own.
 A waiter that is away (disconnected, `timeout_ms` to come back) keeps its place: it is not served, and keeps its GPUs.
 A job shares no GPU with its env's other tasks, unless it names its memory: nobody is there to see how crowded it becomes.
-A job that takes no GPU takes nothing from anybody.
+A job that takes no GPU takes nothing from anybody, and waits for others of its kind alone (cpu_jobs.py).
 A job that nobody could start now, since its place is down (places.py), is passed by everybody and keeps nothing.
 Where time limits say when what runs will end, a later request may have a kept GPU as long as that delays nobody who came before
 (backfill.py): so many who wait are planned as Config.backfill_depth says, and what the next ones keep is kept from everybody.
@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nodemgr.core import books, members, places
+from nodemgr.core import books, cpu_jobs, members, places
 from nodemgr.core.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice, Shortage, choose
 from nodemgr.core.backfill import Board, is_roomy
 from nodemgr.core.draft import Draft
@@ -149,7 +149,7 @@ def look(draft: Draft, scan: Scan, request: Request, *, plan: bool = True) -> Ve
     if not places.is_up(draft, request):  # as if it were not there
         return None
     if request.gpus == 0:  # a job that takes nothing from anybody
-        return Verdict(Choice((), (), 0), Ask(0, 0, None, 0), [])
+        return Verdict(Choice((), (), 0), Ask(0, 0, None, 0), []) if cpu_jobs.limit(draft, env) is None else None
     if env in scan.turns or _all_kept(draft, scan, request):
         scan.passed[env] += 1
         return None

@@ -91,6 +91,8 @@ class JobState(enum.StrEnum):
 
 
 FINAL = frozenset((JobState.DONE, JobState.FAILED, JobState.WITHDRAWN))
+UNDER_WAY = frozenset((JobState.STARTING, JobState.RUNNING, JobState.STOPPING))
+"""States in which an attempt is, or may be, running somewhere."""
 
 
 @value
@@ -119,6 +121,9 @@ class Config:
     max_jobs: int = 1_000_000
     """Jobs of the node that have not ended; and of one env:"""
     max_env_jobs: int = 200_000
+    max_cpu_jobs: int = 256
+    """Jobs without a GPU that run at once on the node; and of one env:"""
+    max_env_cpu_jobs: int = 64
 
 
 @value

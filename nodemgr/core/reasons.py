@@ -128,6 +128,10 @@ def too_many_jobs(whose: str, there: int, limit: int) -> str:
     return f"{whose} has {there} jobs that wait or run, and {limit} are the most: wait for some to end"
 
 
+def cpu_jobs(whose: str, running: int, setting: str) -> str:
+    return f"{running} jobs of {whose} without a GPU run, as many as may ({setting}): waits for one of them to end"
+
+
 def held_by(by: str) -> str:
     return f"held by {by}"
 

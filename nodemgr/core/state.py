@@ -115,6 +115,8 @@ class State:
         self.spec_jobs: dict[str, int] = {}
         """How many living jobs run each spec; and how many there are of each env:"""
         self.env_jobs: dict[str, int] = {}
+        self.cpu_jobs: dict[str, int] = {}
+        """Of each env, how many jobs without a GPU are under way."""
         self.queued: dict[str, int] = {}
         """How many requests wait in each queue."""
         self.places: dict[str, str] = {}

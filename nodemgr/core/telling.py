@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
 
-from nodemgr.core import answers, looking, places, reasons
+from nodemgr.core import answers, cpu_jobs, looking, places, reasons
 from nodemgr.core.allocator import Choice
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import Request
@@ -40,6 +40,8 @@ def why(draft: Draft, scan: looking.Scan, request: Request) -> str:
     """Why it waits: what those before it keep, whatever the look passed by."""
     if not places.is_up(draft, request):
         return reasons.nowhere(request, places.why_down(draft, request.place))
+    if request.gpus == 0 and (limit := cpu_jobs.limit(draft, request.env)) is not None:
+        return reasons.cpu_jobs(*limit)
     order = draft.order(request)
     before = scan.turns.get(request.env)
     if before is not None and draft.order(before) < order:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from nodemgr.core import effects, events, jobs
 from nodemgr.core.manager import State
-from nodemgr.core.model import DenyCode, Job, JobState
+from nodemgr.core.model import UNDER_WAY, DenyCode, Job, JobState
 from nodemgr.core.values import replace
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
@@ -183,7 +183,7 @@ class Jobs:
     def resume(self) -> None:
         """After a restart: what runs is found again, what ended meanwhile is told, and what was stored but never begun is begun."""
         state = self._state
-        expected = [(job.job_id, job.attempt) for job in state.jobs.values() if job.state in jobs.UNDER_WAY]
+        expected = [(job.job_id, job.attempt) for job in state.jobs.values() if job.state in UNDER_WAY]
         for job_id, attempt in self.factory.adopt(expected):
             job = state.jobs[job_id]
             if job.state is JobState.STARTING:

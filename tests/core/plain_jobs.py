@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 RANKS = ("high", "normal", "low")
 WAITING = ("held", "after", "queued")
 UNDER_WAY = ("starting", "running", "stopping")
+MOST_WITHOUT_GPU, MOST_WITHOUT_GPU_OF_ENV = 3, 2
 
 
 @dataclass
@@ -54,15 +55,22 @@ class PlainJobs:
     def fits(self, who: str) -> bool:
         """Could it be served now, if nobody were before it?"""
         env, quota = self.env_of[who], self.quota[self.env_of[who]]
+        if who in self.jobs and self.jobs[who].gpus == 0:
+            return self.without_gpu(env) < MOST_WITHOUT_GPU_OF_ENV and self.without_gpu() < MOST_WITHOUT_GPU
         if who in self.jobs:
             need = self.jobs[who].gpus
             return self.used(env) + need <= quota and len(self.free()) >= need
         return bool(self.free()) if self.used(env) < quota else self.used(env) > 0
 
     def idle(self) -> str | None:
-        """The first of all who wait, if nothing speaks against it."""
-        first = next((who for rank in RANKS for who in self.lines[rank]), None)
-        return first if first is not None and self.fits(first) else None
+        """The first of all who wait, if nothing speaks against it; or one that waits for no GPU."""
+        waiting = [who for rank in RANKS for who in self.lines[rank]]
+        without_gpu = [who for who in waiting if who in self.jobs and self.jobs[who].gpus == 0]
+        return next((who for who in (*waiting[:1], *without_gpu) if self.fits(who)), None)
+
+    def without_gpu(self, env: str | None = None) -> int:
+        """How many jobs run that take none."""
+        return sum(job.gpus == 0 and job.state in UNDER_WAY and env in (None, job.env) for job in self.jobs.values())
 
     def living(self, name: str) -> list[Job]:
         return [job for job in self.jobs.values() if job.name == name or job.name.split(".")[0] == name]
@@ -72,6 +80,7 @@ class PlainJobs:
     def starts(self, name: str, attempt: int, gpus: list[int]) -> None:
         job = self.jobs[name]
         assert (job.state, job.attempt, job.gpus) == ("queued", attempt - 1, len(gpus))
+        assert job.gpus or self.fits(name)
         assert not gpus or (set(gpus) <= set(self.free()) and self.used(job.env) + job.gpus <= self.quota[job.env])
         self.lines[job.queue].remove(name)
         job.state, job.attempt, job.ran = "starting", attempt, False

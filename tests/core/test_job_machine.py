@@ -30,7 +30,8 @@ SEEDS = 20
 class Jobs(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.node = Node(GPUS, ageing_ms=0)
+        most, most_of_env = plain_jobs.MOST_WITHOUT_GPU, plain_jobs.MOST_WITHOUT_GPU_OF_ENV
+        self.node = Node(GPUS, ageing_ms=0, max_cpu_jobs=most, max_env_cpu_jobs=most_of_env)
         self.plain = plain_jobs.PlainJobs(GPUS)
         self.lost: set[int] = set()
         self.pids = 0

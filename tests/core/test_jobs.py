@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core import events, job_orders, jobs
+from nodemgr.core import events, job_orders, jobs, telling
 from nodemgr.core.effects import ForgetJob, OpenLedger, SetLimit, StartJob, StopJob, SubmitAnswered
 from nodemgr.core.manager import step
 from nodemgr.core.model import KEPT_ATTEMPTS, KEPT_DEEDS, LOG_TAIL_CHARACTERS, DenyCode, JobSpec, JobState, Request, TaskState
@@ -360,6 +360,34 @@ def test_a_job_without_a_gpu_runs_beside_everything() -> None:
     node.restart()
     node.job_ends(job_id)
     assert node.job(job_id).state is JobState.DONE
+
+
+def test_of_jobs_without_a_gpu_a_bounded_number_runs_at_once() -> None:
+    """An env's own bound keeps nobody else waiting; the node's keeps their order."""
+    node = node_of(1, 1, max_env_cpu_jobs=2, max_cpu_jobs=3)
+    node.quota("bob", 1)
+    mine = [submitted(node, gpus=0) for _ in range(4)]
+    his = [submitted(node, "bob", gpus=0) for _ in range(2)]
+    with_gpu = submitted(node, gpus=1)
+
+    def started() -> list[str]:
+        return [job_id for job_id in (*mine, *his) if node.job(job_id).state is not JobState.QUEUED]
+
+    assert started() == [*mine[:2], his[0]]
+    assert node.job(with_gpu).state is JobState.STARTING
+    lines = {request.job_id: line for request, _, line in telling.listing(node.state)}
+    assert lines[mine[2]].endswith("2 jobs of alice without a GPU run, as many as may (max_env_cpu_jobs): waits for one of them to end")
+    assert lines[his[1]].endswith("3 jobs of this node without a GPU run, as many as may (max_cpu_jobs): waits for one of them to end")
+    node.restart()
+    node.job_ends(his[0])
+    assert started() == [*mine[:2], *his], "alice's were there before, and may not"
+    node.begins(mine[0])
+    node.job_ends(mine[0], exit_code=1)
+    assert node.job(mine[2]).state is JobState.STARTING, "who failed is behind those who wait"
+    assert node.job(mine[0]).state is JobState.QUEUED
+    node.withdraws(mine[3])
+    node.job_ends(mine[1])
+    assert node.job(mine[0]).state is JobState.STARTING
 
 
 def test_jobs_do_not_share_the_gpu_of_their_environment_unless_they_name_their_memory() -> None:
