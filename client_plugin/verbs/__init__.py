@@ -73,7 +73,7 @@ def queue(_options: argparse.Namespace) -> Row:
         seen, more = seen + len(page["queue"]), page["more"]
     waiting = [row for row in rows.values() if row["state"] not in tables.RUNS]
     running = [row for row in rows.values() if row["state"] in tables.RUNS]
-    return {"schema_version": 1, "queue": waiting, "running": running, "queues": page["queues"]}
+    return {"schema_version": 1, "queue": waiting, "running": running, "queues": page["queues"], "store": page["store"]}
 
 
 def position(options: argparse.Namespace) -> Row:

@@ -126,7 +126,7 @@ DEEDS: Columns = (
 )
 REPORT: Columns = (
     ("ENV", lambda e: e["env"]),
-    ("GPU HOURS", lambda e: f"{e['gpu_seconds'] / 3_600:.1f}"),
+    ("GPU HOURS", lambda e: f"{e['gpu_seconds'] / 3_600:.2f}"),
     ("OF THE NODE", lambda e: f"{e['utilisation_ratio'] * 100:.1f} %"),
     ("WAIT: MEDIAN", lambda e: duration(e["wait_median_seconds"])),
     ("90 %", lambda e: duration(e["wait_p90_seconds"])),
@@ -184,12 +184,22 @@ def status(answer: Row) -> List[str]:
         lines += ["", *table(QUEUE, answer["queue"])]
     if answer.get("residues"):
         lines += ["", *table(RESIDUES, answer["residues"])]
-    return lines + [printable(row["text"]) for row in answer.get("violations", ())]
+    return [*lines, *(printable(row["text"]) for row in answer.get("violations", ())), *failing(answer)]
+
+
+def failing(answer: Row) -> List[str]:
+    """What stands below a table of what waits while the manager's disk is full, say."""
+    store = answer.get("store")
+    if not store or store["state"] == "ok":
+        return []
+    return ["", printable(f"nothing new is granted or started, since the manager cannot store it: {store['error']}")]
 
 
 def queue(answer: Row) -> List[str]:
     lines = table(QUEUE, answer["queue"]) if answer["queue"] else ["Nothing of this environment waits."]
-    return [*lines, "", *table(RUNNING, answer["running"])] if answer["running"] else lines
+    if answer["running"]:
+        lines += ["", *table(RUNNING, answer["running"])]
+    return lines + failing(answer)
 
 
 def standings(answer: Row) -> List[str]:

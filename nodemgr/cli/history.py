@@ -20,7 +20,7 @@ COLUMNS = (
     Column("STATE", lambda j: j["state"]),
     Column("EXIT", lambda j: exit_word(j), right=True),
     Column("GPUS", lambda j: j["gpus"], right=True, spare=2),
-    Column("TRIES", lambda j: len(j["attempts"]) or None, right=True, spare=4),
+    Column("STARTS", lambda j: len(j["attempts"]) or None, right=True, spare=4),
     Column("WAITED", lambda j: tables.seconds(_between(j, "entered", "started")), right=True, spare=3),
     Column("RAN", lambda j: tables.seconds(_between(j, "started", "ended")), right=True),
     Column("ENDED", lambda j: _moment(j["ended"])),

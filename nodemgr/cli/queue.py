@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from nodemgr.cli import jobs, options, tables
+from nodemgr.cli import jobs, options, status, tables
 from nodemgr.cli.faults import say
 from nodemgr.cli.tables import Column, Row
 
@@ -66,7 +66,7 @@ def expected(row: Row) -> str | None:
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, env: str | None, run_dir: Path | None, as_json: bool) -> None:
-    """Show all that waits, in the order of service, and the jobs that run: an admin sees the node, a user his environment.
+    """Show all that waits, in the order of service, and the jobs that run: an admin sees the node, a user his environments.
 
     A start that is shown is an estimate (~), by time limits or by how long the same command took before.
     """
@@ -77,14 +77,15 @@ def command(ctx: click.Context, env: str | None, run_dir: Path | None, as_json: 
         return
     rows: dict[str, Row] = {}
     queues: list[Row] = []
+    store: Row | None = None
     for way in jobs.choose(run_dir, env):
         for page in jobs.pages(way, "queue", "queue"):
-            queues = page["queues"]
+            queues, store = page["queues"], page["store"]
             rows |= {row["id"]: row for row in page["queue"]}  # one that moved meanwhile comes twice
     waiting = [row for row in rows.values() if row["state"] not in RUNS]
     running = [row for row in rows.values() if row["state"] in RUNS]
     if as_json:
-        options.print_json({"schema_version": 1, "queue": waiting, "running": running, "queues": queues})
+        options.print_json({"schema_version": 1, "queue": waiting, "running": running, "queues": queues, "store": store})
         return
     tables.show(WAITING, waiting, empty="Nothing waits.")
     if running:
@@ -93,6 +94,7 @@ def command(ctx: click.Context, env: str | None, run_dir: Path | None, as_json: 
     if any(row["cap"] is not None for row in queues) or len(queues) > len(PRESETS):
         click.echo()
         tables.show(QUEUES, queues)
+    status.say_if_failing(store)
 
 
 PRESETS = ("high", "normal", "low")

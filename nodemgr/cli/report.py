@@ -15,9 +15,9 @@ DEFAULT_S = 7 * 86_400
 COLUMNS = (
     Column("ENV", lambda e: e["env"]),
     Column("GPU HOURS", lambda e: hours(e), right=True),
-    Column("OF THE NODE", lambda e: percent(e), right=True),
+    Column("OF THE NODE", lambda e: percent(e), right=True, spare=5),
     Column("GRANTS", lambda e: e["allocations"], right=True, spare=2),
-    Column("WAIT: MEDIAN", lambda e: tables.seconds(e["wait_median_seconds"]), right=True),
+    Column("WAIT: MEDIAN", lambda e: tables.seconds(e["wait_median_seconds"]), right=True, spare=6),
     Column("90 %", lambda e: tables.seconds(e["wait_p90_seconds"]), right=True, spare=1),
     Column("LONGEST", lambda e: tables.seconds(e["wait_max_seconds"]), right=True, spare=1),
     Column("JOBS DONE", lambda e: e["jobs_done"], right=True),
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def hours(row: Row) -> str:
-    return f"{row['gpu_seconds'] / 3_600:.1f}"
+    return f"{row['gpu_seconds'] / 3_600:.{1 if row['gpu_seconds'] >= 36_000 else 2}f}"
 
 
 def percent(row: Row) -> str:
@@ -41,7 +41,7 @@ def percent(row: Row) -> str:
 @options.run_dir_option
 @options.json_option
 def command(env: str | None, since: int | None, run_dir: Path | None, as_json: bool) -> None:
-    """Show GPU hours, waits and jobs of each environment: an admin sees the node, a user his environment.
+    """Show GPU hours, waits and jobs of each environment: an admin sees the node, a user his environments.
 
     A GPU counts for an environment while it holds it, once, however many of its tasks share it.
     """

@@ -22,7 +22,8 @@ def _pids(task: Row) -> str:
 def _who(row: Row) -> str:
     """root@web-1, or the user alone where there is no container."""
     found = {(place["user"], place["container_name"] or place["container"]) for place in row.get("places", ())}
-    return ",".join(sorted(f"{user}@{container}" if container else user for user, container in found)) or "-"
+    whose = sorted(f"{user}@{container}" if container else user for user, container in found)
+    return ",".join(whose or row.get("users", ())) or "-"  # a job's user, where no process of it has come
 
 
 def _held_to(task: Row) -> str:
@@ -156,5 +157,9 @@ def show(status: Row) -> None:
         tables.show(violation_columns(), status["violations"])
     for crowd in status.get("crowds", ()):
         say(f"warning: {crowd['text']}")
-    if (store := status.get("store")) and store["state"] != "ok":
-        say(f"warning: nothing new is granted, since the manager cannot store it: {store['error']}")
+    say_if_failing(status.get("store"))
+
+
+def say_if_failing(store: Row | None) -> None:
+    if store is not None and store["state"] != "ok":
+        say(f"warning: nothing new is granted or started, since the manager cannot store it: {store['error']}")

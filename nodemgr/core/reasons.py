@@ -32,21 +32,24 @@ def of_shortage(
         case Shortage.QUOTA_MEMORY:
             left_bytes = max(0, ask.quota_remaining_bytes or 0)
             need_bytes = min((row.need_bytes for row in rows if not row.used), default=0)
-            return f"needs {gib(need_bytes)} of {request.env}'s memory quota per GPU, {gib(left_bytes)} left: waits for its own tasks"
+            short = f"needs {gib(need_bytes)} of {request.env}'s memory quota per GPU, {gib(left_bytes)} left: waits for its own tasks"
+            return "; ".join([short, *_next_known_end(draft, draft.env_tasks.members(request.env))])
         case Shortage.LEDGER:
             asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
             return f"needs {asked} free on a GPU that {request.env} holds: waits for its own tasks to free memory"
         case Shortage.OWN_GPUS:
             left = max(0, ask.quota_gpus - sum(row.used for row in rows))
-            return f"needs {gpus(request.gpus)} of the {ask.quota_gpus} in {request.env}'s quota, {left} left: waits for its own tasks"
+            short = f"needs {gpus(request.gpus)} of the {ask.quota_gpus} in {request.env}'s quota, {left} left: waits for its own tasks"
+            return "; ".join([short, *_next_known_end(draft, draft.env_tasks.members(request.env))])
         case Shortage.NODE:
             fitting = [row for row in rows if qualifies(row, ask)]
             free = sum(not row.kept for row in fitting)
             passed = {row.uuid for row in rows if row.used} | {row.uuid for row in fitting if not row.kept}
             spared = {row.uuid: kept[row.uuid] for row in fitting if row.kept}
-            said = [f"needs {gpus(request.gpus)}, {free} free", *_holders(draft, passed, spared)]
-            next_end = _next_known_end(draft, [row.uuid for row in rows if row.uuid not in passed])
-            return "; ".join(said if next_end is None else [*said, next_end])
+            in_the_way = {task_id for row in rows if row.uuid not in passed for task_id in draft.gpu_tasks.members(row.uuid)}
+            # what helps most first: a terminal cuts the end off
+            said = [f"needs {gpus(request.gpus)}, {free} free", *_next_known_end(draft, in_the_way), *_holders(draft, passed, spared)]
+            return "; ".join(said)
 
 
 def behind(request: Request, before: Request) -> str:
@@ -113,6 +116,8 @@ def no_quota(env: str) -> str:
 
 
 def queue_full(name: str, waiting: int, cap: int) -> str:
+    if cap == 0:
+        return f"queue {name} takes nothing at present, its cap is 0: name another queue"
     return f"{waiting} wait in queue {name}, and its cap is {cap}: try again later, or name another queue"
 
 
@@ -180,19 +185,18 @@ def _holders(draft: Draft, passed: Container[Uuid], spared: Mapping[Uuid, Reques
     return lines if more <= 0 else [*lines[:SHOWN_HOLDERS], f"and {more} more"]
 
 
-def _next_known_end(draft: Draft, uuids: Iterable[Uuid]) -> str | None:
-    """The first end of a task on these GPUs of which a time limit tells."""
-    tasks = {task_id: draft.tasks[task_id] for uuid in uuids for task_id in draft.gpu_tasks.members(uuid)}.values()
+def _next_known_end(draft: Draft, task_ids: Iterable[str]) -> list[str]:
+    """The first end of these tasks of which a time limit tells; empty: none is known."""
     ends = [
         (task.since_wall_ns + task.time_limit_ms * MS, task)
-        for task in tasks
+        for task in map(draft.tasks.__getitem__, task_ids)
         if task.time_limit_ms is not None and task.state is TaskState.RUNNING
     ]
     if not ends:
-        return None
+        return []
     end_wall_ns, task = min(ends, key=lambda end: end[0])
     job = None if task.job_id is None else draft.jobs.get(task.job_id)
-    return f"next known end {clock(end_wall_ns)}: {task.env}/{task.task_id if job is None else job.name or job.job_id}, time limit"
+    return [f"next known end {clock(end_wall_ns)}: {task.env}/{task.task_id if job is None else job.name or job.job_id}, time limit"]
 
 
 def _holder(draft: Draft, gpu: Gpu) -> tuple[str, str]:

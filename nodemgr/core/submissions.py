@@ -142,7 +142,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         key=submission.key,
         place=submission.place,
         why=reasons.held_by(submission.by) if submission.hold else "",
-        deeds=(Deed(wall_ns, submission.by, "submitted"),),
+        deeds=(Deed(wall_ns, submission.by, "submitted, held" if submission.hold else "submitted"),),
     )
     for job in [replace(model, job_id=f"{array}.{index}") for index in submission.array] or [model]:
         _submitted(draft, job, now_ns, wall_ns)

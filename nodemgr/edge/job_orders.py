@@ -322,7 +322,7 @@ class JobOrders:
         except FileNotFoundError:
             tail = next((attempt.log_tail for attempt in job.attempts if attempt.number == number), None)
             if tail is None:
-                raise OrderError(f"{job_id} has no log of an attempt {number}", "not_found") from None
+                raise OrderError(f"{job_id} has no log of a start {number} (nodemgr history {job_id})", "not_found") from None
             return {**answer, "tail": tail}, None
 
     def _log(self, who: Who, given: dict[str, Any]) -> Any:

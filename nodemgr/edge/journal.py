@@ -154,6 +154,10 @@ class Journal:
 
     # -- while it fails --
 
+    def health(self) -> dict[str, str | None]:
+        """For those who ask why nothing moves."""
+        return {"state": "ok" if self.fault is None else "failing", "error": self.fault}
+
     def _begin_failing(self, fault: str) -> None:
         self.fault = fault
         log.say(f"the store cannot be written: {fault}; nothing is granted until it can, releases and running tasks go on")

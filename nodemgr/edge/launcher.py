@@ -76,7 +76,7 @@ class Launcher:
         """For the doctor."""
         if self._fault:
             return False, f"no job can be started: {self._fault}"
-        return True, f"started by {'our own launcher' if self._path is None else self._path}"
+        return True, "started by " + ("the manager's own launcher" if self._path is None else f"the service nodemgr-jobs ({self._path})")
 
     def say(self, text: str) -> bool:
         """False: there is none to hear it."""

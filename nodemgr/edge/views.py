@@ -49,8 +49,7 @@ class Views:
         daemon = self._daemon
         now_ns = daemon.clock.monotonic_ns()
         frame = snapshot.frame(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, env=env)
-        fault = daemon.journal.fault
-        frame["store"] = {"state": "ok" if fault is None else "failing", "error": fault}
+        frame["store"] = daemon.journal.health()
         for row in frame["queue"]:
             request = daemon.state.requests.get(row["request"])  # a job that is held has none
             row["places"] = self._places(() if request is None else request.askers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nodemgr.core.forecast import Expected, expected_starts
+from nodemgr.core.telling import listing
 from tests.core.test_backfill import node, submit
 from tests.core.world import Node, S
 
@@ -100,6 +101,19 @@ def test_a_waiter_is_told_the_next_end_that_is_known() -> None:
     told = busy.told(10)
     assert told is not None
     assert told.reason == (
-        "place 1 in queue normal: needs 1 GPU, 0 free; bob/j1 holds GPU 0 since 22:13 UTC; bob/j2 holds GPU 1 since 22:13 UTC; "
+        "place 1 in queue normal: needs 1 GPU, 0 free; next known end 00:13 UTC: bob/eval, time limit; "
+        "bob/j1 holds GPU 0 since 22:13 UTC; bob/j2 holds GPU 1 since 22:13 UTC"
+    )
+
+
+def test_who_waits_for_his_own_tasks_is_told_their_next_known_end() -> None:
+    busy = node(3)
+    busy.quota("bob", 1)
+    submit(busy, "alice", 1, 60, name="others")
+    submit(busy, "bob", 1, 7_200, name="eval")
+    submit(busy, "bob", 1)
+    ((_request, _position, line),) = listing(busy.state)
+    assert line == (
+        "place 1 in queue normal: needs 1 GPU of the 1 in bob's quota, 0 left: waits for its own tasks; "
         "next known end 00:13 UTC: bob/eval, time limit"
     )

@@ -517,7 +517,7 @@ def test_a_held_job_waits_for_its_order() -> None:
     assert (node.job(job_id).state, node.queued_jobs()) == (JobState.HELD, [])
     node.frees(job_id)
     assert node.job(job_id).state is JobState.STARTING
-    assert [deed.what for deed in node.job(job_id).deeds] == ["submitted", "freed"]
+    assert [deed.what for deed in node.job(job_id).deeds] == ["submitted, held", "freed"]
 
 
 def test_hold_takes_it_out_of_the_queue_and_free_puts_it_at_the_end() -> None:

@@ -480,7 +480,7 @@ def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: 
     assert user("queue", "free", "j2").returncode == 0
     world.until_ended("j2")
     deeds = json.loads(user("history", "j2", "--json").stdout)["jobs"][0]["deeds"]
-    assert [(deed["who"], deed["what"]) for deed in deeds] == [(f"{USER} (uid {USER})", "submitted"), (f"{USER} (uid {USER})", "freed")]
+    assert [(deed["who"], deed["what"]) for deed in deeds] == [(f"{USER} (uid {USER})", "submitted, held"), (f"{USER} (uid {USER})", "freed")]
     assert "node" not in json.loads(user("report", "--json").stdout), "what the others use is not his"
 
 
@@ -523,6 +523,15 @@ def test_an_option_that_is_not_known_is_not_taken_for_the_command(nodemgr: Run) 
         refused(nodemgr("submit", "--env", "alice", "--gpus", wrong, "--", "true"), 2, f"'{wrong}' is no whole number from 0 to 1024")
     refused(nodemgr("history", "-n", 0), 2, "'0' is no whole number of at least 1")
     refused(nodemgr("submit", "--env", "alice", "--time", "0s", "--", "true"), 2, "'--time'")
+
+
+def test_while_nothing_can_be_stored_the_queue_says_so(world: World, nodemgr: Run) -> None:
+    world.submit(hold=True)
+    assert nodemgr("queue").stderr == ""
+    world.manager.store.fault = "database or disk is full"
+    assert "cannot store a job now" in nodemgr("submit", "--env", "alice", "--", "true").stderr
+    assert "nothing new is granted or started, since the manager cannot store it" in nodemgr("queue").stderr
+    assert listed(nodemgr)["store"]["state"] == "failing"
 
 
 def test_an_id_that_cannot_be_written_is_said(world: World) -> None:

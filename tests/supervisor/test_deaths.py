@@ -307,7 +307,7 @@ def test_it_dies_and_a_spare_one_takes_over(world: World) -> None:
     assert world.end("j1").signal == signal.SIGTERM  # they go on, and end, without it
     world.again()
     assert world.factory.adopt([("j2", 1), ("j3", 1), ("j4", 1)]) == []
-    assert world.factory.state() == (True, "started by our own launcher")
+    assert world.factory.state() == (True, "started by the manager's own launcher")
     assert world.run("true", job="j5").exit_code == 0
     for job in ("j2", "j3"):
         world.factory.withdraw(job, 1, "enough")
@@ -342,7 +342,7 @@ def test_the_services_comes_back(served: World) -> None:
     assert served.end("j2").exit_code == 4
     served.factory.withdraw("j1", 1, "enough")
     assert served.end().why == "enough"
-    assert served.factory.state() == (True, f"started by {served.socket}")
+    assert served.factory.state() == (True, f"started by the service nodemgr-jobs ({served.socket})")
 
 
 def test_the_services_is_waited_for(make_world: Callable[..., World]) -> None:

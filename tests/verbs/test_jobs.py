@@ -82,7 +82,7 @@ def test_orders_are_taken_and_the_history_says_from_where(node: Manager) -> None
     assert run(node, "queue", "requeue", job).stdout == f"{job} waits again\n"
     assert run(node, "wait", job).returncode == 0
     deeds = json.loads(run(node, "history", job, "--json").stdout)["jobs"][0]["deeds"]
-    assert [deed["what"] for deed in deeds] == ["submitted", "moved to high", "freed", "requeued"]
+    assert [deed["what"] for deed in deeds] == ["submitted, held", "moved to high", "freed", "requeued"]
     held = submit(node, "true", "--hold")
     assert run(node, "queue", "withdraw", held).stdout == f"{held} is withdrawn\n"
     assert run(node, "wait", held).returncode == 77
