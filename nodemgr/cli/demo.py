@@ -57,7 +57,6 @@ class Story:
     stage: Stage
     framework: Framework
     gpus: int
-    gpu_bytes: int
     grant_bytes: int
     script: Program | None = None
     waiter: Program | None = None
@@ -313,7 +312,7 @@ def _play(stage: Stage, node: str | None, told: str) -> None:
     grant_bytes = int(smallest_bytes * GRANT_SHARE) // GIB * GIB
     if grant_bytes < 2 * GIB:
         raise Fault("demo: GPUs of at least 4GiB are needed (nodemgr demo --simulate 2x16GiB)", Exit.USAGE)
-    story = Story(stage, choose_framework(node is not None), len(gpus), smallest_bytes, grant_bytes)
+    story = Story(stage, choose_framework(node is not None), len(gpus), grant_bytes)
     click.echo(f"nodemgr demo: {told}; manager: pid {stage.call('ping')['pid']}")
     for number, step in enumerate(STEPS, start=1):
         headline = (step.__doc__ or "").strip()

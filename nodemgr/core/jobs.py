@@ -30,8 +30,6 @@ from nodemgr.core.schema import IDS
 from nodemgr.core.state import State
 from nodemgr.core.values import replace
 
-MANAGER = "nodemgr"
-
 
 def facts(job: Job) -> dict[str, object]:
     """What each event says of a job."""

@@ -152,10 +152,6 @@ class State:
         """What of a GPU's memory is promised to nobody."""
         return books.gpu_remaining(self, self.gpus[uuid])
 
-    def env_remaining_bytes(self, env: str) -> int | None:
-        """What of an env's memory quota is promised to none of its GPUs; None without a memory quota."""
-        return books.env_remaining(self, env)
-
     def watched(self) -> Iterator[tuple[ProcessKey, int | None]]:
         """The processes whose death and beats matter, with their PIDs."""
         for process in self.processes.values():

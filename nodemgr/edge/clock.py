@@ -46,7 +46,3 @@ class SimulatedClock:
             raise ValueError("time does not run backwards")
         self._monotonic_ns += duration_ns
         self._wall_ns += duration_ns
-
-    def jump_wall(self, wall_ns: int) -> None:
-        """Somebody sets the wall clock."""
-        self._wall_ns = wall_ns

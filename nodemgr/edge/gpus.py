@@ -95,7 +95,6 @@ class Nvml:
         self._minors: dict[Uuid, int] = {}
         try:
             pynvml.nvmlInit()
-            self.driver_version = str(pynvml.nvmlSystemGetDriverVersion())
         except pynvml.NVMLError as error:
             raise NvmlUnavailable(
                 f"the NVIDIA driver does not answer ({error}): install or load it (nvidia-smi must work), "

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nodemgr.core import cdi
+from nodemgr.core.allocator import POLICIES
 from nodemgr.core.model import ENFORCE, Config
 from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
 from nodemgr.units import UnitError, parse_node
@@ -187,6 +188,7 @@ OPTIONS = (
     Option("memory_overcommit", _ratio(0.1, 16.0), core=True),
     Option("stalled", _choice("keep", "kill"), core=True),
     Option("stalled_grace_ms", _integer(0, 86_400_000), core=True),
+    Option("placement", _choice(*POLICIES), core=True),
     Option("queues", _queues, core=True),
     Option("ageing_ms", _integer(0, 86_400_000), core=True),
     Option("backfill_depth", _integer(1, 10_000), core=True),

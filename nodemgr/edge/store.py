@@ -378,9 +378,6 @@ class Store:
     def last_sequence(self) -> int:
         return int(self._db.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0])
 
-    def last_record(self) -> int:
-        return int(self._db.execute("SELECT coalesce(max(record_id), 0) FROM records").fetchone()[0])
-
     def meta(self) -> dict[str, str]:
         return dict(self._db.execute("SELECT key, value FROM meta"))
 

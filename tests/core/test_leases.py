@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nodemgr.core import books
 from nodemgr.core.effects import (
     BeginSlot,
     ClearSlot,
@@ -32,7 +33,7 @@ def test_a_request_gets_gpus_a_grant_and_a_slot() -> None:
         SendGrant(10, "first", "alice", "token10", "t1", ("GPU-0",), (0,), (40 * GIB,), key(10), 0, 1)
     ]
     assert node.remaining_gib(0) == 40
-    assert node.state.env_remaining_bytes("alice") == 40 * GIB
+    assert books.env_remaining(node.state, "alice") == 40 * GIB
 
 
 def test_the_ledger_is_ready_before_the_process_hears_of_it() -> None:
@@ -62,7 +63,7 @@ def test_without_a_memory_quota_a_grant_is_a_whole_gpu() -> None:
     node.quota("alice", 1)
     node.asks("alice", 10)
     assert node.grant_gib("alice", 0) == (80, 80)
-    assert node.state.env_remaining_bytes("alice") is None
+    assert books.env_remaining(node.state, "alice") is None
 
 
 def test_a_grant_is_never_more_than_the_gpu() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nodemgr.core import books
 from nodemgr.core.effects import EnvChanged, SetLimit
 from nodemgr.core.model import DenyCode
 from tests.core.world import GIB, MS, Node
@@ -79,7 +80,7 @@ def test_fewer_gpus_with_the_same_memory_is_more_for_each_within_the_whole() -> 
     node.asks("alice", 10, 2)
     node.quota("alice", 1, 60)  # 60 GiB for one GPU; but the env's 60 GiB are all granted already
     assert node.grant_gib("alice", 0) == (30, 30)
-    assert node.state.env_remaining_bytes("alice") == 0
+    assert books.env_remaining(node.state, "alice") == 0
 
 
 def test_a_quota_that_makes_a_waiting_request_impossible_refuses_it() -> None:
@@ -142,7 +143,7 @@ def test_lost_memory_counts_against_the_envs_own_quota() -> None:
     node.asks("alice", 10)
     node.releases("alice", 10)
     node.driver_shows(10, 0, 25)
-    assert node.state.env_remaining_bytes("alice") == 15 * GIB
+    assert books.env_remaining(node.state, "alice") == 15 * GIB
     node.asks("alice", 11)  # GPU 1 has more room, but the quota's memory would not suffice for it
     assert node.gpus_of(11) == [0]
 

@@ -57,9 +57,6 @@ class Driver(types.ModuleType):
     def nvmlShutdown(self) -> None:
         self._check()
 
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "999"
-
     def nvmlDeviceGetCount(self) -> int:
         self._check()
         return len(self.uuids)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from nodemgr.core.model import Config
 from nodemgr.edge.settings import OPTIONS, SettingsError, load
 
 GIB = 2**30
@@ -22,6 +24,12 @@ def test_defaults() -> None:
     assert (settings.core.beat_ms, settings.core.timeout_ms) == (1_000, 5_000)
     assert settings.simulate is None
     assert settings.run_dir.is_absolute()
+
+
+def test_whatever_decisions_depend_on_can_be_set(tmp_path: Path) -> None:
+    assert {field.name for field in fields(Config)} == {option.name for option in OPTIONS if option.core}
+    core = load({}, write(tmp_path, 'ageing_ms = 60000\nbackfill_depth = 1\nmax_jobs = 7\nmax_env_jobs = 3\nplacement = "pack"\n'), {}).core
+    assert (core.ageing_ms, core.backfill_depth, core.max_jobs, core.max_env_jobs, core.placement) == (60_000, 1, 7, 3, "pack")
 
 
 def test_flag_over_environment_over_file(tmp_path: Path) -> None:
@@ -55,6 +63,8 @@ def test_queues_in_one_variable() -> None:
         ("beat_ms = true\n", "line 1: beat_ms: must be a whole number"),
         ("beat_ms = 1.5\n", "line 1: beat_ms: must be a whole number"),
         ("beat_ms = = 1\n", r"config.toml: .*line 1"),
+        ("ageing_ms = -1\n", "line 1: ageing_ms: must be a whole number from 0"),
+        ('placement = "best"\n', "line 1: placement: must be one of spread, pack"),
         ('stalled = "shoot"\n', "line 1: stalled: must be one of keep, kill"),
         ('memory_overcommit = "much"\n', "line 1: memory_overcommit: must be a number"),
         ('simulate = "4x80"\n', "line 1: simulate: .*bare number"),

@@ -36,7 +36,7 @@ class LossyNetwork:
         self._backs: dict[tuple[str, int], socket.socket] = {}
         self._late: list[tuple[socket.socket, bytes, tuple[str, int]]] = []
         self._closing = threading.Event()
-        self.lost = self.repeated = self.reordered = 0
+        self.lost = 0
         self.seen: list[bytes] = []  # what clients sent, as it was
         self._threads = [threading.Thread(target=self._upwards, daemon=True)]
         self._threads[0].start()
@@ -76,12 +76,10 @@ class LossyNetwork:
             self.lost += 1
             return
         if dice < loss + reorder:
-            self.reordered += 1
             self._late.append((sock, packet, to))
             return
         sock.sendto(packet, to)
         if dice > 1 - repeat:
-            self.repeated += 1
             sock.sendto(packet, to)
         while self._late:
             late_sock, late_packet, late_to = self._late.pop()

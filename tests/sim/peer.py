@@ -15,8 +15,6 @@ import os
 import sys
 from ctypes import byref, c_char, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p, sizeof
 
-MAX_ALLOCATIONS_HELD = 1 << 20
-
 
 class Refused(Exception):
     def __init__(self, code):
@@ -257,10 +255,6 @@ def address_range(address):
     base, size = c_uint64(), c_size_t()
     do("cuMemGetAddressRange_v2", byref(base), byref(size), address)
     return [base.value, size.value]
-
-
-def memory_type(address):
-    return got(c_int, "cuPointerGetAttribute", 2, address)
 
 
 def put(address, text):

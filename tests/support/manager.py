@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nodemgr.edge.control_client import ControlClient, EventStream, ManagerUnreachable
+from nodemgr.edge.control_client import ControlClient, EventStream
 from nodemgr.paths import env_dir, payload_dir
 from tests.support.supervisor import Supervisor
 
@@ -222,12 +222,3 @@ class Manager:
             if code != 0 and (is_ready or code != -signal.SIGTERM):
                 raise AssertionError(f"the manager ended with {code}; it said:\n{self.log}")
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def is_reachable(run_dir: Path) -> bool:
-    try:
-        with ControlClient(run_dir, timeout_s=1) as client:
-            client.call("ping")
-    except ManagerUnreachable:
-        return False
-    return True
