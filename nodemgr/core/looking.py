@@ -179,6 +179,8 @@ def _wait(draft: Draft, scan: Scan, request: Request, verdict: Verdict, *, plan:
             scan.turns[env] = request
     else:
         scan.turns[env] = request
+        if scan.board is not None:
+            scan.board.waits_for_itself(env)
         if verdict.answer is Shortage.LEDGER:
             scan.wanting.add(request.request_id)
 
@@ -189,6 +191,8 @@ def _plan(draft: Draft, scan: Scan, request: Request, verdict: Verdict) -> None:
         if not any(gpu.healthy and is_roomy(draft, gpu) for gpu in draft.gpus.values()):
             return
         scan.board = Board(draft)
+        for env in scan.turns:
+            scan.board.waits_for_itself(env)
     if isinstance(verdict.answer, Choice):
         scan.board.comes_back(verdict.rows)
     else:
