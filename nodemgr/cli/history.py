@@ -61,7 +61,7 @@ def _moment(wall_s: int | None) -> str | None:
 
 
 @click.command(short_help="Show the jobs that have ended; of one job the whole story.")
-@click.argument("job", type=jobs.JOB, required=False)
+@click.argument("job", type=jobs.JOB_OR_ENDED, required=False)
 @click.option("--env", type=options.ENV, help="Only this environment's.")
 @click.option("--since", type=options.MOMENT, help="Those that ended since then: 2h, 7d, 2026-01-31T12:00.")
 @click.option("--count", "-n", type=options.Count(1), help=f"So many at most, the last ones (without --since {DEFAULT_COUNT}).")
@@ -78,7 +78,7 @@ def command(job: str | None, env: str | None, since: int | None, count: int | No
     if as_json:
         options.print_json(told)
     elif job is None:
-        tables.show(COLUMNS, told["history"], empty="No job has ended.")
+        tables.show(COLUMNS, told["history"], empty=f"No job{' of ' + env if env else ''} has ended{' since then' if since else ''}.")
     else:
         _stories(told["jobs"])
 

@@ -22,6 +22,8 @@ from nodemgr.cli.faults import Exit, Fault
 from nodemgr.cli.options import ParamType
 from nodemgr.edge import log_pieces
 
+COMPLETED_ENDED = 50
+"""So many of the jobs that ended last are among those that a shell completes."""
 INLINE_BYTES = 500
 """An order that is longer is written on a sheet (nodemgr/edge/sheets.py)."""
 PATIENCE_S = 60.0
@@ -29,12 +31,13 @@ PATIENCE_S = 60.0
 
 
 class Job(ParamType):
-    """The id of a job, of an array, or of a job of an array; `requests`: of a waiting request, too."""
+    """The id of a job, of an array, or of a job of an array; `requests`: of a waiting request, too; `ended`: completed are those, too."""
 
     name = "job"
 
-    def __init__(self, *, requests: bool = False) -> None:
+    def __init__(self, *, requests: bool = False, ended: bool = False) -> None:
         self._requests = requests
+        self._ended = ended
         self._form = r"j[0-9]{1,15}(\.[0-9]{1,10})?" + ("|r[0-9]{1,15}" if requests else "")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -44,15 +47,20 @@ class Job(ParamType):
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        found: dict[str, None] = {}
         try:
-            ways = choose(ctx.params.get("run_dir"), ctx.params.get("env"))
-            rows = [row for way in ways for row in way.ask("queue")["queue"]]
+            for way in choose(ctx.params.get("run_dir"), ctx.params.get("env")):
+                ended = way.ask("history", limit=COMPLETED_ENDED)["history"] if self._ended else []
+                jobs = [*(row["job"] for row in ended), *(row["id"] for row in way.ask("queue")["queue"] if row["job"] or self._requests)]
+                for job in jobs:
+                    found |= {job.partition(".")[0]: None, job: None}  # an array goes before its jobs
         except Fault:
-            return []
-        return [CompletionItem(row["id"]) for row in rows if row["id"].startswith(incomplete) and (row["job"] or self._requests)]
+            pass
+        return [CompletionItem(job) for job in found if job.startswith(incomplete)]
 
 
 JOB = Job()
+JOB_OR_ENDED = Job(ended=True)
 JOB_OR_REQUEST = Job(requests=True)
 
 

@@ -21,7 +21,7 @@ FINAL = frozenset({"done", "failed", "withdrawn"})
 
 
 @click.command(short_help="Show what a job wrote, and with --follow what it writes.")
-@click.argument("job", type=jobs.JOB)
+@click.argument("job", type=jobs.JOB_OR_ENDED)
 @click.option("--follow", "-f", is_flag=True, help="Go on with what it writes, over its restarts, until it has ended.")
 @click.option("--attempt", type=options.Count(1), help="Of an earlier start of it: 1 is the first.")
 @click.option("--env", type=options.ENV, help="As a user of this environment.")

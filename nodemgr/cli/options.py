@@ -86,9 +86,13 @@ class Moment(ParamType):
         if isinstance(value, int):
             return value
         try:
-            return int(datetime.datetime.fromisoformat(value).timestamp()) * 1_000 * NS_PER_MS
+            moment = int(datetime.datetime.fromisoformat(value).timestamp()) * 1_000 * NS_PER_MS
         except ValueError:
             pass
+        else:
+            if moment > time.time_ns():
+                self.fail(f"{value} is still to come", param, ctx)
+            return moment
         try:
             return time.time_ns() - units.parse_duration_ms(value) * NS_PER_MS
         except units.UnitError:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from nodemgr.cli import jobs, options, status, tables
+from nodemgr import paths
+from nodemgr.cli import asking, jobs, options, status, tables
 from nodemgr.cli.faults import say
 from nodemgr.cli.tables import Column, Row
 
@@ -78,6 +79,8 @@ def command(ctx: click.Context, env: str | None, run_dir: Path | None, as_json: 
     rows: dict[str, Row] = {}
     queues: list[Row] = []
     store: Row | None = None
+    if env is not None:
+        asking.known_env_dir(run_dir or paths.find_run_dir(), env)
     for way in jobs.choose(run_dir, env):
         for page in jobs.pages(way, "queue", "queue"):
             queues, store = page["queues"], page["store"]
@@ -127,7 +130,9 @@ withdraw = _order(
 )
 hold = _order("hold", "is held", "Take JOB out of its queue until it is freed.")
 free = _order("free", "is freed", "Put a held JOB at the end of its queue.")
-requeue = _order("requeue", "waits again", "Have JOB begin anew: one that runs is ended first, one that has ended runs again.")
+requeue = _order(
+    "requeue", "waits again", "Have JOB begin anew: one that runs is ended first, one that has ended runs again.", jobs.JOB_OR_ENDED
+)
 
 
 @command.command("move", short_help="Put JOB at the end of another queue, or at the front of its own.")

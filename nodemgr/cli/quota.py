@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from nodemgr import units
-from nodemgr.cli import asking, options, tables
-from nodemgr.cli.faults import say
+from nodemgr.cli import asking, jobs, options, quota_files, tables
+from nodemgr.cli.faults import Exit, Fault, say
 from nodemgr.cli.tables import Column
 from nodemgr.core.model import ENFORCE
 
@@ -74,7 +74,7 @@ QUOTA_OPTIONS = (
     click.option("--memory", type=options.SIZE_OR_NONE, help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs."),
     click.option("--memory-per-gpu", type=options.SIZE, help="The same, said per GPU."),
     click.option("--default-gpus", callback=_gpus_or_none, metavar="N", help="What a request that names no number gets; none: all."),
-    click.option("--priority", metavar="QUEUE", help="The queue its requests wait in (high, normal, low)."),
+    click.option("--priority", type=jobs.QUEUE, metavar="QUEUE", help="The queue its requests wait in (nodemgr queue create makes more)."),
     click.option("--acquire", type=click.Choice(["import", "first-use"]), help="When a program asks for its GPUs."),
     click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets that may have no GPU."),
     click.option("--no-manager", type=click.Choice(["wait", "cpu", "error"]), help="What it does while no manager answers."),
@@ -156,6 +156,36 @@ def show_quotas(env: str | None, run_dir: Path | None, as_json: bool) -> None:
         options.print_json(result)
     else:
         tables.show(COLUMNS, result["quotas"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
+
+
+@command.command("load", short_help="Set the quotas that FILE says: of quota show --json, or of an older state.db.")
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@options.run_dir_option
+def load_quotas(file: Path, run_dir: Path | None) -> None:
+    """Set every quota that FILE says: what nodemgr quota show --json printed (-: on stdin), or the state.db of a manager of any
+    version, whose queues are made, too.
+
+    Environments that FILE does not name stay as they are.
+    """
+    control = asking.control(run_dir)
+    kept = quota_files.read(file)
+    failed = []
+    for queue in kept.queues:
+        control.call("queue_create", **queue, by=jobs.whose())
+    for env, said in kept.quotas.items():
+        try:
+            result = control.call("quota_set", env=env, **said, by=asking.who())
+        except Fault as fault:
+            if fault.code == Exit.UNREACHABLE:
+                raise
+            failed.append(env)
+            say(f"{env}: {fault.message}")
+        else:
+            for warning in result["warnings"]:
+                say(f"warning: {env}: {warning}")
+    say(f"{len(kept.quotas) - len(failed)} of {len(kept.quotas)} quotas are set")
+    if failed:
+        raise Fault(f"not set: {', '.join(failed)}")
 
 
 @command.command("rm", short_help="Forget ENV, whose tasks lose their GPUs.")

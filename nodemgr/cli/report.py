@@ -55,7 +55,8 @@ def command(env: str | None, since: int | None, run_dir: Path | None, as_json: b
     if as_json:
         options.print_json(told)
         return
-    tables.show(COLUMNS, told["envs"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
+    nothing = "No environment has a quota yet (nodemgr quota set ENV --gpus N)." if env is None else f"Nothing is known of {env}."
+    tables.show(COLUMNS, told["envs"], empty=nothing)
     span = f"{tables.wall_time(told['since'] * 10**9)} to {tables.wall_time(told['until'] * 10**9)}"
     node = told.get("node")
     held = "" if node is None else f"; {node['gpus']} GPUs, {hours(node)} GPU hours held, {percent(node)}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from nodemgr.cli import jobs, options
 from nodemgr.cli.faults import Exit, Fault, Lost, say
@@ -59,6 +60,10 @@ class Jobs(options.ParamType):
         if isinstance(value, tuple):
             return value
         return tuple(jobs.JOB.convert(part.strip(), param, ctx) for part in str(value).split(","))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + item.value) for item in jobs.JOB_OR_ENDED.shell_complete(ctx, param, last)]
 
 
 @click.command(

@@ -282,6 +282,14 @@ class PlaceChanged:
 
 
 @value
+class NamesTaken:
+    """Jobs with names up to this number have run here, whatever the store knows: it may be an older copy, or a new one."""
+
+    number: int
+    wall_ns: int
+
+
+@value
 class WithdrawJob:
     """This order and the next ones name a job, or all living elements of an array."""
 
@@ -348,5 +356,5 @@ class RemoveQueue:
 Event = (
     Acquire | Cancel | Rejoin | Beat | Release | Disconnected | ProcessGone | ResidueChanged | Tick | SetQuota
     | RemoveQuota | GpusChanged | ReleaseTask | Match | Audited | SubmitJobs | JobStarted | JobEnded | JobUnbegun
-    | PlaceChanged | WithdrawJob | HoldJob | FreeJob | RequeueJob | MoveJob | SetQueue | RemoveQueue
+    | PlaceChanged | NamesTaken | WithdrawJob | HoldJob | FreeJob | RequeueJob | MoveJob | SetQueue | RemoveQueue
 )

@@ -32,6 +32,7 @@ from nodemgr.core.events import (
     JobUnbegun,
     Match,
     MoveJob,
+    NamesTaken,
     PlaceChanged,
     ProcessGone,
     Rejoin,
@@ -56,7 +57,7 @@ __all__ = ["Draft", "State", "Transition", "step"]
 def _match(draft: Draft, event: Match, now_ns: int) -> None:
     draft.figures = event.used_bytes or {}
     draft.told = event.used_bytes is not None
-    draft.sleepers = matching.match(draft, now_ns, event.wall_ns)
+    matching.match(draft, now_ns, event.wall_ns)
 
 
 class _Rule(NamedTuple):
@@ -86,6 +87,7 @@ RULES: dict[type, _Rule] = {
     JobEnded: _Rule(jobs.ended, True),
     JobUnbegun: _Rule(jobs.unbegun, True),
     PlaceChanged: _Rule(places.changed, True),
+    NamesTaken: _Rule(submissions.names_taken, True),
     WithdrawJob: _Rule(job_orders.withdraw, True),
     HoldJob: _Rule(job_orders.hold, False),
     FreeJob: _Rule(job_orders.free, False),

@@ -11,7 +11,7 @@ import sys
 from nodemgr.core import admission, effects, job_ids, jobs, queues, reasons
 from nodemgr.core.admission import Refusal
 from nodemgr.core.draft import Draft
-from nodemgr.core.events import Submission, SubmitJobs
+from nodemgr.core.events import NamesTaken, Submission, SubmitJobs
 from nodemgr.core.model import Deed, DenyCode, Job, JobSpec, JobState
 from nodemgr.core.schema import JOBS
 from nodemgr.core.tables import first
@@ -33,6 +33,12 @@ def submit(draft: Draft, event: SubmitJobs, now_ns: int) -> None:
         else:
             job_id = _enter(draft, submission, now_ns, event.wall_ns) if known is None else known
             draft.emit(effects.SubmitAnswered(submission.ref, job_id, None, ""))
+
+
+def names_taken(draft: Draft, event: NamesTaken, _now_ns: int) -> None:
+    """A job of that name would be taken for the one that has run."""
+    if event.number > (draft.counters.get(JOBS) or 0):
+        draft.counters.put(JOBS, event.number)
 
 
 def _refused(draft: Draft, submission: Submission) -> Refusal | None:

@@ -57,11 +57,15 @@ def is_job_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def jobs(jobs_dir: Path) -> list[str]:
+    """All that have a directory."""
+    return [name for name in _entries(jobs_dir) if is_job_name(name)]
+
+
 def attempts(jobs_dir: Path) -> Iterator[tuple[str, int]]:
     """All that have a directory."""
-    for job in _entries(jobs_dir):
-        if is_job_name(job):
-            yield from ((job, int(name)) for name in _entries(jobs_dir / job) if name.isascii() and name.isdigit())
+    for job in jobs(jobs_dir):
+        yield from ((job, int(name)) for name in _entries(jobs_dir / job) if name.isascii() and name.isdigit())
 
 
 def _entries(directory: Path) -> list[str]:
@@ -126,17 +130,6 @@ class AttemptFiles:
         except OSError:
             return False
         return True
-
-    def is_given_up(self) -> bool:
-        """Nobody has begun it, and from now on nobody can. False: somebody has, or the disk refuses."""
-        if self.give_up() or not self.exist():
-            return True
-        claim = self.claim()
-        return claim is not None and claim.supervisor is None
-
-    def remove(self) -> None:
-        """Of one that nobody can begin any more."""
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     def boot(self) -> str:
         """The boot in which it was made; empty where that cannot be read."""

@@ -185,8 +185,8 @@ class Store:
                 raise StoreUnusable(self._advice("this is another program's database"))
             if tables and version != SCHEMA_VERSION:
                 raise StoreUnusable(
-                    f"{self.path} was written by another version of nodemgr: install that one again, or name another --state-dir; "
-                    "to begin without quotas and history, move it and its -wal and -shm away"
+                    f"{self.path} was written by another version of nodemgr: install that one again; or move it and its -wal and -shm "
+                    "away, start, and take its quotas and queues over (nodemgr quota load FILE), without its jobs and history"
                 )
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")

@@ -7,10 +7,15 @@ import grp
 import json
 import os
 import pwd
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nodemgr.core.encoding import encode
+from nodemgr.core.model import Env, QueueRow, Quota
+from nodemgr.edge.store import FILE_NAME, Batch, Store
 from tests.cli.conftest import Run, RunningManager, one_line, quota
 
 
@@ -146,3 +151,67 @@ def test_no_admin(stranger: Run, manager: RunningManager) -> None:
     result = stranger("quota", "show")
     assert result.returncode == 1
     assert "only root and the group nodemgr" in one_line(result)
+
+
+# -- load --
+
+QUOTA = {
+    "gpus": 2, "memory_bytes": 24 * 2**30, "default_gpus": 1, "priority": "night", "acquire": "import", "no_gpu": "cpu",
+    "no_manager": "error", "users": ["root"], "groups": ["root"], "enforce": "kill",
+}  # fmt: skip
+
+
+@pytest.fixture
+def loading(setting: RunningManager) -> RunningManager:
+    setting.answers["queue_create"] = {}
+    return setting
+
+
+def test_load_sets_again_what_show_printed(nodemgr: Run, loading: RunningManager, tmp_path: Path) -> None:
+    loading.answers["quota_show"] = {"schema_version": 1, "quotas": [{"env": "alice", **QUOTA, "memory_per_gpu_bytes": 12 * 2**30}]}
+    (tmp_path / "kept").write_text(nodemgr("quota", "show", "--json").stdout)
+    loading.orders.clear()
+    result = nodemgr("quota", "load", tmp_path / "kept")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "nodemgr: 1 of 1 quotas are set\n")
+    assert asked(loading) == {"env": "alice", **QUOTA}
+
+
+def test_load_takes_quotas_and_queues_out_of_another_versions_store(nodemgr: Run, loading: RunningManager, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    quota_of_alice = Quota(**QUOTA | {"users": ("root",), "groups": ("root",)})
+    rows = (("env", "alice", Env("alice", quota_of_alice)), ("queue", "night", QueueRow("night", 7, 3)))
+    store.commit(Batch({(kind, key): encode(kind, row) for kind, key, row in rows}, [], [], {}))
+    store.close()
+    with sqlite3.connect(tmp_path / FILE_NAME) as older:
+        older.executescript("PRAGMA user_version = 1; DROP TABLE history; DROP TABLE records; DROP TABLE events;")
+    older.close()
+    before = (tmp_path / FILE_NAME).read_bytes()
+    assert nodemgr("quota", "load", tmp_path / FILE_NAME).returncode == 0
+    verb, arguments = loading.orders.pop(0)
+    assert (verb, arguments["queue"], arguments["rank"], arguments["cap"]) == ("queue_create", "night", 7, 3)
+    assert asked(loading) == {"env": "alice", **QUOTA}
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\xff", b"[1]", b"{}", b'{"quotas": 1}', b'{"quotas": [{"gpus": 1}]}', b"[" * 100_000,
+        b"SQLite format 3\0", b"SQLite format 3\0" * 99,
+    ],
+)  # fmt: skip
+def test_load_of_something_else_asks_nothing(nodemgr: Run, loading: RunningManager, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "other").write_bytes(content)
+    result = nodemgr("quota", "load", tmp_path / "other")
+    assert result.returncode == 1
+    assert "has no quotas" in one_line(result)
+    assert loading.orders == []
+    assert "cannot be read (No such file" in one_line(nodemgr("quota", "load", tmp_path / "nothing"))
+
+
+def test_load_goes_on_after_a_quota_that_is_refused(nodemgr: Run, setting: RunningManager, tmp_path: Path) -> None:
+    setting.answers["quota_set"] = ("usage", "priority: must be one of high, normal, low")
+    (tmp_path / "kept").write_text(json.dumps({"quotas": [{"env": "alice", "gpus": 1}, {"env": "bob", "gpus": 1}]}))
+    result = nodemgr("quota", "load", tmp_path / "kept")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-2:] == ["nodemgr: 0 of 2 quotas are set", "nodemgr: not set: alice, bob"]

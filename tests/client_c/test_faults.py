@@ -11,8 +11,7 @@ import pytest
 
 from nodemgr.edge.ledger import SlotState
 from nodemgr.edge.quarantine import SO_PASSRIGHTS
-from nodemgr.edge.wire import Message
-from tests.client_c.conftest import Child, Spawn
+from tests.client_c.conftest import Spawn
 from tests.client_c.manager import AFTER_LOSS, Books, Connection, Env, Manager
 from tests.client_c.test_unix import asked, held
 
@@ -139,8 +138,8 @@ def test_a_long_path_to_the_socket(env: Env, spawn: Spawn) -> None:
 # -- another manager --
 
 
-def left_waiting(child: Child, manager: Manager) -> Message:
-    """What it has asked for; it has heard that it is the third, and its manager ends."""
+def test_a_waiter_keeps_its_request_over_a_restart(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
     child.ask("begin")
     client = manager.accept()
     child.start("until", "HELD")
@@ -148,12 +147,6 @@ def left_waiting(child: Child, manager: Manager) -> Message:
     client.send("WAIT", rid=request.number("rid"), position=3, reason="third")
     client.close()
     manager.close()
-    return request
-
-
-def test_a_waiter_keeps_its_request_over_a_restart(manager: Manager, spawn: Spawn) -> None:
-    child = spawn()
-    request = left_waiting(child, manager)
     second = Manager(manager.env)
     client = second.accept()
     assert client.expect("ACQUIRE").fields == request.fields
@@ -168,7 +161,13 @@ def test_who_has_a_place_in_the_queue_outlasts_a_restart_by_every_policy(manager
     """Where a newcomer is told after a second that there is no manager."""
     manager.env.write(no_manager=policy)
     child, newcomer = spawn(), spawn()
-    left_waiting(child, manager)
+    child.ask("begin")
+    client = manager.accept()
+    child.start("until", "HELD")
+    request = client.expect("ACQUIRE")
+    client.send("WAIT", rid=request.number("rid"), position=3, reason="third")
+    client.close()
+    manager.close()
     newcomer.ask("begin")
     assert "no answer" in newcomer.ask("until", "CPU" if policy == "cpu" else "NO_MANAGER", "no answer")[1]
     second = Manager(manager.env)

@@ -107,6 +107,7 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.JobEnded("j1", 1, 1, None, "", False, "", WALL, WALL),
         events.JobUnbegun((("j1", 1),), "", WALL),
         events.PlaceChanged("", False, "gone", WALL),
+        events.NamesTaken(90, WALL),
         events.WithdrawJob("j1", "ann", WALL),
         events.HoldJob("j2", "ann", WALL),
         events.FreeJob("j3", "ann", WALL),

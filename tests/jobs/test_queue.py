@@ -242,6 +242,26 @@ def test_an_end_that_was_never_stored_is_told_again_to_the_next_manager(world: W
     assert world.begun() == [f"{holder}:1"]
 
 
+@on_both
+def test_a_new_store_beside_old_jobs_gives_nobody_an_old_ones_name(world: World) -> None:
+    """An administrator moved the old one away, or put an older copy back: what an old job left is no end of a new one."""
+    old = world.submit("exit 3", max_restarts=0)
+    array = world.submit("true", array=(0, 1))
+    world.until_ended(old)
+    for element in (f"{array}.0", f"{array}.1"):
+        world.until_ended(element)
+    world.manager.close()
+    for file in (world.directory / "state").glob("state.db*"):
+        file.unlink()
+    world.start()
+    for env in ("alice", "bob"):
+        world.manager.call("quota_set", env=env, gpus=1)
+    new = world.submit("echo ran")
+    assert world.until_ended(new).job.state is JobState.DONE
+    assert world.log(new) == b"ran\n"
+    assert (old, array, new) == ("j1", "j2", "j3")
+
+
 # -- what it said --
 
 
@@ -318,14 +338,14 @@ def test_what_ended_meanwhile_is_known_and_the_next_begins(world: World) -> None
 
 @on_both
 def test_what_was_stored_but_never_begun_is_begun_by_the_next_manager(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed between the commit and the deed: it costs the job nothing but a number."""
+    """Killed between the commit and the deed: same attempt, no restart counted, not even where none is allowed."""
     monkeypatch.setattr(world.jobs.factory, "create", lambda order: None)
     job_id = world.submit(max_restarts=0)
     world.until("job.starting", job=job_id)
     world.restart()
     ended = world.until_ended(job_id)
-    assert (ended.job.state, [attempt.number for attempt in ended.job.attempts], ended.job.restarts) == (JobState.DONE, [2], 0)
-    assert world.begun() == [f"{job_id}:2"]
+    assert (ended.job.state, ended.job.attempt, ended.job.restarts) == (JobState.DONE, 1, 0)
+    assert world.begun() == [f"{job_id}:1"]
 
 
 def test_what_was_withdrawn_before_it_began_never_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,9 @@ class NoFactory:
     def logs(self, job_id: str, attempt: int | None = None) -> int:
         raise FileNotFoundError(f"{job_id} has no log: {WHY}")
 
+    def names(self) -> list[str]:
+        return []
+
     def job_of(self, pids: Sequence[int]) -> str | None:
         return None
 

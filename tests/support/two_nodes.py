@@ -58,19 +58,11 @@ class Cluster:
         self.lock = threading.RLock()
         self.tell: Callable[[str, Key], None] = lambda what, key: None
         """The present factory's, if there is one."""
-        self.is_up = True
-        self.on_change: Callable[[], None] = lambda: None
-        """The present factory's."""
         self.begun: list[Key] = []
         """Each attempt whose process was really made: twice would show here."""
 
     def log(self, key: Key) -> Path:
         return self.directory / key[0] / str(key[1])
-
-    def set_up(self, is_up: bool) -> None:
-        """Whether it can begin anything."""
-        self.is_up = is_up
-        self.on_change()
 
     def begin(self, order: Order) -> None:
         key = (order.job_id, order.attempt)
@@ -150,8 +142,7 @@ class TwoNodes:
         self._listener = listener
         self._cluster = cluster
         cluster.tell = self._tell
-        cluster.on_change = lambda: call_soon(self._tell_place)
-        cluster.on_change()
+        call_soon(listener.place_changed, "", True, "")
 
     def _tell(self, what: str, key: Key) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the next factory hears of it
@@ -166,15 +157,11 @@ class TwoNodes:
             tail = self._cluster.log(key).read_bytes()[-TAIL_BYTES:].decode(errors="replace")
             self._listener.ended(*key, status, tail, attempt.ended_wall_ns)
 
-    def _tell_place(self) -> None:
-        is_up, words = self.state()
-        self._listener.place_changed("", is_up, "" if is_up else words)
-
     def nodes(self) -> int:
-        return 2 * self._cluster.is_up
+        return 2
 
     def state(self) -> tuple[bool, str]:
-        return (True, "two nodes that are pretended") if self._cluster.is_up else (False, "no job can be started: both nodes are down")
+        return True, "two nodes that are pretended"
 
     def capacity(self) -> Capacity:
         every = [attempt.status for attempt in self._cluster.attempts.values()]
@@ -184,10 +171,7 @@ class TwoNodes:
         return Capacity(2, 2 * GPUS, len(every) - len(ended), len(begun), len(ended), len(failed))
 
     def create(self, order: Order) -> None:
-        if self._cluster.is_up or (order.job_id, order.attempt) in self._cluster.attempts:
-            self._cluster.begin(order)
-        else:
-            self._call_soon(self._listener.unbegun, order.job_id, order.attempt, self.state()[1])
+        self._cluster.begin(order)
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
         self._cluster.withdraw((job_id, attempt), why)
@@ -210,6 +194,9 @@ class TwoNodes:
             raise FileNotFoundError(f"{job_id} has no log")
         return os.open(self._cluster.log((job_id, max(numbers) if attempt is None else attempt)), os.O_RDONLY | os.O_CLOEXEC)
 
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(job_id for job_id, _attempt in self._cluster.attempts))
+
     def job_of(self, pids: Sequence[int]) -> str | None:
         lives = {attempt.status.pid: key[0] for key, attempt in self._cluster.attempts.items() if attempt.status.state == "running"}
         return next((lives[pid] for pid in pids if pid in lives), None)
@@ -225,4 +212,3 @@ class TwoNodes:
 
     def close(self) -> None:
         self._cluster.tell = lambda what, key: None
-        self._cluster.on_change = lambda: None
