@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 static char supervised[NM_JOB_NAME_BYTES];
+static char claimed[64];
+static int attempt; /* its directory */
 
 /* Below 0: an errno. */
 static int open_in(int directory, const char *name, int flags)
@@ -20,11 +22,18 @@ static int open_in(int directory, const char *name, int flags)
 }
 
 /* Ours alone from here on; false: it is somebody else's. */
-static bool claim(int directory)
+static bool claim(void)
 {
-    char name[64];
-    snprintf(name, sizeof name, "claim.%ld.%llu", (long)getpid(), nm_start_ticks(getpid()));
-    return renameat(directory, "free", directory, name) == 0;
+    snprintf(claimed, sizeof claimed, "claim.%ld.%llu", (long)getpid(), nm_start_ticks(getpid()));
+    return renameat(attempt, "free", attempt, claimed) == 0;
+}
+
+/* The claim tells it by its name: that needs no room, and nothing of the blocks on which the record lies. */
+static bool witness(const char *outcome)
+{
+    char name[sizeof claimed + 64];
+    snprintf(name, sizeof name, "%s.ended.%.48s", claimed, outcome);
+    return renameat(attempt, claimed, attempt, name) == 0;
 }
 
 static struct nm_word running(const char *began)
@@ -37,11 +46,12 @@ static struct nm_word running(const char *began)
 
 int nm_supervise_directory(int directory, const char *name, int manager)
 {
-    struct nm_files files = {.record = open_in(directory, "record", O_WRONLY), .is_inside = false};
+    struct nm_files files = {.record = open_in(directory, "record", O_WRONLY), .witness = witness, .is_inside = false};
     const int signals = nm_take_signals();
     if (signals < 0 || files.record < 0)
         return NM_EXIT_UNRECORDED; /* unclaimed: the manager, which sees this end, gives the attempt up */
-    if (!claim(directory))
+    attempt = directory;
+    if (!claim())
         return NM_EXIT_NOT_OURS;
     snprintf(supervised, sizeof supervised, "%.*s", NM_JOB_NAME_BYTES - 1, name);
     files.order = open_in(directory, "order", O_RDONLY);

@@ -11,7 +11,9 @@
  *   order    what is to be run (order.c); nothing else in it is believed
  *   free     renamed to claim.PID.TICKS by the supervisor that begins the attempt, or by a manager that gives it up: of all who
  *            try only one succeeds, so nothing begins twice, and the name says whose it is; no disk is ever too full for it
- *   record   two lines at fixed places, written over blanks: when the job's process began, and how it ended
+ *   record   two lines at fixed places, written over blanks: when the job's process began, and how it ended. Where the disk does
+ *            not take the end, the claim is renamed to claim.PID.TICKS.ended.WALL.EXIT.SIGNAL.HOPELESS; where it takes neither,
+ *            the supervisor tries on and lives until it does, or until it is asked to end
  *   log      what the job wrote; it belongs to the job's user
  *   limit    the time that the job may take, in milliseconds, or blanks; written over in place
  *
@@ -47,9 +49,13 @@ static inline bool nm_file_status(int fd, struct stat *status)
     return syscall(SYS_fstat, fd, status) == 0;
 }
 
+/* Keeps how an attempt ended, in a few words of digits, points and dashes, where the record cannot. */
+typedef bool nm_witness(const char *outcome);
+
 /* The files of one attempt, open. The order and the log: below 0 an errno, why they are not. */
 struct nm_files {
     int order, record, log, limit;
+    nm_witness *witness; /* NULL: none */
     bool is_inside; /* of a container: the job runs as whoever supervises it, and the order is what the kernel handed over */
 };
 

@@ -32,8 +32,8 @@ enum {
     REST_GRACE_MS = 5000,
     FIRST_KILL_PAUSE_MS = 20,
     LAST_KILL_PAUSE_MS = 5000,
-    RECORD_PAUSE_MS = 1000,
-    RECORD_TRIES = 600
+    RECORD_FIRST_PAUSE_MS = 1000,
+    RECORD_LAST_PAUSE_MS = 60000
 };
 
 enum phase { RUNS, ASKED, ALL_ASKED, KILLED };
@@ -88,22 +88,6 @@ static bool write_line(const struct attempt *attempt, int line, const char *text
     room[sizeof room - 2] = '.'; /* whole */
     room[sizeof room - 1] = '\n';
     return pwrite(attempt->files->record, room, sizeof room, (off_t)line * NM_RECORD_LINE_BYTES) == (ssize_t)sizeof room;
-}
-
-static int write_end(const struct attempt *attempt)
-{
-    char text[NM_RECORD_LINE_BYTES], exit_code[16] = "-", number[16] = "-";
-    if (attempt->status >= 0 && WIFEXITED(attempt->status))
-        snprintf(exit_code, sizeof exit_code, "%d", WEXITSTATUS(attempt->status));
-    else if (attempt->status >= 0 && WIFSIGNALED(attempt->status))
-        snprintf(number, sizeof number, "%d", WTERMSIG(attempt->status));
-    snprintf(text, sizeof text, "ended %lld %s %s %d %s", wall_ns(), exit_code, number, attempt->hopeless, attempt->why);
-    for (int tries = 0; tries < RECORD_TRIES; tries++) {
-        if (write_line(attempt, 1, text) && fsync(attempt->files->record) == 0)
-            return 0;
-        poll(NULL, 0, RECORD_PAUSE_MS); /* a disk that fails may come back, and nobody else knows this end */
-    }
-    return NM_EXIT_UNRECORDED;
 }
 
 static void say_why(struct attempt *attempt, const char *why, bool hopeless)
@@ -273,6 +257,54 @@ static void watch(struct attempt *attempt)
             tell(attempt);
         if (ready[0].revents != 0)
             read_signals(attempt);
+    }
+}
+
+/* -- the end is written down -- */
+
+/* Asked to end, which it has: whoever asks can do without knowing how. */
+static bool is_dismissed(const struct attempt *attempt)
+{
+    struct signalfd_siginfo info;
+    bool dismissed = false;
+    while (read(attempt->signals, &info, sizeof info) == (ssize_t)sizeof info)
+        dismissed = dismissed || info.ssi_signo == NM_JOB_ASKS || info.ssi_signo == SIGTERM;
+    return dismissed;
+}
+
+/* The same line in short: "ended WALL 4 - 0 WHY" as WALL.4.-.0 */
+static void outcome_of(const char *text, char outcome[64])
+{
+    size_t size = 0, words = 1;
+    for (text += sizeof "ended"; words <= 4 && size < 63; text++) {
+        words += *text == ' ';
+        outcome[size++] = *text == ' ' ? '.' : *text;
+    }
+    outcome[size - 1] = 0; /* in the place of the last point */
+}
+
+/* A disk that fails may come back, and nobody else knows this end: as long as it is written down nowhere the attempt goes on, so that
+   it is not taken for one that was lost, and begun again. */
+static int write_end(const struct attempt *attempt)
+{
+    char text[NM_RECORD_LINE_BYTES], outcome[64], exit_code[16] = "-", number[16] = "-";
+    struct pollfd signals = {.fd = attempt->signals, .events = POLLIN};
+    if (attempt->status >= 0 && WIFEXITED(attempt->status))
+        snprintf(exit_code, sizeof exit_code, "%d", WEXITSTATUS(attempt->status));
+    else if (attempt->status >= 0 && WIFSIGNALED(attempt->status))
+        snprintf(number, sizeof number, "%d", WTERMSIG(attempt->status));
+    snprintf(text, sizeof text, "ended %lld %s %s %d %s", wall_ns(), exit_code, number, attempt->hopeless, attempt->why);
+    outcome_of(text, outcome);
+    bool dismissed = is_dismissed(attempt); /* asked while it ended by itself */
+    for (int pause_ms = RECORD_FIRST_PAUSE_MS;; pause_ms = pause_ms * 2 < RECORD_LAST_PAUSE_MS ? pause_ms * 2 : RECORD_LAST_PAUSE_MS) {
+        if (write_line(attempt, 1, text) && fsync(attempt->files->record) == 0)
+            return 0;
+        if (attempt->files->witness != NULL && attempt->files->witness(outcome))
+            return 0;
+        if (dismissed)
+            return NM_EXIT_UNRECORDED;
+        poll(&signals, 1, pause_ms);
+        dismissed = is_dismissed(attempt);
     }
 }
 

@@ -26,7 +26,9 @@ RECORD_LINE_BYTES, LIMIT_BYTES = 512, 32
 MAX_TAIL_BYTES = 4_096
 MAX_ORDER_BYTES = 8 * 2**20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
-_CLAIM = re.compile(r"claim\.(?:(?P<pid>[0-9]{1,10})\.(?P<ticks>[0-9]{1,20})|manager)", re.ASCII)
+_ENDED = r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)\.(?P<hopeless>[01])"
+_CLAIM = re.compile(rf"claim\.(?:(?P<pid>[0-9]{{1,10}})\.(?P<ticks>[0-9]{{1,20}})(?:\.{_ENDED})?|manager)", re.ASCII)
+NOT_WRITTEN = "the disk did not take how it ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +155,14 @@ class AttemptFiles:
         return None
 
     def record(self) -> tuple[Beginning | None, End | None]:
-        """As far as it is written."""
-        try:
-            with open(self.directory / "record", "rb") as file:
-                data = file.read(2 * RECORD_LINE_BYTES)
-        except OSError:
-            return None, None
-        return _beginning(_line(data, 0)), _end(_line(data, 1))
+        """As far as it is written. Where the disk did not take the end, the claim tells it by its name."""
+        data = b""
+        with contextlib.suppress(OSError), open(self.directory / "record", "rb") as file:
+            data = file.read(2 * RECORD_LINE_BYTES)
+        end = _end(_line(data, 1))
+        if end is None:
+            end = next((_end_by_name(found) for name in _entries(self.directory) if (found := _CLAIM.fullmatch(name))), None)
+        return _beginning(_line(data, 0)), end
 
     def open_log(self) -> int:
         """Raises FileNotFoundError, OSError."""
@@ -232,3 +235,10 @@ def _end(words: list[str]) -> End | None:
         return None
     exit_code, number = (int(word) if word.isdigit() else None for word in words[2:4])
     return End(int(words[1]), exit_code, number, words[4] == "1", " ".join(words[5:]))
+
+
+def _end_by_name(claim: re.Match[str]) -> End | None:
+    if claim["wall"] is None:
+        return None
+    exit_code, number = (None if claim[key] == "-" else int(claim[key]) for key in ("exit", "signal"))
+    return End(int(claim["wall"]), exit_code, number, claim["hopeless"] == "1", NOT_WRITTEN if exit_code is None and number is None else "")

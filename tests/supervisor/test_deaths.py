@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -458,3 +459,58 @@ def test_a_manager_without_rights_runs_its_own_users_jobs_alone(world: World, mo
         "this manager belongs to uid 1000 and starts nobody else's jobs: ask an admin for the node's own", True,
     )  # fmt: skip
     assert not world.file("").exists()
+
+
+# -- the disk --
+
+
+def without_disk(world: World) -> int:
+    """A job that waits, whose supervisor can write to no file any more. (A limit of its own; to the manager it is as EIO is.)"""
+    go = world.directory / "go"
+    world.factory.create(world.order("sh", "-c", f"while ! test -e {go}; do sleep 0.01; done; echo ran >> {world.directory}/marks; exit 4"))
+    world.begun()
+    supervisor = world.supervisor()
+    resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    return supervisor
+
+
+def test_an_end_that_its_record_does_not_take_is_told_by_its_claim(world: World) -> None:
+    supervisor = without_disk(world)
+    (world.directory / "go").touch()
+    status = world.end()
+    assert (status.exit_code, status.signal, status.why, status.hopeless, marks(world)) == (4, None, "", False, ["ran"])
+    assert not world.file("record").read_text()[512:].strip()
+    assert not is_running(supervisor)
+    world.again()
+    assert world.factory.adopt([J1]) == []
+    assert world.end() == status, "to the next manager, too"
+
+
+def ended_unseen(world: World) -> int:
+    """Its end can be written down nowhere: the claim, too, has a name that its supervisor does not find, and the manager reads all the
+    same."""
+    supervisor = without_disk(world)
+    (claim,) = world.file("").glob("claim.*")
+    _, pid, ticks = claim.name.split(".")
+    claim.rename(claim.with_name(f"claim.0{pid}.{ticks}"))
+    (world.directory / "go").touch()
+    world.until(lambda: marks(world) == ["ran"] and not children(supervisor))
+    return supervisor
+
+
+def test_an_end_that_nothing_takes_is_waited_for(world: World) -> None:
+    """Its supervisor has it, and nobody takes the attempt for lost; the next manager neither."""
+    supervisor = ended_unseen(world)
+    world.again()
+    assert world.factory.adopt([J1]) == []
+    world.begun()
+    assert J1 not in world.heard.ends
+    resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert (world.end().exit_code, marks(world)) == (4, ["ran"])
+
+
+def test_who_is_withdrawn_need_not_have_its_end_written(world: World) -> None:
+    supervisor = ended_unseen(world)
+    world.factory.withdraw("j1", 1, "alice withdrew it")
+    assert world.end().exit_code is None
+    assert not is_running(supervisor)

@@ -141,7 +141,7 @@ class World:
         """Everything that still runs here is ended."""
         self.factory.close()
         for claim in self.jobs_dir.glob("*/*/claim.[0-9]*"):
-            _, pid, ticks = claim.name.split(".")
+            pid, ticks = claim.name.split(".")[1:3]
             if start_ticks(int(pid)) == int(ticks):
                 end(int(pid))
         for program in self._programs:
