@@ -5,7 +5,8 @@ Knows: what runs on each GPU and until when, as far as time limits say so. Must 
 GPUs of one size stand for one another. One is busy until the last of its tasks has ended, and until nobody knows when if one of
 them has no time limit, is stopped or overdue, or if somebody else's memory is on it. Who takes a whole GPU is planned by counting.
 For who shares GPUs, or holds some already, counting would be too simple: he is taken to be able to start as soon as anything
-ends on as many of the GPUs as he is short of, and the GPUs belong to him from then on.
+ends on as many of the GPUs as he is short of, and the GPUs belong to him from then on. Who waits for his own env keeps no GPU,
+but comes before later ones when it gives something back: what its quota leaves it is not known to be free.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Board:
         self._plans = {pool: Plan(pools.count(pool), self._now_ns) for pool in set(pools)}
         self._planned: Counter[str] = Counter()
         """How many GPUs each env is planned to take."""
+        self._wanted: Counter[str] = Counter()
+        """How many each env's requests that wait want, however sure that is."""
         for use in self._uses.values():
             if not use.empty:
                 self._plans[use.pool].runs(1, use.last_ns)
@@ -65,6 +68,7 @@ class Board:
 
     def blocked(self, request: Request, ask: Ask, rows: Sequence[Candidate]) -> None:
         """Somebody has to wait until GPUs become free."""
+        self._wanted[request.env] += request.gpus
         shares = ask.reuse_below > 1
         used = sum([row.used for row in rows])
         mine = [row for row in rows if row.big_enough and not (row.used and shares)]
@@ -80,6 +84,18 @@ class Board:
                 self._planned[request.env] = planned
         else:
             self.close(pools, sorted(self._first_ns(row, ask) for row in mine)[short - 1])
+
+    def waits_for_itself(self, env: str) -> None:
+        """Somebody has to wait until his own env gives something back. He keeps no GPU, and yet comes before those who are looked at later:
+        at any moment he, or who waits behind him, may take what the quota leaves them, and what the env has given back."""
+        used = {gpu.uuid for gpu in books.used_gpus(self._draft, env)}
+        left = self._draft.envs[env].quota.gpus - len(used)
+        for plan in self._plans.values() if left > 0 else ():
+            plan.runs(left, None)
+        for uuid in used:
+            use = self._uses[uuid]
+            if use.last_ns is not None:
+                self._plans[use.pool].runs(1, None, start=use.last_ns)
 
     def _first_ns(self, row: Candidate, ask: Ask) -> int:
         """Before that he cannot have this one."""
@@ -113,6 +129,8 @@ class Board:
     def kept(self, request: Request, kept: Mapping[Uuid, Request]) -> dict[Uuid, Request]:
         """Of the kept GPUs those that the request may not have now."""
         limit_ns = None if request.time_limit_ms is None else request.time_limit_ms * MS
+        if not self._leaves_quota(request):
+            return dict(kept)
         spare = {pool: plan.spare(limit_ns) for pool, plan in self._plans.items()}
         still = dict(kept)
         for gpu in sorted((self._draft.gpus[uuid] for uuid in kept if uuid in self._uses), key=self._preference):
@@ -124,6 +142,13 @@ class Board:
             elif limit_ns is not None and use.last_ns is not None and self._ends_within(use, limit_ns, use.last_ns):
                 del still[gpu.uuid]
         return still
+
+    def _leaves_quota(self, request: Request) -> bool:
+        """Will its own env's earlier requests find as many GPUs left in their quota as they want? However short it is: who has to wait
+        for his own env keeps no GPU from others, so one that ends a second late would cost him his place."""
+        wanted = self._wanted[request.env]
+        used = len(books.used_gpus(self._draft, request.env)) if wanted else 0
+        return not wanted or used + wanted + request.gpus <= self._draft.envs[request.env].quota.gpus
 
     def _preference(self, gpu: Gpu) -> tuple[int, ...]:
         """As the policy orders them: those that it would choose are offered."""

@@ -10,7 +10,7 @@ a reader never counts.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import Any, Generic, TypeVar
 
@@ -145,6 +145,8 @@ class Draft:
         """Memory in use in each grant, as far as this step was told."""
         self.told = False
         """Whether it follows a Tick, which told all that was waited for: no use in asking again at once."""
+        self.sleepers: set[str] = set()
+        """Envs at which no look need come by until something of theirs changes: matching.py says which."""
         self.rescan = False
         """Something became free, or the queue changed: who waits may be served now."""
 
@@ -408,8 +410,12 @@ class Draft:
                 state.queue.remove(name)
             else:
                 state.queue.configure(name, row.rank)
+        for env in self.woken():
+            state.queue.wake(env)
         if self.requests.changes:
             _requeue(state, self.requests.changes)
+        for env in self.sleepers:
+            state.queue.sleep(env)
         records = self.records.changes
         for task_id, record in records.items():
             if record is not None and record.ended_wall_ns is not None:
@@ -453,12 +459,25 @@ class Draft:
         return self.state.queue_now(now_ns) if ahead is None else self.requests[ahead].queued_ns
 
     def walk(self) -> Walk:
-        """The requests in the order of service, with those of this step among them. (Those that it took out are not left out.)"""
-        walk = self.state.queue.walk()
+        """The requests in the order of service, with those of this step among them. (Those that it took out are not left out.) Of
+        the envs that sleep it wakes those of which this step changed something."""
+        walk = self.state.queue.walk(self.woken())
         for request in self.requests.changes.values():
             if request is not None and request.request_id not in self.state.queue:
                 walk.join(request.request_id, self.order(request), request.alike)
         return walk
+
+    def woken(self) -> Iterable[str]:
+        """Of the envs that sleep those of whose quota, holdings or requests this step has changed anything; all, where it changed what
+        there is of GPUs and places."""
+        sleepers = self.state.queue.sleepers()
+        if not sleepers:
+            return ()
+        if self.gpus.changes or ("places" in self.seldom and self.places.changes):
+            return list(sleepers)
+        before = self.state.requests
+        rows = [row for key, after in self.requests.changes.items() for row in (before.get(key), after) if row is not None]
+        return sleepers & {*self.envs.changes, *(env for env, _ in self.grants.changes), *(row.env for row in rows)}
 
     def order(self, request: Request) -> Order:
         """Its place in the order of service; of this step's own requests behind all others with the same stamp."""
@@ -514,7 +533,7 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
     to_front = [(front_ns := fronts[request.priority]) is not None and request.queued_ns < front_ns for request in came]
     to_end = [request for request, in_front in zip(came, to_front, strict=True) if not in_front]
     for request in (*reversed(list(compress(came, to_front))), *to_end):
-        queue.insert(request.priority, request.request_id, request.queued_ns, request.alike)
+        queue.insert(request.priority, request.request_id, request.queued_ns, request.alike, request.owner)
 
 
 def _stop_timers(state: State) -> None:

@@ -19,7 +19,7 @@ from nodemgr.core.state import State
 
 def check(state: State) -> list[str]:
     """Everything that is wrong with a state, a line each; nothing in a right one."""
-    checks = (_grants, _tasks, _processes, _residues, _requests, _sums, _indices, _times, _audit, job_invariants.check)
+    checks = (_grants, _tasks, _processes, _residues, _requests, _sleepers, _sums, _indices, _times, _audit, job_invariants.check)
     return list(chain.from_iterable(part(state) for part in checks))
 
 
@@ -130,6 +130,18 @@ def _requests(state: State) -> Iterator[str]:
             process = state.processes.get(asker.process)
             if process is not None and not process.fenced:
                 yield f"{asker.process} waits and holds"
+
+
+def _sleepers(state: State) -> Iterator[str]:
+    """Of an env that no look comes by nobody could be served, whatever others have."""
+    for env in state.queue.sleepers():
+        mine = (request for request, _ in state.waiting() if request.owner == env)
+        first = next((request for request in mine if request.job_id is None or state.is_up(request.place)), None)
+        if first is None:
+            continue
+        room = state.envs[env].quota.gpus - len(state.used_gpus(env)) if env in state.envs else 0
+        if first.job_id is None or first.memory_bytes is not None or first.gpus <= room:
+            yield f"{env} sleeps, and {first.request_id} could be served within its quota"
 
 
 def _positions(state: State) -> Iterator[list[int]]:

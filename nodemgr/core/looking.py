@@ -17,7 +17,8 @@ Where time limits say when what runs will end, a later request may have a kept G
 
 What a look costs is what it starts and what it passes: of requests that ask the same (Request.alike) the first that has to
 wait answers for all that come later, an env whose requests ask differently is looked at up to Config.backfill_depth times,
-and once every GPU is kept only those are looked at who may reuse one.
+and once every GPU is kept only those are looked at who may reuse one. An env whose first waits for its own tasks to end is not
+even passed until something of its own changes: it sleeps (Scan.full).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from nodemgr.core.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice,
 from nodemgr.core.backfill import Board, is_roomy
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import Gpu, Request, Transport, Uuid
+from nodemgr.core.tables import first
+from nodemgr.core.work_queue import Walk
 
 
 class Verdict(NamedTuple):
@@ -56,6 +59,12 @@ class Scan:
     """Envs whose later requests wait behind this one."""
     board: Board | None = None
     """Who may have kept GPUs for a while; None as long as nobody could."""
+    all_kept: bool = False
+    """Every GPU waits for somebody."""
+    narrowed: bool = False
+    """Only those are passed who hold GPUs."""
+    full: set[str] = field(default_factory=set)
+    """Envs of whom nobody can be served before one of their own tasks has ended or their quota is raised, whatever others do."""
     short: dict[str, Verdict] = field(default_factory=dict)
     """What those were told who are short of the node's GPUs: nobody who asks the same (Request.alike) is told better later."""
     planned: int = 0
@@ -68,11 +77,16 @@ class Scan:
     wanting: set[str] = field(default_factory=set)
     """Requests that wait for memory in their env's ledger."""
     known: dict[tuple[object, ...], Verdict] = field(default_factory=dict)
-    """Verdicts on requests that ask the same beside the same kept GPUs, as long as nothing is served."""
+    """Verdicts on requests that ask the same beside the same kept GPUs, as long as nothing is served; one for all envs that hold
+    nothing and may have the same."""
 
     def settled(self) -> bool:
         """No kept GPU can be had for a while either: who asks the same as one who waits has to wait."""
         return self.board is None or not self.board.open(self.kept)
+
+    def is_closed(self) -> bool:
+        """Nobody gets a GPU any more that his env does not hold already: for the rest of this look."""
+        return self.all_kept and self.settled()
 
 
 def candidates(draft: Draft, request: Request, kept: Mapping[Uuid, Request], gpus: Iterable[Gpu]) -> list[Candidate]:
@@ -116,6 +130,8 @@ def judge(draft: Draft, request: Request, kept: Mapping[Uuid, Request]) -> Verdi
         request.gpus, quota.gpus, books.quota_room(draft, request.env), draft.config.max_tasks_per_gpu, _reuse_below(draft, request)
     )
     used = books.used_gpus(draft, request.env)
+    if ask.reuse_below == 1 and ask.gpus > max(0, ask.quota_gpus - len(used)):  # whatever the node has
+        return Verdict(Shortage.OWN_GPUS, ask, candidates(draft, request, kept, used))
     if len(used) >= quota.gpus:  # nothing can be fresh: most requests of a busy node need no look at the others
         rows = candidates(draft, request, kept, used)
         answer = choose(ask, rows, policy)
@@ -139,7 +155,15 @@ def survey(draft: Draft) -> Scan:
         verdict = look(draft, scan, draft.requests[request_id], plan=False)
         if verdict is None or not isinstance(verdict.answer, Choice):
             walk.drop(walk.group)
+        narrow(draft, scan, walk)
     return scan
+
+
+def narrow(draft: Draft, scan: Scan, walk: Walk) -> None:
+    """Once nobody gets a fresh GPU any more, the rest of the walk is along those who hold some, and who need none."""
+    if not scan.narrowed and scan.is_closed():
+        scan.narrowed = True
+        walk.narrow({"", *draft.env_tasks.base, *draft.env_tasks.added})
 
 
 def look(draft: Draft, scan: Scan, request: Request, *, plan: bool = True) -> Verdict | None:
@@ -173,14 +197,19 @@ def _wait(draft: Draft, scan: Scan, request: Request, verdict: Verdict, *, plan:
     scan.passed[env] += 1
     if isinstance(verdict.answer, Choice) or verdict.answer is Shortage.NODE:
         scan.kept = {**dict.fromkeys(verdict.keeps(), request), **scan.kept}
+        scan.all_kept = all(gpu.uuid in scan.kept for gpu in draft.gpus.values() if gpu.healthy)
         if plan:
             _plan(draft, scan, request, verdict)
         if scan.passed[env] >= draft.config.backfill_depth:
             scan.turns[env] = request
     else:
         scan.turns[env] = request
+        if scan.board is not None:
+            scan.board.waits_for_itself(env)
         if verdict.answer is Shortage.LEDGER:
             scan.wanting.add(request.request_id)
+        elif verdict.answer is Shortage.OWN_GPUS and verdict.ask.reuse_below == 1 and scan.passed[env] == 1:
+            scan.full.add(env)
 
 
 def _plan(draft: Draft, scan: Scan, request: Request, verdict: Verdict) -> None:
@@ -189,6 +218,8 @@ def _plan(draft: Draft, scan: Scan, request: Request, verdict: Verdict) -> None:
         if not any(gpu.healthy and is_roomy(draft, gpu) for gpu in draft.gpus.values()):
             return
         scan.board = Board(draft)
+        for env in scan.turns:
+            scan.board.waits_for_itself(env)
     if isinstance(verdict.answer, Choice):
         scan.board.comes_back(verdict.rows)
     else:
@@ -201,11 +232,19 @@ def _plan(draft: Draft, scan: Scan, request: Request, verdict: Verdict) -> None:
 def verdict_beside(draft: Draft, scan: Scan, request: Request, kept: Mapping[Uuid, Request]) -> Verdict:
     """As `judge`, each question once."""
     udp, is_job = _udp_askers(request), request.job_id is not None
-    same = (request.env, request.gpus, request.memory_bytes, request.world, udp, is_job, frozenset(kept))
+    same = (_whose(draft, request.env), request.gpus, request.memory_bytes, request.world, udp, is_job, frozenset(kept))
     verdict = scan.known.get(same)
     if verdict is None:
         verdict = scan.known[same] = judge(draft, request, kept)
     return verdict
+
+
+def _whose(draft: Draft, env: str) -> str | tuple[int, int | None, int | None]:
+    """What of its env counts for a verdict: of one that has nothing on the node its quota alone."""
+    if draft.env_charged.get(env) or first(draft.env_tasks.members(env)) is not None:
+        return env
+    quota = draft.envs[env].quota
+    return quota.gpus, quota.memory_bytes, quota.memory_per_gpu_bytes
 
 
 def away(draft: Draft, request: Request) -> bool:
@@ -214,7 +253,7 @@ def away(draft: Draft, request: Request) -> bool:
 
 def _all_kept(draft: Draft, scan: Scan, request: Request) -> bool:
     """Every GPU waits for somebody and is not to be had even for a while, and it could reuse none."""
-    if not scan.settled() or any(gpu.healthy and gpu.uuid not in scan.kept for gpu in draft.gpus.values()):
+    if not scan.is_closed():
         return False
     holds = scan.holders.get(request.env)
     if holds is None:

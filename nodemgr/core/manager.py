@@ -57,7 +57,7 @@ __all__ = ["Draft", "State", "Transition", "step"]
 def _match(draft: Draft, event: Match, now_ns: int) -> None:
     draft.figures = event.used_bytes or {}
     draft.told = event.used_bytes is not None
-    matching.match(draft, now_ns, event.wall_ns)
+    draft.sleepers = matching.match(draft, now_ns, event.wall_ns)
 
 
 class _Rule(NamedTuple):

@@ -12,8 +12,9 @@ from nodemgr.core.looking import Scan
 from nodemgr.core.model import MS, Gpu, Request
 
 
-def match(draft: Draft, now_ns: int, wall_ns: int) -> None:
-    """Serves who can be served, and tells the others what changed for them."""
+def match(draft: Draft, now_ns: int, wall_ns: int) -> set[str]:
+    """Serves who can be served, and tells the others what changed for them. Returns the envs that may sleep now: of whom nobody can
+    be served, whatever others do."""
     draft.rescan = False
     _raise_pending(draft)
     scan = Scan()
@@ -27,8 +28,10 @@ def match(draft: Draft, now_ns: int, wall_ns: int) -> None:
             walk.drop(walk.group)
         elif isinstance(verdict.answer, Choice) and not looking.away(draft, request):
             _serve(draft, scan, request, verdict.answer, now_ns, wall_ns)
+        looking.narrow(draft, scan, walk)
     _want_figures(draft, scan, now_ns)
     telling.tell(draft, scan, now_ns)
+    return scan.full
 
 
 def _serve(draft: Draft, scan: Scan, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> None:

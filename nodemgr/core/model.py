@@ -315,6 +315,11 @@ class Request:
     """The job's."""
 
     @property
+    def owner(self) -> str:
+        """Whose holdings and quota decide about it: the env; nobody's for a job that takes no GPU."""
+        return self.env if self.gpus else ""
+
+    @property
     def alike(self) -> str:
         """Requests of one name here ask the same, and what one of them cannot be given, no later one can. Interactive ones are each
         by themselves."""

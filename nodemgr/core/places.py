@@ -47,4 +47,6 @@ def changed(draft: Draft, event: PlaceChanged, _now_ns: int) -> None:
         draft.places.drop(event.place)
     if (before == "") is not event.is_up:
         draft.rescan = True
+        if before is None and event.place == HERE:
+            return  # no change: the manager has just started
         draft.publish("place.up" if event.is_up else "place.down", {"place": event.place, "reason": event.why})

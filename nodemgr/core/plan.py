@@ -3,11 +3,11 @@
 Knows: how many units of a pool are free from which time on (a pool: GPUs that can stand for one another; a unit: one of them),
 and who wants how many for how long. Must not know: who that is, and which GPU is which. Times are integers of one clock.
 
-Who is placed in the order of service gets the earliest time at which his units are free for as long as he needs them beside all
-who were placed before: so whoever comes later, however short, delays nobody. What may end at any moment is not known to be free,
-but it may be; so a start is sure only if it is the same whether all of that ended now or never. Where it is not sure, the pool
-belongs to him who waits from the earliest moment on that he could start at: what ends before that moment is in nobody's way,
-and everything else is. Where something that he needs may end at any moment, that moment is now, and he keeps the whole pool.
+Who is placed in the order of service gets the earliest time at which his units are free for as long as he needs them beside all who
+were placed before: so whoever comes later, however short, delays nobody. What may end, or be taken, at any moment is not known to
+be free, but it may be; so a start is sure only if it is the same whether all of that were free now or never. Where it is not sure,
+the pool belongs to him who waits from the earliest moment on that he could start at: what ends before that moment is in nobody's
+way, and everything else is. Where something that he needs may end at any moment, that moment is now, and he keeps the whole pool.
 
 Given true ends, nobody starts later than if all were served strictly in order. Proof, by induction along the queue: at the time
 t at which i starts in strict order, all before i have started there at or before t; here each of them started no later; so of
@@ -68,6 +68,11 @@ class Profile:
         last = len(self.times) if end is None else bisect_right(self.times, end - 1)
         return min(self.free[: max(1, last)])
 
+    def copy(self) -> Profile:
+        copy = Profile(0, 0)
+        copy.times, copy.free = self.times.copy(), self.free.copy()
+        return copy
+
     def advance(self, now: int) -> None:
         """Forgets what is past."""
         place = bisect_right(self.times, now) - 1
@@ -89,26 +94,36 @@ class Plan:
 
     def __init__(self, units: int, now: int) -> None:
         self._profile = Profile(units, now)
-        self._uncertain = 0
-        """Units that are taken, and may be free at any moment."""
+        """Without all units that somebody may have: surely free."""
+        self._hopeful = self._profile
+        """As if what may end at any moment had ended, and nobody took what he may take; the same as long as there is no such thing."""
         self.horizon: int | None = None
         """From then on the pool belongs to somebody who was placed."""
 
     def runs(self, units: int, end: int | None, start: int | None = None) -> None:
-        """So many units are in use from now on, or from `start` on; `end` None: nobody knows how long."""
-        self._profile.take(units, self._profile.times[0] if start is None else start, end)
-        if end is None:
-            self._uncertain += units
+        """So many units are in use from now on, or from `start` on; `end` None: nobody knows how long, or whether at all."""
+        begin = self._profile.times[0] if start is None else start
+        if end is not None:
+            self._take(units, begin, end)
+            return
+        if self._hopeful is self._profile:
+            self._hopeful = self._profile.copy()
+        self._profile.take(units, begin, None)
+
+    def _take(self, units: int, start: int, end: int | None) -> None:
+        self._profile.take(units, start, end)
+        if self._hopeful is not self._profile:
+            self._hopeful.take(units, start, end)
 
     def place(self, units: int, duration: int | None, *, may_be_later: bool = False) -> Start | None:
         """Plans him who comes next in the order of service. `duration` None: nobody knows how long he stays. `may_be_later`: he waits
         for something else too. None: he cannot start before somebody to whom the pool belongs by then."""
-        earliest = self._profile.earliest(units - self._uncertain, duration, self.horizon)
+        earliest = self._hopeful.earliest(units, duration, self.horizon)
         if earliest is None:
             return None
-        sure = self._profile.earliest(units, duration, self.horizon) if self._uncertain else earliest
+        sure = earliest if self._hopeful is self._profile else self._profile.earliest(units, duration, self.horizon)
         if sure == earliest and not may_be_later:
-            self._profile.take(units, sure, None if duration is None else sure + duration)
+            self._take(units, sure, None if duration is None else sure + duration)
             return Start(sure, True)
         self.close(earliest)
         return Start(earliest, False)
@@ -133,3 +148,5 @@ class Plan:
     def advance(self, now: int) -> None:
         """Time has passed as it was planned."""
         self._profile.advance(now)
+        if self._hopeful is not self._profile:
+            self._hopeful.advance(now)

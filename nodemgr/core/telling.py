@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from itertools import islice
 
 from nodemgr.core import answers, cpu_jobs, looking, places, reasons
-from nodemgr.core.allocator import Choice
+from nodemgr.core.allocator import Choice, Shortage
 from nodemgr.core.draft import Draft
-from nodemgr.core.model import Request
+from nodemgr.core.looking import Verdict
+from nodemgr.core.model import Request, Uuid
 from nodemgr.core.state import State
 from nodemgr.core.work_queue import Order
 
@@ -24,10 +25,10 @@ def tell(draft: Draft, scan: looking.Scan, now_ns: int) -> None:
     waiters = [draft.requests[request_id] for request_id in set(draft.request_of.values())]
     if not waiters:
         return
-    places = Places(draft)
+    places, words = Places(draft), Words(draft, scan)
     for request in sorted(waiters, key=draft.order):
         position, ahead = places.of(request)
-        line = reasons.line(request.priority, position, ahead, why(draft, scan, request))
+        line = reasons.line(request.priority, position, ahead, words.why(request))
         if draft.reasons.get(request.request_id) != line:
             draft.reasons.put(request.request_id, line)
             draft.positions.put(request.request_id, position)
@@ -36,21 +37,61 @@ def tell(draft: Draft, scan: looking.Scan, now_ns: int) -> None:
                     answers.wait(draft, asker.process, asker.rid, position, line)
 
 
-def why(draft: Draft, scan: looking.Scan, request: Request) -> str:
-    """Why it waits: what those before it keep, whatever the look passed by."""
-    if not places.is_up(draft, request):
-        return reasons.nowhere(request, places.why_down(draft, request.place))
-    if request.gpus == 0 and (limit := cpu_jobs.limit(draft, request.env)) is not None:
-        return reasons.cpu_jobs(*limit)
-    order = draft.order(request)
-    before = scan.turns.get(request.env)
-    if before is not None and draft.order(before) < order:
-        return reasons.behind(request, before)
-    kept = {uuid: keeper for uuid, keeper in scan.kept.items() if draft.order(keeper) < order}
-    verdict = looking.verdict_beside(draft, scan, request, kept)
-    if isinstance(verdict.answer, Choice):
-        return reasons.away(request) if looking.away(draft, request) else reasons.at_once(request)
-    return reasons.of_shortage(draft, request, verdict.answer, verdict.ask, verdict.rows, kept)
+class Words:
+    """Why requests wait, at one look: what is true of many is worked out once."""
+
+    def __init__(self, draft: Draft, scan: looking.Scan) -> None:
+        self._draft = draft
+        self._scan = scan
+        self._keepers = sorted({draft.order(keeper) for keeper in scan.kept.values()})
+        """Where those stand who keep GPUs."""
+        self._asleep = draft.state.queue.sleepers() - set(draft.woken())
+        """Envs that the look did not come by."""
+        self._kept: dict[int, dict[Uuid, Request]] = {}
+        """What the first so many of them keep."""
+        self._said: dict[tuple[object, ...], tuple[Verdict, str]] = {}
+
+    def why(self, request: Request) -> str:
+        """What those before it keep, whatever the look passed by."""
+        draft = self._draft
+        if not places.is_up(draft, request):
+            return reasons.nowhere(request, places.why_down(draft, request.place))
+        if request.gpus == 0 and (limit := cpu_jobs.limit(draft, request.env)) is not None:
+            return reasons.cpu_jobs(*limit)
+        order = draft.order(request)
+        before = self._turn(request.env)
+        if before is not None and draft.order(before) < order:
+            return reasons.behind(request, before)
+        kept = self._kept_before(order)
+        verdict = looking.verdict_beside(draft, self._scan, request, kept)
+        if isinstance(verdict.answer, Choice):
+            return reasons.away(request) if looking.away(draft, request) else reasons.at_once(request)
+        whose = None if verdict.answer is Shortage.NODE else request.env
+        same = (id(verdict), whose, request.gpus, request.memory_bytes)
+        said = self._said.get(same)
+        if said is None:
+            text = reasons.of_shortage(draft, request, verdict.answer, verdict.ask, verdict.rows, kept)
+            said = self._said[same] = verdict, text
+        return said[1]
+
+    def _turn(self, env: str) -> Request | None:
+        """Behind whom its others wait."""
+        before = self._scan.turns.get(env)
+        if before is None and env in self._asleep:
+            firsts = [self._draft.requests[request_id] for request_id in self._draft.state.queue.firsts_of(env)]
+            may = [request for request in firsts if places.is_up(self._draft, request)]
+            before = min(may, key=self._draft.order, default=None)
+            if before is not None:
+                self._scan.turns[env] = before
+        return before
+
+    def _kept_before(self, order: Order) -> dict[Uuid, Request]:
+        count = bisect_left(self._keepers, order)
+        kept = self._kept.get(count)
+        if kept is None:
+            keepers = self._scan.kept.items()
+            kept = self._kept[count] = {uuid: keeper for uuid, keeper in keepers if self._draft.order(keeper) < order}
+        return kept
 
 
 class Places:
@@ -88,18 +129,12 @@ class Places:
 def listing(state: State, env: str | None = None, skip: int = 0) -> Iterator[tuple[Request, int, str]]:
     """Every waiting request (of this env, after the first `skip`) in the order of service, with its position in its queue and its line."""
     draft = Draft(state)
-    scan = looking.survey(draft)
-    known: dict[tuple[object, ...], str] = {}
-    orders = sorted(draft.order(request) for request in {*scan.kept.values(), *scan.turns.values()})
+    words = Words(draft, looking.survey(draft))
     places = ((count, *place) for count, place in enumerate(state.waiting()) if env in (None, place[0].env))
     for count, request, position in islice(places, skip, None):
         told = state.reasons.get(request.request_id)
         if told is None:
-            same = (request.alike, bisect_left(orders, draft.order(request)))
-            text = known.get(same)
-            if text is None:
-                text = known[same] = why(draft, scan, request)
-            told = reasons.line(request.priority, position, count + 1 - position, text)
+            told = reasons.line(request.priority, position, count + 1 - position, words.why(request))
         yield request, position, told
 
 
@@ -107,4 +142,4 @@ def standing(state: State, request: Request) -> tuple[int, str]:
     """One request's position in its queue, and its line."""
     draft = Draft(state)
     position, ahead = Places(draft).of(request)
-    return position, reasons.line(request.priority, position, ahead, why(draft, looking.survey(draft), request))
+    return position, reasons.line(request.priority, position, ahead, Words(draft, looking.survey(draft)).why(request))

@@ -17,16 +17,16 @@ set before one's own, summed over spans of blocks, blocks and bits, each a few d
 row has become sparse, and when one enters between others, which the core's own clock never lets happen.
 
 Ids of one group (whatever the caller finds alike) are chained too, so that a walk along all queues can leave out the rest
-of a group without passing by its members.
+of a group without passing by its members. A group has an owner: a walk can be narrowed to what some of them have, and passes by
+nothing else from then on; and an owner can sleep, so that no walk comes by what he has until he is woken.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator, Set
+from heapq import heapify, heappop, heappush, merge
 from typing import NamedTuple
 
 BLOCK_BITS = 1024
@@ -143,89 +143,113 @@ class Head(NamedTuple):
     group: str
 
 
+class Group(NamedTuple):
+    """What of one group waits in one queue, in order."""
+
+    owner: str
+    members: OrderedDict[str, None]
+
+
 class Line:
     """One queue. Positions count from 1."""
 
-    __slots__ = ("_back", "_front", "_groups", "_places", "heads", "name")
+    __slots__ = ("_asleep", "_back", "_front", "_groups", "_owners", "_places", "heads", "name")
 
-    def __init__(self, name: str, places: dict[str, Place]) -> None:
-        """`places`: of the entries of all queues."""
+    def __init__(self, name: str, places: dict[str, Place], asleep: set[str]) -> None:
+        """`places`: of the entries of all queues; `asleep`: the owners who sleep."""
         self.name = name
         self._places = places
+        self._asleep = asleep
         self._start()
 
     def _start(self) -> None:
         self._back = Tally()
         self._front = Tally()
         """Of what entered before all others, with keys below zero so that they do not fall either."""
-        self._groups: dict[str, OrderedDict[str, None]] = {}
+        self._groups: dict[str, Group] = {}
+        self._owners: dict[str, dict[str, None]] = {}
+        """The groups of each owner."""
         self.heads: list[Head] = []
-        """Of every group, in order."""
+        """Of every group whose owner does not sleep, in order."""
 
     def __len__(self) -> int:
         return self._front.total + self._back.total
 
     def __iter__(self) -> Iterator[str]:
-        for entry in chain(reversed(self._front.entries), self._back.entries):
-            if entry is not None:
-                yield entry
+        return (entry for _, _, entry in self.rows())
 
-    def insert(self, entry: str, stamp: int, group: str) -> None:
+    def rows(self) -> Iterator[tuple[int, int, str]]:
+        """(stamp, number, entry) of all, in order."""
+        front, back = self._front, self._back
+        for number in range(len(front.entries) - 1, -1, -1):
+            entry = front.entries[number]
+            if entry is not None:
+                yield -front.keys[number], ~number, entry
+        for number, entry in enumerate(back.entries):
+            if entry is not None:
+                yield back.keys[number], number, entry
+
+    def insert(self, entry: str, stamp: int, group: str, owner: str) -> None:
         back, front = self._back, self._front
         if back.keys and stamp < back.keys[-1]:
             back.trim()
         if not back.total and not front.total:
             self._start()
-            self._append(entry, stamp, group)
+            self._append(entry, stamp, group, owner)
         elif back.total and stamp >= back.keys[-1]:
-            self._append(entry, stamp, group)
+            self._append(entry, stamp, group, owner)
         elif stamp < self.stamp(self._places[self.peek() or ""].number):
-            self._prepend(entry, stamp, group)
+            self._prepend(entry, stamp, group, owner)
         else:
-            self._renumber((entry, stamp, group))
+            self._renumber((entry, stamp, group, owner))
 
-    def _append(self, entry: str, stamp: int, group: str) -> None:
-        number = self._back.add(entry, stamp)
-        self._places[entry] = Place(self, number, group)
-        members = self._groups.get(group)
-        if members is None:
-            members = self._groups[group] = OrderedDict()
-            insort(self.heads, Head(stamp, number, group))
-        members[entry] = None
+    def _append(self, entry: str, stamp: int, group: str, owner: str) -> None:
+        self._places[entry] = Place(self, self._back.add(entry, stamp), group)
+        there = self._groups.get(group) or self._begin(group, owner)
+        there.members[entry] = None
+        if len(there.members) == 1:
+            self._put_head(group)
 
-    def _prepend(self, entry: str, stamp: int, group: str) -> None:
+    def _prepend(self, entry: str, stamp: int, group: str, owner: str) -> None:
         self._front.trim()
-        number = ~self._front.add(entry, -stamp)
-        self._places[entry] = Place(self, number, group)
-        members = self._groups.get(group)
-        if members is None:
-            members = self._groups[group] = OrderedDict()
-        else:
-            self._drop_head(next(iter(members)))
-        members[entry] = None
-        members.move_to_end(entry, last=False)
-        self.heads.insert(0, Head(stamp, number, group))
+        self._places[entry] = Place(self, ~self._front.add(entry, -stamp), group)
+        there = self._groups.get(group) or self._begin(group, owner)
+        if there.members:
+            self._drop_head(group)
+        there.members[entry] = None
+        there.members.move_to_end(entry, last=False)
+        self._put_head(group)
+
+    def _begin(self, group: str, owner: str) -> Group:
+        self._owners.setdefault(owner, {})[group] = None
+        there = self._groups[group] = Group(owner, OrderedDict())
+        return there
 
     def peek(self) -> str | None:
         return self._front.last() or self._back.first()
 
     def withdraw(self, entry: str) -> None:
         _, number, group = self._places[entry]
-        members = self._groups[group]
+        owner, members = self._groups[group]
         first = next(iter(members)) == entry
         if first:
-            self._drop_head(entry)
+            self._drop_head(group)
         del self._places[entry], members[entry]
         if not members:
-            del self._groups[group]
+            self._end(group, owner)
         elif first:
-            insort(self.heads, self._head(next(iter(members))))
+            self._put_head(group)
         if number >= 0:
             self._back.take(number)
         else:
             self._front.take(~number)
         if len(self._back.keys) + len(self._front.keys) > 2 * (BLOCK_BITS + len(self)):
             self._renumber()
+
+    def _end(self, group: str, owner: str) -> None:
+        del self._groups[group], self._owners[owner][group]
+        if not self._owners[owner]:
+            del self._owners[owner]
 
     def stamp(self, number: int) -> int:
         return self._back.keys[number] if number >= 0 else -self._front.keys[~number]
@@ -241,19 +265,43 @@ class Line:
 
     def members(self, group: str) -> Iterator[str]:
         """Of one group, in order."""
-        return iter(self._groups[group])
+        return iter(self._groups[group].members)
 
-    def _head(self, entry: str) -> Head:
-        _, number, group = self._places[entry]
+    def owner(self, group: str) -> str:
+        return self._groups[group].owner
+
+    def groups(self, owners: Collection[str]) -> Iterator[str]:
+        """What these owners have here."""
+        for owner in owners if len(owners) < len(self._owners) else [owner for owner in self._owners if owner in owners]:
+            yield from self._owners.get(owner, ())
+
+    def head(self, group: str) -> Head:
+        entry = next(iter(self._groups[group].members))
+        number = self._places[entry].number
         return Head(self.stamp(number), number, group)
 
-    def _drop_head(self, entry: str) -> None:
-        del self.heads[bisect_left(self.heads, self._head(entry))]
+    def _put_head(self, group: str) -> None:
+        if self._groups[group].owner not in self._asleep:
+            insort(self.heads, self.head(group))
 
-    def _renumber(self, *more: tuple[str, int, str]) -> None:
+    def _drop_head(self, group: str) -> None:
+        if self._groups[group].owner not in self._asleep:
+            del self.heads[bisect_left(self.heads, self.head(group))]
+
+    def hide(self, owner: str) -> None:
+        """He is about to sleep."""
+        for group in self._owners.get(owner, ()):
+            self._drop_head(group)
+
+    def show(self, owner: str) -> None:
+        """He sleeps no more."""
+        for group in self._owners.get(owner, ()):
+            self._put_head(group)
+
+    def _renumber(self, *more: tuple[str, int, str, str]) -> None:
         """All come to the end, one after the other, with more of them among the others."""
         places = [(entry, self._places[entry]) for entry in self]
-        rows = [(entry, self.stamp(place.number), place.group) for entry, place in places]
+        rows = [(entry, self.stamp(place.number), place.group, self.owner(place.group)) for entry, place in places]
         rows += more
         rows.sort(key=lambda row: row[1])
         self._start()
@@ -264,7 +312,7 @@ class Line:
 class WorkQueue:
     """All queues of a node. One that is not configured is made when something enters it, with the lowest rank."""
 
-    __slots__ = ("_ageing", "_lines", "_places", "_ranks")
+    __slots__ = ("_ageing", "_asleep", "_lines", "_places", "_ranks")
 
     def __init__(self, ranks: Iterable[tuple[str, int]], ageing: int = 0) -> None:
         """`ageing`: by how much (in the unit of stamps) an entry goes earlier for each point of its queue's rank; 0: by rank
@@ -273,6 +321,7 @@ class WorkQueue:
         self._ranks: dict[str, int] = {}
         self._lines: dict[str, Line] = {}
         self._places: dict[str, Place] = {}
+        self._asleep: set[str] = set()
         for name, rank in ranks:
             self.configure(name, rank)
 
@@ -280,7 +329,7 @@ class WorkQueue:
         """Makes a queue, or gives it another rank, with all that waits in it."""
         self._ranks[name] = rank
         if name not in self._lines:
-            self._lines[name] = Line(name, self._places)
+            self._lines[name] = Line(name, self._places, self._asleep)
         by_rank = sorted(self._lines, key=lambda name: (-self._ranks[name], name))
         self._lines = {name: self._lines[name] for name in by_rank}
 
@@ -309,7 +358,13 @@ class WorkQueue:
 
     def __iter__(self) -> Iterator[str]:
         """Every entry in the order of service."""
-        return self.walk()
+        lines = [line for line in self._lines.values() if line]
+        if len(lines) == 1:
+            return iter(lines[0])
+        return (entry for _, entry in merge(*map(self._in_order, lines)))
+
+    def _in_order(self, line: Line) -> Iterator[tuple[Order, str]]:
+        return ((self.order_of(line.name, stamp, number), entry) for stamp, number, entry in line.rows())
 
     def entries(self, name: str) -> Iterator[str]:
         return iter(self._lines.get(name, ()))
@@ -317,14 +372,14 @@ class WorkQueue:
     def count(self, name: str) -> int:
         return len(self._lines.get(name, ()))
 
-    def insert(self, name: str, entry: str, stamp: int, group: str = "") -> None:
+    def insert(self, name: str, entry: str, stamp: int, group: str = "", owner: str = "") -> None:
         """To the end of queue `name` with a stamp that is not below any there, to its front with one that is below all (see
-        `front`). ValueError if it waits already, in whichever queue."""
+        `front`). A group has one owner. ValueError if it waits already, in whichever queue."""
         if entry in self._places:
             raise ValueError(f"{entry} waits already")
         if name not in self._lines:
             self.configure(name, UNRANKED)
-        self._lines[name].insert(entry, stamp, group)
+        self._lines[name].insert(entry, stamp, group, owner)
 
     def front(self, name: str) -> int | None:
         """The stamp of the first in the queue; None: nothing waits there."""
@@ -349,9 +404,10 @@ class WorkQueue:
 
     def move(self, entry: str, name: str, stamp: int) -> None:
         """As withdraw and insert: it stays in its group. KeyError if it does not wait."""
-        group = self._places[entry].group
+        line, _, group = self._places[entry]
+        owner = line.owner(group)
         self.withdraw(entry)
-        self.insert(name, entry, stamp, group)
+        self.insert(name, entry, stamp, group, owner)
 
     def position(self, entry: str) -> int:
         """Its place within its queue, from 1. KeyError if it does not wait."""
@@ -386,9 +442,31 @@ class WorkQueue:
         even_goes_first = (-more, other) < (0, name)
         return line.below(stamp + more * self._ageing + even_goes_first)
 
-    def walk(self) -> Walk:
-        """Every entry in the order of service. Nothing may enter or leave meanwhile."""
-        return Walk(self)
+    def walk(self, woken: Iterable[str] = ()) -> Walk:
+        """Every entry in the order of service whose owner does not sleep, or is one of `woken`. Nothing may enter or leave
+        meanwhile."""
+        return Walk(self, self._asleep.intersection(woken))
+
+    def sleep(self, owner: str) -> None:
+        """No walk comes by what he has, nor by what enters for him."""
+        if owner not in self._asleep:
+            for line in self._lines.values():
+                line.hide(owner)
+            self._asleep.add(owner)
+
+    def wake(self, owner: str) -> None:
+        """He need not sleep."""
+        if owner in self._asleep:
+            self._asleep.remove(owner)
+            for line in self._lines.values():
+                line.show(owner)
+
+    def sleepers(self) -> Set[str]:
+        return self._asleep
+
+    def firsts_of(self, owner: str) -> Iterator[str]:
+        """The first of each group that he has."""
+        return (next(line.members(group)) for line in self._lines.values() for group in line.groups((owner,)))
 
 
 class Way(NamedTuple):
@@ -407,14 +485,19 @@ class Way(NamedTuple):
 class Walk(Iterator[str]):
     """The way along all queues at once: what it costs is what it passes, whatever waits behind that."""
 
-    def __init__(self, queue: WorkQueue) -> None:
+    def __init__(self, queue: WorkQueue, woken: Set[str] = frozenset()) -> None:
+        """`woken`: those of the sleepers whom it passes by all the same."""
         self._queue = queue
+        self._woken = woken
         self._dropped: set[str] = set()
         self._ways: list[Way] = []
         self.group = ""
         """Of the entry that came last."""
         for name in queue.names():
             self._to_head(name, 0)
+            line = queue.line(name)
+            for group in line.groups(woken):
+                self._to_group(line, line.head(group), -1)
 
     def __next__(self) -> str:
         while self._ways:
@@ -430,16 +513,35 @@ class Walk(Iterator[str]):
         raise StopIteration
 
     def join(self, entry: str, order: Order, group: str) -> None:
-        """One that is not in the queue goes along."""
+        """One that is not in the queue goes along, whoever owns it."""
         heappush(self._ways, Way(order, entry, group, iter(()), "", -1))
 
     def drop(self, group: str) -> None:
         """Nothing more of it, in any queue."""
         self._dropped.add(group)
 
+    def narrow(self, owners: Collection[str]) -> None:
+        """From here on only what these have."""
+        ways, self._ways = self._ways, []
+        to_come = {way.name: way.place for way in ways if way.place >= 0}
+        for way in ways:
+            if way.place < 0 and (not way.name or self._queue.line(way.name).owner(way.group) in owners):
+                self._ways.append(way)
+        heapify(self._ways)
+        awake = set(owners) - self._queue.sleepers()
+        for name, place in to_come.items():
+            line = self._queue.line(name)
+            for group in line.groups(awake):
+                head = line.head(group)
+                if head >= line.heads[place]:
+                    self._to_group(line, head, -1)
+
     def _to_head(self, name: str, place: int) -> None:
         line = self._queue.line(name)
         if place < len(line.heads):
-            stamp, number, group = line.heads[place]
-            members = line.members(group)
-            heappush(self._ways, Way(self._queue.order_of(name, stamp, number), next(members), group, members, name, place))
+            self._to_group(line, line.heads[place], place)
+
+    def _to_group(self, line: Line, head: Head, place: int) -> None:
+        members = line.members(head.group)
+        order = self._queue.order_of(line.name, head.stamp, head.number)
+        heappush(self._ways, Way(order, next(members), head.group, members, line.name, place))

@@ -133,6 +133,17 @@ class AttemptFiles:
             return False
         return True
 
+    def is_given_up(self) -> bool:
+        """Nobody has begun it, and from now on nobody can. False: somebody has, or the disk refuses."""
+        if self.give_up() or not self.exist():
+            return True
+        claim = self.claim()
+        return claim is not None and claim.supervisor is None
+
+    def remove(self) -> None:
+        """Of one that nobody can begin any more."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
     def boot(self) -> str:
         """The boot in which it was made; empty where that cannot be read."""
         for name in _entries(self.directory):

@@ -101,6 +101,8 @@ class Jobs:
         self._arrived: list[tuple[events.Submission, Answer]] = []
         self._answers: dict[int, Answer] = {}
         self._references = itertools.count(1)
+        self._unbegun: dict[str, list[tuple[str, int]]] = {}
+        """Attempts that nobody could begin, by why, for the core to hear of together."""
         self._orders: list[Order] = []
         """Of the jobs that the store calls started, for the event loop to give."""
         self._finished: list[str] = []
@@ -181,25 +183,25 @@ class Jobs:
         self.ended(order.job_id, order.attempt, Status("ended", why=why), "", self._clock.wall_ns())
 
     def resume(self) -> None:
-        """After a restart: what runs is found again, what ended meanwhile is told, and what was stored but never begun is begun."""
+        """After a restart: what runs is found again, what ended meanwhile is told, and what was stored but never begun has its place
+        in the queue again."""
         state = self._state
         if names := self.factory.names():
             self._submit(events.NamesTaken(max(job_ids.order(name)[0] for name in names), self._clock.wall_ns()))
         expected = [(job.job_id, job.attempt) for job in state.jobs.values() if job.state in UNDER_WAY]
         for job_id, attempt in self.factory.adopt(expected):
-            job = state.jobs[job_id]
-            if job.state is JobState.STARTING:
-                self.begin(jobs.start_of(state, job))
+            if state.jobs[job_id].attempts[-1].started_wall_ns is None:
+                self.unbegun(job_id, attempt, "the manager ended before it was begun")
             else:
-                self._loop.call_soon(self._never_began, job_id, attempt)
+                self._loop.call_soon(self._lost, job_id, attempt)
         for job in state.jobs.values():
             if job.state is JobState.STOPPING:  # whether the last manager could still say so, nobody knows
                 self.factory.withdraw(job.job_id, job.attempt, job.why)
         self.kept.begin(self._journal.last_ended(2 * MOST_JOBS), self._clock.wall_ns())
         self.event_loop.wake("manager started")
 
-    def _never_began(self, job_id: str, attempt: int) -> None:
-        """Withdrawn before it began; or the store says that it runs, and its files are gone."""
+    def _lost(self, job_id: str, attempt: int) -> None:
+        """The store says that it ran, and its files are gone."""
         self.ended(job_id, attempt, Status("ended", why="nothing is known of it any more"), "", self._clock.wall_ns())
 
     # -- what is to be ended --
@@ -209,7 +211,7 @@ class Jobs:
         begun = [order for order in self._orders if (order.job_id, order.attempt) != (effect.job_id, effect.attempt)]
         if len(begun) < len(self._orders):
             self._orders = begun
-            self._loop.call_soon(self._never_began, effect.job_id, effect.attempt)
+            self.unbegun(effect.job_id, effect.attempt, effect.why)
         else:
             self.factory.withdraw(effect.job_id, effect.attempt, effect.why)
 
@@ -251,7 +253,15 @@ class Jobs:
         )
 
     def unbegun(self, job_id: str, attempt: int, why: str) -> None:
-        self._submit(events.JobUnbegun(((job_id, attempt),), why, self._clock.wall_ns()))
+        """Many at once are one commit; each stands again where it stood before any of them is matched."""
+        if not self._unbegun:
+            self._loop.call_soon(self._give_back)
+        self._unbegun.setdefault(why, []).append((job_id, attempt))
+
+    def _give_back(self) -> None:
+        unbegun, self._unbegun = self._unbegun, {}
+        for why, attempts in unbegun.items():
+            self._submit(events.JobUnbegun(tuple(attempts), why, self._clock.wall_ns()))
 
     def place_changed(self, place: str, is_up: bool, why: str) -> None:
         self._submit(events.PlaceChanged(place, is_up, why, self._clock.wall_ns()))

@@ -67,11 +67,6 @@ class Launcher:
         elif self._path is not None:
             self._connect()
 
-    @property
-    def may_come(self) -> bool:
-        """It is away, and can be back by itself."""
-        return not self._is_ours and self._path is not None and not self._closed
-
     def state(self) -> tuple[bool, str]:
         """For the doctor."""
         if self._fault:
@@ -121,7 +116,8 @@ class Launcher:
         """Looks again after a pause that grows."""
         if fault != self._fault:
             log.say(f"no job can be started: {fault}")
-        self._fault = fault
+            self._fault = fault
+            self._changed()
         self._retry = self._loop.call_later(self._pause_s, self._connect)
         self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
 

@@ -5,7 +5,7 @@ leases, who asked for a job.
 
 An attempt is begun by whoever claims its directory, and only once; what is believed of it is what lies there, so it does not
 matter who died when:
-- unclaimed: nobody has begun it. The launcher is asked (again), or the manager claims it and says that it is lost.
+- unclaimed: nobody has begun it. The launcher is asked (again), or the manager claims it, and it goes back to the queue.
 - claimed by a living supervisor: it is watched; its death is the end.
 - claimed by a dead one: the record says how the job ended. Without a record the supervisor was killed: what is left of the
   job is ended first, then told.
@@ -77,7 +77,7 @@ class NodeFactory:
         self._boot = boot_id()
         self._attempts: dict[Name, _Attempt] = {}
         self._told: set[Name] = set()
-        """Those whose end was told, and whose files are still there."""
+        """Those that are over, as long as the job is not."""
         self._supervisors: dict[ProcessKey, _Attempt] = {}
         self._table = ProcessTable(loop, self._supervisor_gone)
         self._counts = {"started": 0, "ended": 0, "failed": 0}
@@ -185,7 +185,9 @@ class NodeFactory:
         unbegun = []
         for name in wanted:
             files = AttemptFiles(self._jobs_dir, *name)
-            if not files.exist() or files.claim() is None:
+            if files.is_given_up():
+                files.remove()
+                self._told.add(name)
                 unbegun.append(name)
             elif name not in self._attempts:
                 attempt = self._attempts[name] = _Attempt(name, files)
@@ -211,10 +213,26 @@ class NodeFactory:
     # -- from an order to a supervisor --
 
     def _ask(self, attempt: _Attempt) -> None:
-        """Of a launcher that is away and may come it is asked then, however long that takes: to fail, and to be tried again, would
-        use up the tries of every job that waits, for nothing that is a job's fault."""
-        if not self._launcher.say(f"start {attempt.files.name}") and not self._launcher.may_come:
-            self._lose(attempt, self._launcher.state()[1])
+        """Where there is no launcher the attempt is given back: to fail, and to be tried again, would use up the tries of every job
+        that waits, for nothing that is a job's fault; to wait would keep its GPUs from everybody."""
+        if not self._launcher.say(f"start {attempt.files.name}"):
+            self._give_back(attempt)
+
+    def _give_back(self, attempt: _Attempt) -> None:
+        """To the queue, and nobody ever begins it; unless somebody has."""
+        if attempt.files.is_given_up():
+            self._loop.call_soon(self._tell_unbegun, attempt, self._launcher.state()[1])
+        elif attempt.files.claim() is not None:
+            self._take_up(attempt)
+
+    def _tell_unbegun(self, attempt: _Attempt, why: str) -> None:
+        if self._attempts.get(attempt.name) is not attempt:
+            return
+        self._tell_place()  # before, or it would come again at once
+        del self._attempts[attempt.name]
+        self._told.add(attempt.name)
+        attempt.files.remove()
+        self._listener.unbegun(*attempt.name, why)
 
     def _launcher_changed(self) -> None:
         """There again: what it may not have heard is said again. Gone: what it may have heard is looked at."""
@@ -245,10 +263,10 @@ class NodeFactory:
         if self._attempts.get(attempt.name) is not attempt or attempt.key is not None or attempt.mourned:
             return
         claim = attempt.files.claim()
-        if claim is None and attempt.files.boot() == self._boot:
+        if claim is None:
             self._ask(attempt)
-        elif claim is None or claim.supervisor is None:
-            self._lose(attempt, NEVER_BEGAN)
+        elif claim.supervisor is None:
+            self._give_back(attempt)
         elif attempt.files.boot() != self._boot:
             self._told_by_record(attempt, NODE_WENT_DOWN)
         else:
@@ -319,10 +337,7 @@ class NodeFactory:
 
     def _lose(self, attempt: _Attempt, why: str) -> None:
         """It was not begun, and now never is; unless somebody has."""
-        claim = attempt.files.claim()
-        if claim is None and not attempt.files.give_up() and attempt.files.exist():
-            claim = attempt.files.claim()
-        if claim is not None and claim.supervisor is not None:
+        if not attempt.files.is_given_up() and attempt.files.claim() is not None:
             self._take_up(attempt)
         else:
             self._end_soon(attempt, Status("ended", why=attempt.why or why))

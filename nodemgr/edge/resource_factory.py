@@ -92,7 +92,7 @@ class ResourceFactory(Protocol):
         """Whether a job could be started now, and by whom, or why not."""
 
     def create(self, order: Order) -> None:
-        """Begins the attempt; returns at once. `ended` tells where it could not."""
+        """Begins the attempt; returns at once. `ended` tells where it could not, `unbegun` where nobody is there who could try."""
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
         """Ends it: asks, waits a little, then insists. An attempt that ended or that nobody knows: nothing."""
@@ -116,8 +116,8 @@ class ResourceFactory(Protocol):
 
     def adopt(self, expected: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         """After a restart, before any other verb: of each attempt that the store calls started, `started` is told again if it
-        runs, and `ended` if it has ended or was lost. Returns those that nobody has begun: they may be created again, and still
-        run once. Attempts that nobody expects are ended."""
+        runs, and `ended` if it has ended or was lost. Returns those that nobody has begun, and that nobody can begin any more.
+        Attempts that nobody expects are ended."""
 
     def close(self) -> None:
         """The manager ends; what runs goes on."""

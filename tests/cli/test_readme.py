@@ -43,6 +43,14 @@ def test_the_files_that_it_names_are_there() -> None:
         assert path.exists(), name
 
 
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").iterdir())])
+def test_whatever_a_page_names_or_links_is_there(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = re.findall(r"(?<![\w/.-])((?:bench|client_plugin|csrc|docs|examples|nodemgr|sitecustomize|tests)/[\w./-]*\w)", text)
+    linked = [(ROOT / page).parent / target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+    assert [path for path in (*(ROOT / name for name in named), *linked) if not path.exists()] == []
+
+
 def test_its_options_are_the_command_line_s() -> None:
     from nodemgr.cli.quota import set_quota
 

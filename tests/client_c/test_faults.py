@@ -11,7 +11,8 @@ import pytest
 
 from nodemgr.edge.ledger import SlotState
 from nodemgr.edge.quarantine import SO_PASSRIGHTS
-from tests.client_c.conftest import Spawn
+from nodemgr.edge.wire import Message
+from tests.client_c.conftest import Child, Spawn
 from tests.client_c.manager import AFTER_LOSS, Books, Connection, Env, Manager
 from tests.client_c.test_unix import asked, held
 
@@ -138,8 +139,8 @@ def test_a_long_path_to_the_socket(env: Env, spawn: Spawn) -> None:
 # -- another manager --
 
 
-def test_a_waiter_keeps_its_request_over_a_restart(manager: Manager, spawn: Spawn) -> None:
-    child = spawn()
+def left_waiting(child: Child, manager: Manager) -> Message:
+    """What it has asked for; it has heard that it is the third, and its manager ends."""
     child.ask("begin")
     client = manager.accept()
     child.start("until", "HELD")
@@ -147,6 +148,12 @@ def test_a_waiter_keeps_its_request_over_a_restart(manager: Manager, spawn: Spaw
     client.send("WAIT", rid=request.number("rid"), position=3, reason="third")
     client.close()
     manager.close()
+    return request
+
+
+def test_a_waiter_keeps_its_request_over_a_restart(manager: Manager, spawn: Spawn) -> None:
+    child = spawn()
+    request = left_waiting(child, manager)
     second = Manager(manager.env)
     client = second.accept()
     assert client.expect("ACQUIRE").fields == request.fields
@@ -161,13 +168,7 @@ def test_who_has_a_place_in_the_queue_outlasts_a_restart_by_every_policy(manager
     """Where a newcomer is told after a second that there is no manager."""
     manager.env.write(no_manager=policy)
     child, newcomer = spawn(), spawn()
-    child.ask("begin")
-    client = manager.accept()
-    child.start("until", "HELD")
-    request = client.expect("ACQUIRE")
-    client.send("WAIT", rid=request.number("rid"), position=3, reason="third")
-    client.close()
-    manager.close()
+    left_waiting(child, manager)
     newcomer.ask("begin")
     assert "no answer" in newcomer.ask("until", "CPU" if policy == "cpu" else "NO_MANAGER", "no answer")[1]
     second = Manager(manager.env)

@@ -282,3 +282,43 @@ def test_one_envs_blocked_jobs_hide_nobody_elses() -> None:
     quickly(busy, events.SubmitJobs(many, WALL))  # GPU 1 is too small for them, for ever
     quickly(busy, events.SubmitJobs((submission("carol", gpus=1),), WALL))
     assert runs(busy, "j302") == [1]
+
+
+def test_nobody_takes_out_of_his_envs_quota_what_another_of_it_waits_for() -> None:
+    busy = node(4)
+    busy.quota("alice", 2)
+    holder = submit(busy, "bob", 3, 50)
+    gang = submit(busy, "alice", 2, 20)
+    beside = [submit(busy, "alice", 1, limit) for limit in (200, 50)]
+    assert [runs(busy, job) for job in beside] == [None, None], "one that ended late would cost the gang its place"
+    busy.now_ns += 50 * S
+    busy.job_ends(holder)
+    assert len(runs(busy, gang) or ()) == 2
+
+
+def test_who_waits_for_his_own_env_comes_first_all_the_same_when_it_gives_something_back() -> None:
+    """carol's are planned for when alice's two end: so is alice's next one, which is before them in the queue."""
+    busy = node(3)
+    busy.quota("alice", 2)
+    holder = submit(busy, "alice", 2, 50)
+    own = submit(busy, "alice", 1, 80)
+    two = submit(busy, "carol", 2, 30)
+    assert runs(busy, submit(busy, "bob", 1, 51)) is None
+    short = submit(busy, "bob", 1, 50)
+    assert runs(busy, short) == [2]
+    busy.now_ns += 50 * S
+    busy.job_ends(short)
+    busy.job_ends(holder)
+    assert [len(runs(busy, job) or ()) for job in (own, two)] == [1, 2]
+
+
+def test_who_waits_for_his_own_env_may_take_more_than_it_gives_back() -> None:
+    busy = node(4)
+    holder = submit(busy, "carol", 3, 50)
+    busy.quota("carol", 4)
+    four = submit(busy, "carol", 4, 30)
+    submit(busy, "alice", 2, 90)
+    assert runs(busy, submit(busy, "bob", 1, 51)) is None
+    busy.now_ns += 50 * S
+    busy.job_ends(holder)
+    assert len(runs(busy, four) or ()) == 4

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nodemgr.core import work_queue
-from nodemgr.core.work_queue import WorkQueue, overtaking_bound
+from nodemgr.core.work_queue import Walk, WorkQueue, overtaking_bound
 
 RANKS = (("high", 300), ("normal", 200), ("low", 100))
 
@@ -130,6 +130,9 @@ class Waits(NamedTuple):
     group: str
 
 
+OWNERS = {"x": "p", "y": "p", "z": "q"}
+
+
 class Queues(RuleBasedStateMachine):
     """With blocks of four bits, so that blocks, spans and renumbering all come into play. The model is one list in the order
     of arrival at each stamp."""
@@ -143,6 +146,7 @@ class Queues(RuleBasedStateMachine):
         self.ranks = {"a": 1, "b": 3, "c": 3}
         self.clock = 100
         self.numbers = 0
+        self.asleep: set[str] = set()
 
     @initialize(ageing=st.sampled_from([0, 1, 4]))
     def ages(self, ageing: int) -> None:
@@ -184,7 +188,7 @@ class Queues(RuleBasedStateMachine):
     def enter(self, name: str, stamp: int, group: str) -> None:
         self.numbers += 1
         entry = f"r{self.numbers}"
-        self.queue.insert(name, entry, stamp, group)
+        self.queue.insert(name, entry, stamp, group, OWNERS[group])
         self.plain.append(Waits(entry, name, stamp, group))
         self.ranks.setdefault(name, 0)
 
@@ -222,23 +226,50 @@ class Queues(RuleBasedStateMachine):
             del self.ranks[name]
             self.queue.remove(name)
 
-    @rule(groups=st.lists(st.tuples(st.integers(0, 6), st.sampled_from("xyz")), max_size=3))
-    def walk(self, groups: list[tuple[int, str]]) -> None:
-        """Each group is dropped after so many entries."""
-        walk, seen = self.queue.walk(), []
+    @rule(owner=st.sampled_from("pq"))
+    def sleep(self, owner: str) -> None:
+        self.queue.sleep(owner)
+        self.asleep.add(owner)
+
+    @rule(owner=st.sampled_from("pq"))
+    def wake(self, owner: str) -> None:
+        self.queue.wake(owner)
+        self.asleep.discard(owner)
+
+    @rule(
+        groups=st.lists(st.tuples(st.integers(0, 6), st.sampled_from("xyz")), max_size=3),
+        woken=st.sets(st.sampled_from("pq")),
+        narrowed=st.none() | st.tuples(st.integers(0, 6), st.sets(st.sampled_from("pqr"))),
+    )
+    def walk(self, groups: list[tuple[int, str]], woken: set[str], narrowed: tuple[int, set[str]] | None) -> None:
+        """Each group is dropped after so many entries; after so many it is narrowed to some owners. Nobody who sleeps is passed, but
+        for those that this walk wakes."""
+        walk, seen = self.queue.walk(woken), []
         expected: list[Waits] = []
         dropped: set[str] = set()
+        owners = set("pq") - (self.asleep - woken)
         for waits in self.in_order():
             dropped |= {group for after, group in groups if after <= len(expected)}
-            if waits.group not in dropped:
+            if narrowed is not None and narrowed[0] <= len(expected):
+                owners &= narrowed[1]
+            if waits.group not in dropped and OWNERS[waits.group] in owners:
                 expected.append(waits)
-        for group in [group for after, group in groups if after == 0]:
-            walk.drop(group)
+        self.steer(walk, 0, groups, narrowed)
         for entry in walk:
             seen.append((entry, walk.group))
-            for group in [group for after, group in groups if after <= len(seen)]:
-                walk.drop(group)
+            self.steer(walk, len(seen), groups, narrowed)
         assert seen == [(waits.entry, waits.group) for waits in expected]
+
+    @staticmethod
+    def steer(walk: Walk, seen: int, groups: list[tuple[int, str]], narrowed: tuple[int, set[str]] | None) -> None:
+        for group in [group for after, group in groups if after <= seen]:
+            walk.drop(group)
+        if narrowed is not None and narrowed[0] <= seen:
+            walk.narrow(narrowed[1])
+
+    def groups(self, owner: str) -> set[tuple[str, str]]:
+        """What he has, in each queue."""
+        return {(waits.name, waits.group) for waits in self.plain if OWNERS[waits.group] == owner}
 
     @invariant()
     def the_same(self) -> None:
@@ -251,6 +282,10 @@ class Queues(RuleBasedStateMachine):
         assert list(self.queue.names()) == sorted(self.ranks, key=lambda name: (-self.ranks[name], name))
         orders = [self.queue.order(waits.entry) for waits in order]
         assert orders == sorted(set(orders))
+        assert self.queue.sleepers() == self.asleep
+        for owner in "pq":
+            firsts = {group: [waits.entry for waits in order if (waits.name, waits.group) == group] for group in self.groups(owner)}
+            assert sorted(self.queue.firsts_of(owner)) == sorted(entries[0] for entries in firsts.values())
         for name in self.ranks:
             line = self.line(name)
             assert list(self.queue.entries(name)) == line

@@ -279,8 +279,8 @@ def test_the_next_manager_finds_what_runs_what_ended_and_what_was_never_begun(wo
     turn(world.loop, lambda: ("started", "j1", 1) in world.notes.heard, PATIENCE_S)
     (world.directory / "gate").write_text("go\n")
     assert world.until_ended("j1")[0].exit_code == 5
-    world.create("exit 8", "j4")
-    assert world.until_ended("j4")[0].exit_code == 8
+    world.create("exit 8", "j4", 2)
+    assert world.until_ended("j4", 2)[0].exit_code == 8
     turn(world.loop, lambda: world.do("capacity").running == 0, PATIENCE_S)
 
 

@@ -338,14 +338,14 @@ def test_what_ended_meanwhile_is_known_and_the_next_begins(world: World) -> None
 
 @on_both
 def test_what_was_stored_but_never_begun_is_begun_by_the_next_manager(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed between the commit and the deed: same attempt, no restart counted, not even where none is allowed."""
+    """Killed between the commit and the deed: it costs the job nothing but a number."""
     monkeypatch.setattr(world.jobs.factory, "create", lambda order: None)
     job_id = world.submit(max_restarts=0)
     world.until("job.starting", job=job_id)
     world.restart()
     ended = world.until_ended(job_id)
-    assert (ended.job.state, ended.job.attempt, ended.job.restarts) == (JobState.DONE, 1, 0)
-    assert world.begun() == [f"{job_id}:1"]
+    assert (ended.job.state, [attempt.number for attempt in ended.job.attempts], ended.job.restarts) == (JobState.DONE, [2], 0)
+    assert world.begun() == [f"{job_id}:2"]
 
 
 def test_what_was_withdrawn_before_it_began_never_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

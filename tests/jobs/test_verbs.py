@@ -480,8 +480,8 @@ def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: 
     assert user("queue", "free", "j2").returncode == 0
     world.until_ended("j2")
     deeds = json.loads(user("history", "j2", "--json").stdout)["jobs"][0]["deeds"]
-    assert [deed["what"] for deed in deeds] == ["submitted, held", "freed"]
-    assert {deed["who"] for deed in deeds} == {f"{USER} (uid {USER})"}
+    who = f"{USER} (uid {USER})"
+    assert [(deed["who"], deed["what"]) for deed in deeds] == [(who, "submitted, held"), (who, "freed")]
     assert "node" not in json.loads(user("report", "--json").stdout), "what the others use is not his"
 
 

@@ -133,39 +133,39 @@ def test_the_nodes_descriptor_keeps_out_of_the_way(node: Node, start: StartClien
     assert min(client.descriptors()) >= 50
 
 
+def exit_code(node: Node, program: str) -> int:
+    """Of Python code that may import peer, in a process of the node's."""
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, sys.argv[1])\n{program}", str(PEER.parent)]
+    return subprocess.run(command, check=False, env={**os.environ, **node.environment()}, timeout=60).returncode
+
+
 def test_standard_streams_that_are_closed_stay_closed(node: Node) -> None:
     """The program's first open after cuInit gets number 0, as without us."""
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import os; os.closerange(0, 3)\n"
+        "import os; os.closerange(0, 3)\n"
         "import peer; peer.ready(); peer.alloc(1)\n"
         "numbers = peer.descriptors(); first = os.open('/dev/null', os.O_RDONLY)\n"
         "os._exit(0 if first == 0 and min(numbers) > 2 else 1)\n"
     )
-    environment = {**os.environ, **node.environment()}
-    command = [sys.executable, "-S", "-c", program, str(PEER.parent)]
-    assert subprocess.run(command, check=False, env=environment, timeout=60).returncode == 0
+    assert exit_code(node, program) == 0
 
 
 def test_few_descriptors_are_no_obstacle(node: Node) -> None:
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\n"
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\n"
         "import peer; peer.ready(); peer.alloc(1)\n"
     )
-    environment = {**os.environ, **node.environment()}
-    command = [sys.executable, "-S", "-c", program, str(PEER.parent)]
-    assert subprocess.run(command, check=False, env=environment, timeout=60).returncode == 0
+    assert exit_code(node, program) == 0
 
 
 def test_a_small_address_space_is_no_obstacle(node: Node) -> None:
     """A process whose virtual memory is limited gets smaller reserves of addresses, not a failure."""
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import resource\n"
+        "import resource\n"
         "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
         "import peer; peer.ready(); peer.alloc(1); peer.put(peer.alloc(1 << 20), 'x'); peer.alloc(1 << 29)\n"
     )
-    environment = {**os.environ, **node.environment()}
-    command = [sys.executable, "-S", "-c", program, str(PEER.parent)]
-    assert subprocess.run(command, check=False, env=environment, timeout=60).returncode == 0
+    assert exit_code(node, program) == 0
 
 
 def test_many_allocations_live_at_once(node: Node, start: StartClient) -> None:

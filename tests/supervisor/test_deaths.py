@@ -17,7 +17,7 @@ import pytest
 from nodemgr.edge import node_factory
 from nodemgr.edge.attempt_files import AttemptFiles
 from nodemgr.edge.launcher import PROGRAM
-from nodemgr.edge.node_factory import NEVER_BEGAN, NODE_WENT_DOWN, SUPERVISOR_KILLED
+from nodemgr.edge.node_factory import NODE_WENT_DOWN, SUPERVISOR_KILLED
 from nodemgr.edge.processes import ancestors, boot_id, start_ticks
 from tests.supervisor.world import World, all_gone, end, is_running, python
 
@@ -62,7 +62,7 @@ def children(pid: int) -> list[int]:
 def test_it_dies_before_anything_was_written(world: World) -> None:
     world.again()
     assert world.factory.adopt([J1]) == [J1]
-    assert world.run(*marking(world)).exit_code == 4
+    assert world.run(*marking(world), attempt=2).exit_code == 4
     assert marks(world) == ["ran"]
 
 
@@ -70,7 +70,8 @@ def test_it_dies_before_the_launcher_was_asked(world: World) -> None:
     written(world, *marking(world))
     world.again()
     assert world.factory.adopt([J1]) == [J1]
-    assert world.run(*marking(world)).exit_code == 4
+    world.factory.create(world.order(*marking(world)))  # this one never begins
+    assert world.run(*marking(world), attempt=2).exit_code == 4
     assert marks(world) == ["ran"]
 
 
@@ -79,20 +80,21 @@ def test_it_dies_while_it_writes(world: World) -> None:
     half.mkdir(parents=True)
     (half / "order").write_bytes(b"nodemgr-order 1\0job=")
     assert world.factory.adopt([J1]) == [J1]
-    assert world.run(*marking(world)).exit_code == 4
+    assert world.run(*marking(world), attempt=2).exit_code == 4
+    world.factory.delete("j1")
     assert not half.exists()
 
 
 def test_it_dies_when_the_launcher_was_asked(served: World) -> None:
-    """The launcher hears of it when the next manager is there."""
+    """The launcher hears of it when the next manager has given it up."""
     (launcher,) = served._programs
     launcher.send_signal(signal.SIGSTOP)
     served.factory.create(served.order(*marking(served)))
     served.again()
     assert served.factory.adopt([J1]) == [J1]
-    served.factory.create(served.order(*marking(served)))
     launcher.send_signal(signal.SIGCONT)
-    assert served.end().exit_code == 4
+    served.until(lambda: served.factory.nodes() == 1)
+    assert served.run(*marking(served), attempt=2).exit_code == 4
     served.until(lambda: not children(launcher.pid))
     assert marks(served) == ["ran"]
 
@@ -155,11 +157,12 @@ def test_it_dies_while_the_job_runs(world: World) -> None:
 
 
 def test_it_dies_when_it_has_given_the_attempt_up(world: World) -> None:
+    """Before the store heard of it."""
     assert written(world, *marking(world)).give_up()
     world.again()
-    assert world.factory.adopt([J1]) == []
-    assert world.end().why == NEVER_BEGAN
-    assert marks(world) == []
+    assert world.factory.adopt([J1]) == [J1]
+    assert world.run(*marking(world), attempt=2).exit_code == 4
+    assert marks(world) == ["ran"]
 
 
 def test_a_job_withdrawn_before_it_began_never_begins(served: World) -> None:
@@ -303,11 +306,13 @@ def test_it_dies_and_a_spare_one_takes_over(world: World) -> None:
         end(ancestors(world.supervisor(f"j{number}"))[0])
     world.until(lambda: world.factory.nodes() == 0)
     assert world.factory.state()[0] is False
-    assert "restart it (no task and no job is lost)" in world.run("true", job="j4").why
+    world.factory.create(world.order(*marking(world), job="j4"))
+    world.until(lambda: "restart it (no task and no job is lost)" in world.heard.given_back.get(("j4", 1), ""))
+    assert "restart it (no task and no job is lost)" in world.heard.places[""]
     world.factory.withdraw("j1", 1, "enough")
     assert world.end("j1").signal == signal.SIGTERM  # they go on, and end, without it
     world.again()
-    assert world.factory.adopt([("j2", 1), ("j3", 1), ("j4", 1)]) == []
+    assert world.factory.adopt([("j2", 1), ("j3", 1), ("j4", 1)]) == [("j4", 1)]
     assert world.factory.state() == (True, "started by the manager's own launcher")
     assert world.run("true", job="j5").exit_code == 0
     for job in ("j2", "j3"):
@@ -338,9 +343,13 @@ def test_the_services_comes_back(served: World) -> None:
     served.until(lambda: served.factory.nodes() == 0)
     ok, words = served.factory.state()
     assert (ok, words.startswith(f"no job can be started: {served.socket}: ")) == (False, True)
+    served.until(lambda: served.heard.places[""] == words)
     served.factory.create(served.order(*marking(served), job="j2"))
+    served.until(lambda: ("j2", 1) in served.heard.given_back)
     served.serve()
-    assert served.end("j2").exit_code == 4
+    served.until(lambda: served.heard.places[""] == "")
+    assert served.run(*marking(served), job="j2", attempt=2).exit_code == 4
+    assert marks(served) == ["ran"]
     served.factory.withdraw("j1", 1, "enough")
     assert served.end().why == "enough"
     assert served.factory.state() == (True, f"started by the service nodemgr-jobs ({served.socket})")
@@ -349,26 +358,61 @@ def test_the_services_comes_back(served: World) -> None:
 def test_the_services_is_waited_for(make_world: Callable[..., World]) -> None:
     """No job's tries are used up because somebody has not started it yet."""
     world = make_world(service=True)
+    words = f"no job can be started: {world.socket}: No such file or directory"
+    world.until(lambda: world.heard.places.get("") == words)
+    assert (world.factory.nodes(), world.factory.state()) == (0, (False, words))
     world.factory.create(world.order(*marking(world)))
-    world.factory.create(world.order(*marking(world), job="j2"))
-    world.until(lambda: world.factory.state() == (False, f"no job can be started: {world.socket}: No such file or directory"))
-    world.factory.withdraw("j2", 1, "who knows when")
-    assert world.end("j2").why == "who knows when"
-    assert (world.factory.nodes(), world.factory.status("j1", 1).state) == (0, "starting")
+    world.until(lambda: world.heard.given_back == {J1: words})
     world.serve()
-    assert world.end().exit_code == 4
-    assert marks(world) == ["ran"]
+    world.until(lambda: world.heard.places[""] == "")
+    world.factory.create(world.order(*marking(world)))  # it was given back for good
+    assert world.run(*marking(world), attempt=2).exit_code == 4
+    assert (marks(world), world.heard.ends.keys()) == (["ran"], {("j1", 2)})
+
+
+def test_it_is_gone_before_it_began_what_it_was_asked_for(served: World) -> None:
+    """Nobody knows whether it has heard: the attempt is taken away from whoever might."""
+    (launcher,) = served._programs
+    launcher.send_signal(signal.SIGSTOP)
+    served.factory.create(served.order(*marking(served)))
+    served.factory.create(served.order(*marking(served), job="j2"))
+    served.factory.withdraw("j2", 1, "changed her mind")
+    end(launcher.pid)
+    served.until(lambda: J1 in served.heard.given_back)
+    assert "has ended" in served.heard.places[""]
+    assert (served.end("j2").why, served.heard.given_back.keys()) == ("changed her mind", {J1})
+    assert not served.file("").exists()
+    supervisor = subprocess.Popen([PROGRAM, "supervise", served.file("")], stderr=subprocess.DEVNULL)
+    assert supervisor.wait() != 0
+    served.serve()
+    served.until(lambda: served.heard.places[""] == "")
+    assert served.run("true", job="j3").exit_code == 0
+    assert marks(served) == []
+
+
+def test_what_it_has_begun_before_it_was_gone_goes_on(served: World) -> None:
+    """Its supervisor is found by its claim."""
+    (launcher,) = served._programs
+    launcher.send_signal(signal.SIGSTOP)
+    served.factory.create(served.order("sh", "-c", f"until test -e {served.directory}/go; do sleep 0.02; done; exit 4"))
+    supervisor = subprocess.Popen([PROGRAM, "supervise", served.file("")])
+    assert served.supervisor() == supervisor.pid
+    end(launcher.pid)
+    served.begun()
+    (served.directory / "go").touch()
+    assert served.end().exit_code == 4
+    assert (supervisor.wait(), served.heard.given_back) == (0, {})
 
 
 def test_the_services_has_another_directory(make_world: Callable[..., World]) -> None:
     world = make_world(service=True)
     other = world.serve(Path("/somewhere/else"))
-    world.factory.create(world.order(*marking(world)))
-    world.until(lambda: f"starts jobs of /somewhere/else, this manager's are in {world.jobs_dir}" in world.factory.state()[1])
+    world.until(lambda: f"starts jobs of /somewhere/else, this manager's are in {world.jobs_dir}" in world.heard.places.get("", ""))
     assert (world.factory.nodes(), world.heard.ends) == (0, {})
     end(other.pid)
     world.serve()
-    assert world.end().exit_code == 4
+    world.until(lambda: world.heard.places[""] == "")
+    assert world.run(*marking(world)).exit_code == 4
 
 
 def test_its_children_are_collected(served: World) -> None:

@@ -58,11 +58,19 @@ class Cluster:
         self.lock = threading.RLock()
         self.tell: Callable[[str, Key], None] = lambda what, key: None
         """The present factory's, if there is one."""
+        self.is_up = True
+        self.on_change: Callable[[], None] = lambda: None
+        """The present factory's."""
         self.begun: list[Key] = []
         """Each attempt whose process was really made: twice would show here."""
 
     def log(self, key: Key) -> Path:
         return self.directory / key[0] / str(key[1])
+
+    def set_up(self, is_up: bool) -> None:
+        """Whether it can begin anything."""
+        self.is_up = is_up
+        self.on_change()
 
     def begin(self, order: Order) -> None:
         key = (order.job_id, order.attempt)
@@ -142,7 +150,8 @@ class TwoNodes:
         self._listener = listener
         self._cluster = cluster
         cluster.tell = self._tell
-        call_soon(listener.place_changed, "", True, "")
+        cluster.on_change = lambda: call_soon(self._tell_place)
+        cluster.on_change()
 
     def _tell(self, what: str, key: Key) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the next factory hears of it
@@ -157,11 +166,15 @@ class TwoNodes:
             tail = self._cluster.log(key).read_bytes()[-TAIL_BYTES:].decode(errors="replace")
             self._listener.ended(*key, status, tail, attempt.ended_wall_ns)
 
+    def _tell_place(self) -> None:
+        is_up, words = self.state()
+        self._listener.place_changed("", is_up, "" if is_up else words)
+
     def nodes(self) -> int:
-        return 2
+        return 2 * self._cluster.is_up
 
     def state(self) -> tuple[bool, str]:
-        return True, "two nodes that are pretended"
+        return (True, "two nodes that are pretended") if self._cluster.is_up else (False, "no job can be started: both nodes are down")
 
     def capacity(self) -> Capacity:
         every = [attempt.status for attempt in self._cluster.attempts.values()]
@@ -171,7 +184,10 @@ class TwoNodes:
         return Capacity(2, 2 * GPUS, len(every) - len(ended), len(begun), len(ended), len(failed))
 
     def create(self, order: Order) -> None:
-        self._cluster.begin(order)
+        if self._cluster.is_up or (order.job_id, order.attempt) in self._cluster.attempts:
+            self._cluster.begin(order)
+        else:
+            self._call_soon(self._listener.unbegun, order.job_id, order.attempt, self.state()[1])
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
         self._cluster.withdraw((job_id, attempt), why)
@@ -212,3 +228,4 @@ class TwoNodes:
 
     def close(self) -> None:
         self._cluster.tell = lambda what, key: None
+        self._cluster.on_change = lambda: None
