@@ -67,7 +67,12 @@ def jobs(jobs_dir: Path) -> list[str]:
 def attempts(jobs_dir: Path) -> Iterator[tuple[str, int]]:
     """All that have a directory."""
     for job in jobs(jobs_dir):
-        yield from ((job, int(name)) for name in _entries(jobs_dir / job) if name.isascii() and name.isdigit())
+        yield from ((job, number) for number in attempts_of(jobs_dir, job))
+
+
+def attempts_of(jobs_dir: Path, job: str) -> list[int]:
+    """Those of one job: a look at its own directory, however many others there are."""
+    return [int(name) for name in _entries(jobs_dir / job) if name.isascii() and name.isdigit()]
 
 
 def _entries(directory: Path) -> list[str]:

@@ -159,7 +159,7 @@ class NodeFactory:
         if not attempt_files.is_job_name(job_id):
             raise FileNotFoundError(f"no job {job_id}")
         if attempt is None:
-            attempt = max((number for job, number in attempt_files.attempts(self._jobs_dir) if job == job_id), default=0)
+            attempt = max(attempt_files.attempts_of(self._jobs_dir, job_id), default=0)
         return AttemptFiles(self._jobs_dir, job_id, attempt).open_log()
 
     def names(self) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge import node_factory
+from nodemgr.edge import attempt_files, node_factory
 from nodemgr.edge.attempt_files import AttemptFiles
 from nodemgr.edge.launcher import PROGRAM
 from nodemgr.edge.node_factory import NODE_WENT_DOWN, SUPERVISOR_KILLED
@@ -558,3 +558,14 @@ def test_who_is_withdrawn_need_not_have_its_end_written(world: World) -> None:
     world.factory.withdraw("j1", 1, "alice withdrew it")
     assert world.end().exit_code is None
     assert not is_running(supervisor)
+
+
+def test_a_log_is_found_without_a_look_at_other_jobs(make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world()
+    for job in ("j1", "j2"):
+        assert world.run(*marking(world), job=job).exit_code == 4
+    looked: list[Path] = []
+    entries = attempt_files._entries
+    monkeypatch.setattr(attempt_files, "_entries", lambda directory: looked.append(directory) or entries(directory))
+    os.close(world.factory.logs("j1"))
+    assert looked == [world.jobs_dir / "j1"]
