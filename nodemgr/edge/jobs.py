@@ -14,7 +14,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable
 
-from nodemgr.core import effects, events, job_ids, jobs
+from nodemgr.core import effects, events, job_ids
 from nodemgr.core.manager import State
 from nodemgr.core.model import UNDER_WAY, DenyCode, Job, JobState
 from nodemgr.core.values import replace
