@@ -40,7 +40,7 @@ from nodemgr.core.model import (
     Uuid,
     Violation,
 )
-from nodemgr.core.schema import STORED, Deadline, EnvGpu
+from nodemgr.core.schema import SELDOM, STORED, TABLES, Deadline, EnvGpu
 from nodemgr.core.state import State
 from nodemgr.core.tables import Groups, Overlay, Table, first
 from nodemgr.core.values import replace
@@ -86,6 +86,11 @@ class Draft:
     places = Seldom[Overlay[str, str]](Overlay)
     elements = Seldom[Groups[str, str]](Groups)
     dependents = Seldom[Groups[str, str]](Groups)
+
+    __slots__ = (  # more attributes than a dictionary shares between objects: without slots each would be looked up anew
+        *[name for name in TABLES if name not in SELDOM],
+        "changed", "config", "effects", "figures", "history", "now_ns", "published", "rescan", "seldom", "state", "told", "version",
+    )  # fmt: skip
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -133,10 +138,9 @@ class Draft:
         self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked, changed)
         self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks, changed)
         self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
-        tables: dict[str, Any] = vars(self)
         for name, kind in STORED.items():
-            if name in tables:
-                tables[name].stored = kind
+            if name not in SELDOM:
+                getattr(self, name).stored = kind
         self.history: dict[str, Ended | None] = {}
         """Jobs that ended; None: one that had ended runs again."""
         self.effects: list[Effect] = []
@@ -422,6 +426,7 @@ class Draft:
                 records[task_id] = None
         for table in self.changed:
             table.settle()
+        self.changed.clear()  # it and its tables know each other: what the step made is let go with its last reference, not by a collection
         _stop_timers(state)
 
     # What handlers ask for.
