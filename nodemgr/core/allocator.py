@@ -115,8 +115,13 @@ def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice
     slots = max(0, ask.quota_gpus - len(used))
     fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus] if slots else []
     missing = ask.gpus - len(fresh)
-    reusable = sorted([gpu for gpu in used if gpu.has_free and gpu.tasks < ask.reuse_below], key=_reuse_order) if missing else []
-    return Choice(tuple(fresh), tuple(reusable[:missing]), len(used)) if missing <= len(reusable) else None
+    reusable = [gpu for gpu in used if gpu.has_free and gpu.tasks < ask.reuse_below] if missing else []
+    return Choice(tuple(fresh), reused(reusable, missing), len(used)) if missing <= len(reusable) else None
+
+
+def reused(reusable: list[Candidate], gpus: int) -> tuple[Candidate, ...]:
+    """So many of them: those with the fewest tasks."""
+    return tuple(sorted(reusable, key=_reuse_order)[:gpus])
 
 
 def _reuse_order(gpu: Candidate) -> tuple[int, ...]:

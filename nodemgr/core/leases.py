@@ -12,7 +12,9 @@ from nodemgr.core import answers, books, effects, members, reasons, records
 from nodemgr.core.allocator import Choice
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import MS, Asker, DenyCode, Grant, Process, ProcessKey, Request, Task, TaskState, Transport, Uuid
-from nodemgr.core.values import replace
+from nodemgr.core.values import maker, replace
+
+_task = maker(Task)
 
 RECLAIMED = "reclaimed: silent for too long"
 """Why a lease over UDP ends whose holder was not heard: nobody can tell whether it lives."""
@@ -30,7 +32,7 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
     is_job = request.job_id is not None
     fresh, reused = tuple([gpu.uuid for gpu in choice.fresh]), tuple([gpu.uuid for gpu in choice.reused])
     over_unix = Transport.UNIX in [asker.transport for asker in request.askers]
-    task = Task(
+    task = _task(
         task_id=f"t{request.sequence}",
         env=request.env,
         token=request.token,

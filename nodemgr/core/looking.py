@@ -28,8 +28,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+<<<<<<< Updated upstream
 from nodemgr.core import books, cpu_jobs, members, places
 from nodemgr.core.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice, Shortage, choose
+=======
+from nodemgr.core import books, members
+from nodemgr.core.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice, Shortage, choose, reused
+>>>>>>> Stashed changes
 from nodemgr.core.backfill import Board, is_roomy
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import Gpu, Request, Transport, Uuid
@@ -139,6 +144,19 @@ def judge(draft: Draft, request: Request, kept: Mapping[Uuid, Request]) -> Verdi
             return Verdict(answer, ask, rows)
     rows = candidates(draft, request, kept, draft.gpus.values())
     return Verdict(choose(ask, rows, policy), ask, rows)
+
+
+def reuse(draft: Draft, request: Request) -> Choice | None:
+    """What `judge` answers to most requests of a busy node, in few steps: to an interactive one without a named memory, of an env that
+    holds all the GPUs that it may. None: only a closer look can tell."""
+    held = books.used_gpus(draft, request.env)
+    if request.gpus > len(held) or len(held) < draft.envs[request.env].quota.gpus:
+        return None
+    if request.job_id is not None or request.memory_bytes is not None or _udp_askers(request):
+        return None
+    active = draft.active.get
+    rows = [Candidate(gpu.uuid, gpu.index, True, active(gpu.uuid) or 0, books.gpu_room(draft, gpu), 0) for gpu in held]
+    return Choice((), reused(rows, request.gpus), len(held))
 
 
 def _reuse_below(draft: Draft, request: Request) -> int:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from nodemgr.core import books
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import Record, Task, Uuid
-from nodemgr.core.values import replace
+from nodemgr.core.values import maker, replace
+
+_record = maker(Record)
 
 
 def record_id(task_id: str) -> int:
@@ -22,7 +24,7 @@ def open_record(
     draft: Draft, task: Task, reused: tuple[Uuid, ...], given_bytes: Mapping[Uuid, int], used: int, asked_wall_ns: int
 ) -> None:
     """After the grants of a new lease are in the books (`given_bytes`); the env uses `used` GPUs now."""
-    record = Record(
+    record = _record(
         record_id=record_id(task.task_id),
         env=task.env,
         task_id=task.task_id,

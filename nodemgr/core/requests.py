@@ -11,7 +11,9 @@ from nodemgr.core.draft import Draft
 from nodemgr.core.events import Acquire, Caller
 from nodemgr.core.model import MS, Asker, DenyCode, ProcessKey, Quota, Request, Task, TaskState
 from nodemgr.core.schema import IDS
-from nodemgr.core.values import replace
+from nodemgr.core.values import maker, replace
+
+_request = maker(Request)
 
 
 def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
@@ -130,7 +132,7 @@ def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
 def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> None:
     """A new request: served at once if it can be, else it waits."""
     number = draft.count(IDS)
-    request = Request(
+    request = _request(
         request_id=f"r{number}",
         env=event.caller.env,
         token=event.token,
@@ -147,9 +149,9 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> 
         queued_ns=draft.stamp(now_ns),
     )
     if not draft.state.requests and not draft.rescan:
-        verdict = looking.judge(draft, request, {})
-        if isinstance(verdict.answer, allocator.Choice):
-            leases.begin(draft, request, verdict.answer, now_ns, event.wall_ns)
+        answer = looking.reuse(draft, request) or looking.judge(draft, request, {}).answer
+        if isinstance(answer, allocator.Choice):
+            leases.begin(draft, request, answer, now_ns, event.wall_ns)
             return
     draft.put_request(request)
     if event.wait_ms is not None:

@@ -9,11 +9,11 @@ error there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
-from operator import attrgetter
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ParamSpec, TypeVar, dataclass_transform
 
+P = ParamSpec("P")
 V = TypeVar("V")
 
 
@@ -23,18 +23,36 @@ def value(cls: type[V]) -> type[V]:
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
+def maker(kind: Callable[P, V]) -> Callable[P, V]:
+    """A class of values as a function, for those who make them by keywords while a client waits: a class that is called so puts the
+    keywords into a dictionary and takes them out again, and costs four times as much."""
+    known = fields(kind)  # type: ignore[arg-type]
+    names = {f"default_{field.name}": field.default for field in known}
+    return _compiled(kind, ", ".join(map(_parameter, known)), [field.name for field in known], names)
+
+
+def _parameter(field: Field[Any]) -> str:
+    """Raises TypeError for a default that is made anew each time."""
+    if field.default_factory is not MISSING:
+        raise TypeError(f"{field.name} has a factory")
+    return field.name if field.default is MISSING else f"{field.name}=default_{field.name}"
+
+
 def replace(before: V, **changes: Any) -> V:
-    """The value with these fields instead. Raises KeyError for a field that it has not."""
+    """The value with these fields instead. Raises AttributeError for a field that it has not."""
     kind: Any = type(before)
-    places, members = _fields(kind)
-    row = list(members(before))
+    made: V = _copier(kind)(before)
     for name, after in changes.items():
-        row[places[name]] = after
-    made: V = kind(*row)
+        setattr(made, name, after)
     return made
 
 
 @cache
-def _fields(kind: Any) -> tuple[dict[str, int], Callable[[Any], tuple[Any, ...]]]:
-    places = {field.name: place for place, field in enumerate(fields(kind))}
-    return places, attrgetter(*places)
+def _copier(kind: Any) -> Callable[[Any], Any]:
+    return _compiled(kind, "before", [f"before.{field.name}" for field in fields(kind)], {})
+
+
+def _compiled(kind: Any, parameters: str, members: list[str], names: dict[str, Any]) -> Callable[..., Any]:
+    """Makes a value with these members, in the order of its fields."""
+    made: Callable[..., Any] = eval(f"lambda {parameters}: kind({', '.join(members)})", {**names, "kind": kind})
+    return made

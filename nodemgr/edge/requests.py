@@ -32,17 +32,9 @@ def absurd(fields: Mapping[str, Any]) -> str | None:
 
 def acquire(session: Session, fields: Mapping[str, Any], wall_ns: int, used_bytes: Mapping[Uuid, int]) -> events.Acquire:
     command = one_line(fields.get("command") or "") or (command_line(session.pid) if session.pid is not None else "")
+    gpus, memory_bytes, world, wait_ms = fields.get("gpus"), fields.get("memory"), max(1, fields.get("world", 1)), fields.get("wait_ms")
     return events.Acquire(
-        caller=session.caller,
-        rid=str(fields["rid"]),
-        token=fields["task"],
-        gpus=fields.get("gpus"),
-        memory_bytes=fields.get("memory"),
-        world=max(1, fields.get("world", 1)),
-        wait_ms=fields.get("wait_ms"),
-        command=command,
-        wall_ns=wall_ns,
-        used_bytes=used_bytes,
+        session.caller, str(fields["rid"]), fields["task"], gpus, memory_bytes, world, wait_ms, command, wall_ns, used_bytes
     )
 
 

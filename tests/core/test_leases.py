@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
+<<<<<<< Updated upstream
 from nodemgr.core import books
+=======
+from nodemgr.core import looking
+>>>>>>> Stashed changes
 from nodemgr.core.effects import (
     BeginSlot,
     ClearSlot,
@@ -20,8 +26,8 @@ from nodemgr.core.effects import (
     Watch,
 )
 from nodemgr.core.events import Acquire, Beat
-from nodemgr.core.manager import step
-from nodemgr.core.model import LEDGER_SLOTS, DenyCode, Record
+from nodemgr.core.manager import Draft, step
+from nodemgr.core.model import LEDGER_SLOTS, Asker, DenyCode, Record, Request, Transport
 from tests.core.world import GIB, WALL, Node, key
 
 
@@ -56,6 +62,41 @@ def test_it_is_told_when_an_env_holds_other_gpus_and_only_then() -> None:
     assert node.of(GpusHeld) == []
     node.dies(11)
     assert node.of(GpusHeld) == [GpusHeld("alice")]
+
+
+def test_what_a_step_made_goes_with_its_last_reference() -> None:
+    """A collector of cycles would come when somebody waits."""
+    node = Node()
+    node.quota("alice", 1)
+    gc.collect()
+    gc.disable()
+    try:
+        node.asks("alice", 10)
+        node.releases("alice", 10)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("gib", [None, 10, 40, 80])
+@pytest.mark.parametrize("gpus", [1, 2, 3])
+def test_the_short_look_answers_as_the_closer_one(gpus: int, gib: int | None) -> None:
+    node = Node(gpus=3)
+    node.quota("alice", 2, 80)
+    node.quota("bob", 3, 120)
+    node.quota("carol", 1)
+    for pid, (env, count) in enumerate([("bob", 3), ("alice", 2), ("bob", 1), ("alice", 1), ("bob", 2)], 10):
+        node.asks(env, pid, count)
+    asker = Asker(key(99), "1", Transport.UNIX, 99, "ann")
+    answered = []
+    for env in ("alice", "bob", "carol"):
+        request = Request("r99", env, "99", gpus, gib and gib * GIB, "", "normal", 99, 0, WALL, None, (asker,))
+        draft = Draft(node.state)
+        answer = looking.reuse(draft, request)
+        if answer is not None:
+            assert answer == looking.judge(draft, request, {}).answer
+            answered.append(env)
+    assert answered == [env for env, held in (("alice", 2), ("bob", 3)) if gpus <= held and gib is None]
 
 
 def test_without_a_memory_quota_a_grant_is_a_whole_gpu() -> None:

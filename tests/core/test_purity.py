@@ -25,7 +25,7 @@ UNCLEAN = {
 }  # fmt: skip
 """Clocks, files, sockets, threads, chance: of the standard library, what a decision has no use for."""
 UNCLEAN_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
-COMPILED = {"encoding"}
+COMPILED = {"encoding", "values"}
 """Who makes functions of the model's own annotations at import, as `dataclasses` does: by eval."""
 
 
