@@ -28,6 +28,9 @@ class Job:
     restarts: int = 0
     ran: bool = False
     """In this attempt."""
+    place: str = ""
+    number: int | None = None
+    """In the order in which all came to the ends of their queues; None: it was moved to a front."""
 
 
 class PlainJobs:
@@ -43,6 +46,9 @@ class PlainJobs:
         self.holders: dict[int, list[str]] = {gpu: [] for gpu in self.healthy}
         self.env_of: dict[str, str] = {}
         self.numbers = 0
+        self.came = 0
+        self.up: set[str] = set()
+        """Places."""
 
     # -- what can be seen --
 
@@ -55,6 +61,8 @@ class PlainJobs:
     def fits(self, who: str) -> bool:
         """Could it be served now, if nobody were before it?"""
         env, quota = self.env_of[who], self.quota[self.env_of[who]]
+        if not self.is_up(who):
+            return False
         if who in self.jobs and self.jobs[who].gpus == 0:
             return self.without_gpu(env) < MOST_WITHOUT_GPU_OF_ENV and self.without_gpu() < MOST_WITHOUT_GPU
         if who in self.jobs:
@@ -62,9 +70,12 @@ class PlainJobs:
             return self.used(env) + need <= quota and len(self.free()) >= need
         return bool(self.free()) if self.used(env) < quota else self.used(env) > 0
 
+    def is_up(self, who: str) -> bool:
+        return who not in self.jobs or self.jobs[who].place in self.up
+
     def idle(self) -> str | None:
-        """The first of all who wait, if nothing speaks against it; or one that waits for no GPU."""
-        waiting = [who for rank in RANKS for who in self.lines[rank]]
+        """The first of all who wait and whose place is up, if nothing speaks against it; or one that waits for no GPU."""
+        waiting = [who for rank in RANKS for who in self.lines[rank] if self.is_up(who)]
         without_gpu = [who for who in waiting if who in self.jobs and self.jobs[who].gpus == 0]
         return next((who for who in (*waiting[:1], *without_gpu) if self.fits(who)), None)
 
@@ -80,6 +91,7 @@ class PlainJobs:
     def starts(self, name: str, attempt: int, gpus: list[int]) -> None:
         job = self.jobs[name]
         assert (job.state, job.attempt, job.gpus) == ("queued", attempt - 1, len(gpus))
+        assert self.is_up(name)
         assert job.gpus or self.fits(name)
         assert not gpus or (set(gpus) <= set(self.free()) and self.used(job.env) + job.gpus <= self.quota[job.env])
         self.lines[job.queue].remove(name)
@@ -107,14 +119,17 @@ class PlainJobs:
 
     # -- what happens --
 
-    def submit(self, env: str, gpus: int, queue: str, after: list[str], array: int, max_restarts: int, hold: bool) -> str | None:
+    def submit(
+        self, env: str, gpus: int, queue: str, after: list[str], array: int, max_restarts: int, hold: bool, place: str
+    ) -> str | None:
         if env not in self.quota or (gpus and self._impossible(env, gpus)) or any(not self._of_env(name, env) for name in after):
             return None
         self.numbers += 1
         awaited = [name for name in after if self._of_env(name, env)]
         for name in [f"j{self.numbers}.{index}" for index in range(array)] or [f"j{self.numbers}"]:
             self.env_of[name] = env
-            self.jobs[name] = Job(name, env, gpus, queue, max_restarts, "held" if hold else "after", list(dict.fromkeys(awaited)))
+            state, waits_for = "held" if hold else "after", list(dict.fromkeys(awaited))
+            self.jobs[name] = Job(name, env, gpus, queue, max_restarts, state, waits_for, place=place)
             self._go_on(self.jobs[name])
         return f"j{self.numbers}"
 
@@ -133,8 +148,31 @@ class PlainJobs:
         if job.gpus and self._impossible(job.env, job.gpus):
             self.end(job, "failed")
             return
-        job.state = "queued"
+        self.came += 1
+        job.state, job.number = "queued", None if first else self.came
         self.lines[job.queue].insert(0 if first else len(self.lines[job.queue]), job.name)
+
+    def unbegun(self, name: str, attempt: int, line: list[str]) -> None:
+        """Nobody could begin it: it goes back to where the core has put it in this line, which must be where it was among all who
+        came to the end of the queue as it did."""
+        job = self.jobs.get(name)
+        if job is None or job.state not in ("starting", "stopping") or job.attempt != attempt or job.ran:
+            return
+        self._let_go(name)
+        then, job.then = job.then, ""
+        if then and then != "queued":
+            self.end(job, then)
+        elif then or (job.gpus and self._impossible(job.env, job.gpus)):
+            self._queue(job)
+        else:
+            job.state = "queued"
+            mine = self.lines[job.queue]
+            before = [who for who in line[: line.index(name)] if who in mine]
+            for who in mine:
+                number = self.jobs[who].number if who in self.jobs else None
+                if number is not None and job.number is not None:
+                    assert (who in before) == (number < job.number)
+            mine.insert(len(before), name)
 
     def end(self, job: Job, how: str) -> None:
         """It is over, and with it who waits for it in vain."""
@@ -162,7 +200,7 @@ class PlainJobs:
     def runs(self, name: str, attempt: int) -> None:
         job = self.jobs.get(name)
         if job is not None and job.state in UNDER_WAY and job.attempt == attempt:
-            job.state = "running" if job.state == "starting" else job.state
+            job.state, job.ran = "running" if job.state == "starting" else job.state, True
 
     def ended(self, name: str, attempt: int, how: str) -> None:
         """`how`: "well", "badly" or "hopeless"."""

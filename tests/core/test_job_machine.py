@@ -20,6 +20,7 @@ from tests.core.world import Node, gpu
 
 GPUS = 3
 ENVS = ("alice", "bob")
+PLACES = ("", "", "alice/1000/dev")
 QUEUES = st.sampled_from(["high", "normal", "normal", "low"])
 RARELY = st.sampled_from([False, False, False, True])
 EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "25"))
@@ -37,11 +38,12 @@ class Jobs(RuleBasedStateMachine):
         self.pids = 0
         self.waiters: dict[int, str] = {}
         """Processes that asked, with their envs."""
+        self.plain.up = {""}
         self.set_quota("alice", 2)
         self.set_quota("bob", 2)
         for env in (*ENVS, *ENVS):
-            self.submit(env, 1, "normal", [], 0, 1, False)
-        self.submit("alice", 2, "normal", [], 0, 1, False)
+            self.submit(env, 1, "normal", [], 0, 1, False, "")
+        self.submit("alice", 2, "normal", [], 0, 1, False, "")
 
     def heard(self) -> None:
         """What the core has done since, told to the model in order."""
@@ -66,12 +68,15 @@ class Jobs(RuleBasedStateMachine):
         array=st.sampled_from([0, 0, 0, 1, 3]),
         max_restarts=st.sampled_from([0, 1, 3]),
         hold=RARELY,
+        place=st.sampled_from(PLACES),
     )
-    def submit(self, env: str, gpus: int, queue: str, awaited: list[int], array: int, max_restarts: int, hold: bool) -> None:
+    def submit(
+        self, env: str, gpus: int, queue: str, awaited: list[int], array: int, max_restarts: int, hold: bool, place: str
+    ) -> None:
         after = [f"j{self.plain.numbers + 1 - back}" for back in awaited]
-        expected = self.plain.submit(env, gpus, queue, after, array, max_restarts, hold)
+        expected = self.plain.submit(env, gpus, queue, after, array, max_restarts, hold, place)
         given = {"gpus": gpus, "priority": queue, "after": tuple(after), "array": tuple(range(array)), "max_restarts": max_restarts}
-        assert self.node.submits(env, hold=hold, **given) == expected
+        assert self.node.submits(env, hold=hold, place=place, **given) == expected
         self.heard()
 
     @precondition(lambda self: self.plain.jobs)
@@ -140,6 +145,29 @@ class Jobs(RuleBasedStateMachine):
         self.node.requeues(name)
         self.heard()
 
+    @rule(place=st.sampled_from(PLACES), up=st.booleans())
+    def place(self, place: str, up: bool) -> None:
+        """Somebody who starts jobs there comes or goes. What he was asked for and has not begun may come back, or not."""
+        self.plain.up = self.plain.up | {place} if up else self.plain.up - {place}
+        self.node.place(place, up=up)
+        self.heard()
+
+    @precondition(lambda self: self.plain.jobs)
+    @rule(data=st.data(), most=st.integers(1, 3), back=st.sampled_from([0, 0, 0, 1]))
+    def give_back(self, data: Choices, most: int, back: int) -> None:
+        """Attempts that nobody could begin, told after their place went down; or such news of an older attempt, or of one that runs."""
+        place = pick(data, sorted({job.place for job in self.plain.jobs.values()}))
+        self.place(place, False)
+        there = sorted(job.name for job in self.plain.jobs.values() if job.place == place)
+        names = sorted({pick(data, there) for _ in range(most)})
+        attempts = [(name, self.plain.jobs[name].attempt - back) for name in names]
+        self.node.gives_back(*attempts)
+        lines = self.lines()
+        for name, attempt in attempts:
+            if name in self.plain.jobs:
+                self.plain.unbegun(name, attempt, lines[self.plain.jobs[name].queue])
+        self.heard()
+
     # -- the rest of the node --
 
     @rule(env=st.sampled_from(ENVS))
@@ -202,13 +230,20 @@ class Jobs(RuleBasedStateMachine):
         """kill -9 of the manager. Those who waited in processes come back at once, in the order of their places."""
         if another_boot:
             self.node.now_ns %= 1_000_000_007
-        self.node.restart()
+        self.node.restart()  # what the core does when it is told of places again is seen below
         self.heard()
         for name in self.node.waiting():
             self.node.asks(self.waiters[name], name, 1)
             self.heard()
 
     # -- what is compared --
+
+    def lines(self) -> dict[str, list[str]]:
+        lines: dict[str, list[str]] = {rank: [] for rank in plain_jobs.RANKS}
+        for request, _ in self.node.state.waiting():
+            who = request.job_id or f"p{request.askers[0].pid}"
+            lines[request.priority].append(who)
+        return lines
 
     @invariant()
     def same(self) -> None:
@@ -217,11 +252,7 @@ class Jobs(RuleBasedStateMachine):
             job.name: (job.state, job.attempt, job.restarts, sorted(job.after)) for job in self.plain.jobs.values()
         }
         assert {job_id: over.job.state.value for job_id, over in self.node.history.items()} == self.plain.over
-        lines: dict[str, list[str]] = {rank: [] for rank in plain_jobs.RANKS}
-        for request, _ in state.waiting():
-            who = request.job_id or f"p{request.askers[0].pid}"
-            lines[request.priority].append(who)
-        assert lines == self.plain.lines
+        assert self.lines() == self.plain.lines
         assert self.plain.idle() is None
         held = {job.task_id: job.job_id for job in state.jobs.values() if job.task_id is not None}
         for task in state.tasks.values():
@@ -239,7 +270,8 @@ TestJobs.settings = settings(
 def submit(core: Jobs, dice: random.Random) -> None:
     awaited = [dice.randint(1, 6) for _ in range(dice.choice([0, 0, 0, 1, 2]))]
     gpus, queue = dice.choice([0, 1, 1, 1, 2, 2, 3]), dice.choice(["high", "normal", "normal", "low"])
-    core.submit(dice.choice(ENVS), gpus, queue, awaited, dice.choice([0, 0, 0, 1, 3]), dice.choice([0, 1, 3]), dice.random() < 0.2)
+    array, max_restarts, hold = dice.choice([0, 0, 0, 1, 3]), dice.choice([0, 1, 3]), dice.random() < 0.2
+    core.submit(dice.choice(ENVS), gpus, queue, awaited, array, max_restarts, hold, dice.choice(PLACES))
 
 
 def move(core: Jobs, dice: random.Random) -> None:
@@ -259,6 +291,8 @@ RULES: tuple[Rule[Jobs], ...] = (
     (4, lambda core, dice: core.free(dice), Jobs.held),
     (6, move, Jobs.names),
     (6, lambda core, dice: core.requeue(dice), Jobs.names),
+    (6, lambda core, dice: core.place(dice.choice(PLACES), dice.random() < 0.7), lambda core: True),
+    (5, lambda core, dice: core.give_back(dice, dice.randint(1, 3), int(dice.random() < 0.1)), lambda core: core.plain.jobs),
     (6, lambda core, dice: core.ask(dice.choice(ENVS)), lambda core: True),
     (5, lambda core, dice: core.die(dice), lambda core: core.waiters),
     (3, lambda core, dice: core.set_quota(dice.choice(ENVS), dice.choice([0, 1, 2, 2, 3, 3])), lambda core: True),

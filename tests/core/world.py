@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from nodemgr.core import encoding, events, invariants
-from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, SubmitAnswered
+from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, StartJob, SubmitAnswered
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import Config, Ended, Gpu, Grant, Job, JobSpec, Quota, Task, Transport
 from nodemgr.core.restart import restore
@@ -43,6 +43,8 @@ class Node:
         self.history: dict[str, Ended] = {}
         self.used: dict[tuple[str, str], int] = {}
         """Memory in use by env and GPU index, for the next Tick."""
+        self.up: set[str] = set()
+        """Places that were told to be."""
         self.gpus_are([gpu(index, gib) for index in range(gpus)])
         self.place()
 
@@ -97,8 +99,9 @@ class Node:
         self.gpus_are(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index))
         for pid in gone:
             self.dies(pid)
-        self.place()
         self.happens(events.Match(WALL))
+        assert not self.of(StartJob)  # until somebody says that there is anybody who starts it
+        self.effects = [effect for place in sorted(self.up) for effect in (self.place(place), self.effects)[1]]
 
     # -- what happens --
 
@@ -110,6 +113,7 @@ class Node:
 
     def place(self, place: str = "", *, up: bool = True, why: str = "") -> list[Effect]:
         """Jobs can be started there, or cannot."""
+        self.up = self.up | {place} if up else self.up - {place}
         return self.happens(events.PlaceChanged(place, up, why, WALL))
 
     def quota(self, env: str, gpus: int, gib: int | None = None, **more: Any) -> list[Effect]:
@@ -250,6 +254,10 @@ class Node:
             "wall_ns": WALL,
         }
         return self.happens(events.JobEnded(**(facts | more)))
+
+    def gives_back(self, *attempts: tuple[str, int], why: str = "nobody is there") -> list[Effect]:
+        """Nobody could begin these."""
+        return self.happens(events.JobUnbegun(attempts, why, WALL))
 
     def job(self, job_id: str) -> Job:
         """As it is, or as it ended."""
