@@ -117,7 +117,9 @@ class Daemon:
         """What it added, changed and removed, once it is."""
         self._draft: Draft | None = None
         """For the next step, made after the answers of the last."""
-        journal.on_recovery = self._store_recovered
+        journal.on_failure, journal.on_recovery = self._retry_store_later, self._store_recovered
+        if journal.fault is not None:
+            self._retry_store_later()
         self._effects: dict[type, Callable[[Any], None]] = {
             effects.SendGrant: self.send_grant,
             effects.SendWait: self._sender(requests.answer_wait),
@@ -167,8 +169,6 @@ class Daemon:
         if self._limits_settle:
             self.settle_driver_limits()
         self.journal.publish()
-        if self.journal.fault is not None and self._store_retry is None:
-            self._store_retry = self.loop.call_later(STORE_RETRY_S, self._retry_store)
         if transition.then is not None:
             self._figures_due = self._figures_due or transition.then.used_bytes is not None
             self.event_loop.wake(type(event).__name__)
@@ -216,10 +216,14 @@ class Daemon:
         self.event_loop.wake("store recovered")
         self.loop.call_soon(self.jobs.settle)
 
+    def _retry_store_later(self) -> None:
+        if self._store_retry is None:
+            self._store_retry = self.loop.call_later(STORE_RETRY_S, self._retry_store)
+
     def _retry_store(self) -> None:
         self._store_retry = None
         if not self.journal.retry():
-            self._store_retry = self.loop.call_later(STORE_RETRY_S, self._retry_store)
+            self._retry_store_later()
 
     # -- sessions (sessions.Hub) --
 

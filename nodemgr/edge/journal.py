@@ -68,6 +68,8 @@ class Journal:
         """What was worked out of the history."""
         self.fault: str | None = None
         """Why the store cannot be written now; None: it can."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when it cannot be written any more, whatever was to be: somebody must try again."""
         self.on_recovery: Callable[[], None] = lambda: None
         """Called when it can be written again."""
 
@@ -162,6 +164,7 @@ class Journal:
         self.fault = fault
         log.say(f"the store cannot be written: {fault}; nothing is granted until it can, releases and running tasks go on")
         self.note("store.failed", error=fault)
+        self.on_failure()
 
     def retry(self) -> bool:
         """Tries to write what waits; True: the store can be written, and holds what the manager believes."""

@@ -230,6 +230,22 @@ def test_while_the_store_fails_no_job_is_taken_or_started_and_no_end_is_lost(wor
     assert world.begun() == [f"{holder}:1", f"{waiting}:1"]
 
 
+def test_a_start_that_the_store_refuses_is_tried_again_though_nothing_else_happens(world: World) -> None:
+    """The end that made room was stored; what should have followed was not, and nobody is left to stir the manager."""
+    store = world.manager.store
+    holder, gate = world.holding()
+    waiting = world.submit()
+    world.until_running(holder)
+    store.after = lambda _commit: setattr(store, "fault", "database is locked")  # type: ignore[method-assign]
+    open_gate(gate)
+    world.until_gone(holder)
+    world.settle()
+    assert world.manager.daemon.journal.fault is not None
+    del store.after  # type: ignore[method-assign]
+    store.fault = None
+    assert world.until_ended(waiting).job.state is JobState.DONE
+
+
 def test_an_end_that_was_never_stored_is_told_again_to_the_next_manager(world: World) -> None:
     holder, gate = world.holding()
     world.until_running(holder)
