@@ -40,7 +40,7 @@ from nodemgr.core.model import (
     Uuid,
     Violation,
 )
-from nodemgr.core.schema import SELDOM, STORED, TABLES, Deadline, EnvGpu
+from nodemgr.core.schema import STORED, TABLES, Deadline, EnvGpu
 from nodemgr.core.state import State
 from nodemgr.core.tables import Groups, Overlay, Table, first
 from nodemgr.core.values import replace
@@ -88,8 +88,9 @@ class Draft:
     dependents = Seldom[Groups[str, str]](Groups)
 
     __slots__ = (  # more attributes than a dictionary shares between objects: without slots each would be looked up anew
-        *[name for name in TABLES if name not in SELDOM],
-        "changed", "config", "effects", "figures", "history", "now_ns", "published", "rescan", "seldom", "state", "told", "version",
+        *(set(TABLES) - set(vars())),
+        "changed", "config", "effects", "figures", "history", "now_ns", "published", "rescan", "seldom", "sleepers", "stamped_ns", "state",
+        "told", "version",
     )  # fmt: skip
 
     def __init__(self, state: State) -> None:
@@ -138,9 +139,8 @@ class Draft:
         self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked, changed)
         self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks, changed)
         self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
-        for name, kind in STORED.items():
-            if name not in SELDOM:
-                getattr(self, name).stored = kind
+        for name, kind in _STORED:
+            getattr(self, name).stored = kind
         self.history: dict[str, Ended | None] = {}
         """Jobs that ended; None: one that had ended runs again."""
         self.effects: list[Effect] = []
@@ -496,6 +496,9 @@ class Draft:
 
     def publish(self, name: str, fields: dict[str, object]) -> None:
         self.published.append(Publish(name, fields))
+
+
+_STORED = [(name, kind) for name, kind in STORED.items() if not isinstance(vars(Draft)[name], Seldom)]
 
 
 def _mark(marks: Overlay[K, bool], key: K, marked: bool) -> None:

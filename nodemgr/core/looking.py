@@ -28,13 +28,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-<<<<<<< Updated upstream
 from nodemgr.core import books, cpu_jobs, members, places
-from nodemgr.core.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice, Shortage, choose
-=======
-from nodemgr.core import books, members
 from nodemgr.core.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice, Shortage, choose, reused
->>>>>>> Stashed changes
 from nodemgr.core.backfill import Board, is_roomy
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import Gpu, Request, Transport, Uuid

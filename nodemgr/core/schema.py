@@ -41,9 +41,6 @@ FOLLOWING = (
 
 TABLES = (*STORED, *FOLLOWING)
 
-SELDOM = frozenset({"queues", "specs", "jobs", "job_of_key", "spec_jobs", "env_jobs", "queued", "elements", "dependents"})
-"""Those of jobs and queues, which most steps have nothing to do with."""
-
 IDS = "ids"
 GENERATION = "generation"
 JOBS = "jobs"

@@ -6,11 +6,7 @@ import gc
 
 import pytest
 
-<<<<<<< Updated upstream
-from nodemgr.core import books
-=======
-from nodemgr.core import looking
->>>>>>> Stashed changes
+from nodemgr.core import books, looking
 from nodemgr.core.effects import (
     BeginSlot,
     ClearSlot,
