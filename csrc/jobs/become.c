@@ -64,6 +64,20 @@ static bool standard_streams(int log)
     return null >= 0 && dup2(null, 0) == 0 && dup2(log, 1) == 1 && dup2(log, 2) == 2;
 }
 
+/* The kernel's own number for all that the job starts: inherited by every process, and none without the right to (CAP_AUDIT_CONTROL)
+   can change it. What says who they are to the audit log says to the manager whose they are. */
+static void begin_audit_session(uid_t uid)
+{
+    char text[16];
+    const int size = snprintf(text, sizeof text, "%lu", (unsigned long)uid);
+    const int fd = open("/proc/self/loginuid", O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return; /* a kernel without it */
+    if (write(fd, text, (size_t)size) < 0)
+        errno = 0; /* not ours to begin: the job runs in that of whoever started us */
+    close(fd);
+}
+
 /* A user who has no name is called by his number. */
 static bool is_number_of(const char *name, uid_t uid)
 {
@@ -152,6 +166,7 @@ struct nm_failure nm_become(const struct nm_order *order, int log, pid_t parent)
     struct nm_failure failure;
     setsid();
     plain_oom_score();
+    begin_audit_session(order->uid);
     umask(022);
     if (!standard_streams(log))
         return (struct nm_failure){NM_AT_IDENTITY, errno};

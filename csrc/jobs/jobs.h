@@ -108,6 +108,8 @@ struct nm_swept {
 struct nm_swept nm_signal_below(int number, struct nm_spared spared);
 /* When a process began, in clock ticks after boot; 0: there is none. */
 unsigned long long nm_start_ticks(pid_t pid);
+/* The number of its session with the kernel's audit; 0: it has none. */
+unsigned long nm_audit_session(pid_t pid);
 
 /* -- log.c -- */
 

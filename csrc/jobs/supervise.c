@@ -199,6 +199,7 @@ static void read_report(struct attempt *attempt)
 {
     struct nm_failure failure;
     char text[128];
+    unsigned long audit;
     ssize_t size = read(attempt->report, &failure, sizeof failure);
     if (size < 0 && (errno == EINTR || errno == EAGAIN))
         return;
@@ -211,7 +212,9 @@ static void read_report(struct attempt *attempt)
         return;
     }
     attempt->began = true;
-    snprintf(text, sizeof text, "started %lld %ld %llu", wall_ns(), (long)attempt->main, nm_start_ticks(attempt->main));
+    audit = nm_audit_session(attempt->main);
+    audit = audit == nm_audit_session(getpid()) ? 0 : audit; /* not the job's own */
+    snprintf(text, sizeof text, "started %lld %ld %llu %lu", wall_ns(), (long)attempt->main, nm_start_ticks(attempt->main), audit);
     write_line(attempt, 0, text);
     attempt->word = attempt->running_word(text + sizeof "started");
 }

@@ -43,6 +43,8 @@ class Beginning:
     wall_ns: int
     pid: int
     ticks: int
+    audit: int = 0
+    """The number of the audit session that its processes share with nobody else; 0: they have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +241,8 @@ def _line(data: bytes, number: int) -> list[str]:
 
 
 def _beginning(words: list[str]) -> Beginning | None:
-    """started WALL_NS PID TICKS"""
-    if len(words) != 4 or words[0] != "started" or not all(word.isdigit() for word in words[1:]):
+    """started WALL_NS PID TICKS AUDIT"""
+    if len(words) != 5 or words[0] != "started" or not all(word.isdigit() for word in words[1:]):
         return None
     return Beginning(*map(int, words[1:]))
 

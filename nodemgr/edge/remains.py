@@ -3,8 +3,8 @@
 Knows: /proc, what tells a job's process from others. Must not know: attempts, launchers, what is done afterwards.
 
 The kernel ends the job's first process with its supervisor. The others are known by NODEMGR_JOB in their environment (of the
-job's own user: nobody can name himself into another's job), by the session that the first one made, and by descending from
-such a one.
+job's own user: nobody can name himself into another's job), by the session that the first one made, by their audit session, which
+the kernel hands on to whatever a process starts and lets nobody change, and by descending from such a one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def find(job: str, uid: int | None, beginning: Beginning | None) -> list[Process
     found: dict[int, ProcessKey] = {}
     for pid, fields in _all():
         parents[pid] = int(fields[_PARENT])
-        if _is_of_session(fields, beginning) or (_is_of_user(pid, uid) and _says(pid, job)):
+        if _is_of_session(fields, beginning) or (_is_of_user(pid, uid) and (_is_of_audit(pid, beginning) or _says(pid, job))):
             found[pid] = process_key(pid, int(fields[_START]))
     for pid in sorted(parents):
         now = stat_fields(pid) if pid not in found and any(above in found for above in _line_of(pid, parents)) else None
@@ -96,6 +96,15 @@ def _is_of_session(fields: list[bytes], beginning: Beginning | None) -> bool:
         return False
     leader = stat_fields(beginning.pid)
     return leader is None or int(leader[_START]) == beginning.ticks
+
+
+def _is_of_audit(pid: int, beginning: Beginning | None) -> bool:
+    if beginning is None or not beginning.audit:
+        return False
+    try:
+        return int(read_within(f"/proc/{pid}/sessionid", 32)) == beginning.audit
+    except (OSError, ValueError):
+        return False
 
 
 def _says(pid: int, job: str) -> bool:

@@ -197,7 +197,7 @@ def test_the_node_went_down_while_it_ran(world: World, recorded: bool) -> None:
     files = written(world, *marking(world), boot="another")
     stranger = subprocess.Popen(["sleep", "600"])
     (files.directory / "free").rename(files.directory / f"claim.{stranger.pid}.{start_ticks(stranger.pid)}")
-    lines = ["started 5 6 7", "ended 8 0 - 0"] if recorded else ["started 5 6 7", ""]
+    lines = ["started 5 6 7 0", "ended 8 0 - 0"] if recorded else ["started 5 6 7 0", ""]
     (files.directory / "record").write_text("".join(f"{line:<510}{'.' if line else ' '}\n" for line in lines))
     assert world.factory.adopt([J1]) == []
     status = world.end()
@@ -210,7 +210,7 @@ def test_the_node_went_down_while_it_ran(world: World, recorded: bool) -> None:
 def test_a_line_that_is_not_whole_says_nothing(world: World) -> None:
     files = written(world, "true")
     for torn in ("ended 8 0 - 0", "ended", "ended x 0 - 0" + " " * 497 + ".\n", "\0" * 512):
-        (files.directory / "record").write_text(f"{'started 5 6 7':<510}.\n{torn}")
+        (files.directory / "record").write_text(f"{'started 5 6 7 0':<510}.\n{torn}")
         assert files.record()[1] is None
 
 
@@ -251,6 +251,27 @@ def test_it_is_killed_when_its_launcher_is_gone_too(served: World) -> None:
     end(served.supervisor())
     assert served.end().why == SUPERVISOR_KILLED
     assert all_gone([main, *left])
+
+
+def test_who_hides_is_killed_when_supervisor_and_launcher_are(served: World) -> None:
+    """In a session of its own, without an environment, its parents dead: only the kernel's audit knows whose it is."""
+    if not own_audit_session():
+        pytest.skip("this kernel or this login gives a job no audit session of its own")
+    hides = "echo $$; exec sleep 600"
+    script = f"env -i setsid sh -c 'env -i setsid sh -c \"{hides}\" & exit' & wait; exec sleep 600".replace("$$", "\\$\\$")
+    served.factory.create(served.order("sh", "-c", script))
+    main, hidden = served.begun(), int(served.said()[0])
+    assert Path(f"/proc/{hidden}/environ").read_bytes().count(b"NODEMGR") == 0
+    end(served._programs[0].pid)
+    end(served.supervisor())
+    assert served.end().why == SUPERVISOR_KILLED
+    assert all_gone([main, hidden])
+
+
+def own_audit_session() -> bool:
+    """As a job is given one."""
+    code = "import os\nopen('/proc/self/loginuid', 'w').write(str(os.getuid()))"
+    return subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def test_it_is_killed_while_no_manager_looks(served: World) -> None:
