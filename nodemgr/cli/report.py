@@ -15,15 +15,15 @@ DEFAULT_S = 7 * 86_400
 COLUMNS = (
     Column("ENV", lambda e: e["env"]),
     Column("GPU HOURS", lambda e: hours(e), right=True),
-    Column("OF THE NODE", lambda e: percent(e), right=True, spare=5),
-    Column("GRANTS", lambda e: e["allocations"], right=True, spare=2),
-    Column("WAIT: MEDIAN", lambda e: tables.seconds(e["wait_median_seconds"]), right=True, spare=6),
-    Column("90 %", lambda e: tables.seconds(e["wait_p90_seconds"]), right=True, spare=1),
-    Column("LONGEST", lambda e: tables.seconds(e["wait_max_seconds"]), right=True, spare=1),
+    Column("OF THE NODE", lambda e: percent(e), right=True, spare=2),
+    Column("GRANTS", lambda e: e["allocations"], right=True, spare=4),
+    Column("WAIT: MEDIAN", lambda e: tables.seconds(e["wait_median_seconds"]), right=True, spare=1),
+    Column("90 %", lambda e: tables.seconds(e["wait_p90_seconds"]), right=True, spare=3),
+    Column("LONGEST", lambda e: tables.seconds(e["wait_max_seconds"]), right=True, spare=3),
     Column("JOBS DONE", lambda e: e["jobs_done"], right=True),
     Column("FAILED", lambda e: e["jobs_failed"], right=True),
-    Column("WITHDRAWN", lambda e: e["jobs_withdrawn"], right=True, spare=3),
-    Column("TRIED AGAIN", lambda e: e["restarts"], right=True, spare=4),
+    Column("WITHDRAWN", lambda e: e["jobs_withdrawn"], right=True, spare=5),
+    Column("TRIED AGAIN", lambda e: e["restarts"], right=True, spare=6),
 )
 
 

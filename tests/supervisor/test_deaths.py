@@ -363,7 +363,7 @@ def test_the_services_comes_back(served: World) -> None:
     end(served._programs[0].pid)
     served.until(lambda: served.factory.nodes() == 0)
     ok, words = served.factory.state()
-    assert (ok, words.startswith(f"no job can be started: {served.socket}: ")) == (False, True)
+    assert (ok, words.startswith(f"no job can be started: the service nodemgr-jobs does not answer ({served.socket}: ")) == (False, True)
     served.until(lambda: served.heard.places[""] == words)
     served.factory.create(served.order(*marking(served), job="j2"))
     served.until(lambda: ("j2", 1) in served.heard.given_back)
@@ -379,7 +379,7 @@ def test_the_services_comes_back(served: World) -> None:
 def test_the_services_is_waited_for(make_world: Callable[..., World]) -> None:
     """No job's tries are used up because somebody has not started it yet."""
     world = make_world(service=True)
-    words = f"no job can be started: {world.socket}: No such file or directory"
+    words = f"no job can be started: the service nodemgr-jobs does not answer ({world.socket}: No such file or directory)"
     world.until(lambda: world.heard.places.get("") == words)
     assert (world.factory.nodes(), world.factory.state()) == (0, (False, words))
     world.factory.create(world.order(*marking(world)))
