@@ -19,6 +19,7 @@ from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.order import File, JsonText, Later, OrderError, parse
 from nodemgr.edge.sessions import ASK_NS, Session
 from nodemgr.edge.sheets import SHEET_BYTES, Place, Sheets
+from nodemgr.edge.store import StoreFailed
 from nodemgr.edge.views import Views
 
 PART_BYTES = 960
@@ -102,6 +103,8 @@ class Questions:
                 return
         except OrderError as error:
             answer = error
+        except StoreFailed as error:
+            answer = OrderError(str(error), "store")
         except Exception as error:  # an answer is owed whatever happens
             log.fault("in a question", error)
             answer = OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal")

@@ -19,6 +19,7 @@ from nodemgr.edge import log
 from nodemgr.edge.control_client import WELCOME
 from nodemgr.edge.order import JsonText, Later, Order, OrderError, Orders, check, parse, unknown_verb
 from nodemgr.edge.rundir import CONTROL_SOCKET, EVENTS_SOCKET, give_to_group
+from nodemgr.edge.store import StoreFailed
 
 MAX_ORDER_BYTES = 2**18
 SEND_HWM = 100_000
@@ -115,6 +116,8 @@ class Control:
             reply = _answer(result)
         except OrderError as error:
             reply = _refusal(error)
+        except StoreFailed as error:
+            reply = _refusal(OrderError(str(error), "store"))
         except Exception as error:  # an answer is owed whatever happens
             log.fault("in an order", error)
             reply = _refusal(OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal"))

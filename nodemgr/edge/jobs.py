@@ -25,6 +25,7 @@ from nodemgr.edge.journal import Journal
 from nodemgr.edge.journald import INFO, WARNING, Journald
 from nodemgr.edge.kept_logs import MOST_JOBS, KeptLogs
 from nodemgr.edge.resource_factory import Order, ResourceFactory, Status
+from nodemgr.edge.store import StoreFailed
 
 TURN_SUBMISSIONS = 64
 """At most so many are one step of the core: others, who wait for a grant, get their turn between two of them."""
@@ -135,11 +136,15 @@ class Jobs:
             self._loop.call_soon(self._commit)
         submissions = []
         for submission, answer in arrived:
-            if (known := self._ended_under(submission)) is not None:
-                answer(effects.SubmitAnswered(submission.ref, known, None, ""))
-            else:
-                self._answers[submission.ref] = answer
-                submissions.append(self._with_ended(submission))
+            self._answers[submission.ref] = answer
+            try:
+                if (known := self._ended_under(submission)) is not None:
+                    self.answered(effects.SubmitAnswered(submission.ref, known, None, ""))
+                else:
+                    submissions.append(self._with_ended(submission))
+            except StoreFailed as error:
+                reason = f"the manager cannot look into its store now: {error}"
+                self.answered(effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason))
         if submissions and not self._submit(events.SubmitJobs(tuple(submissions), self._clock.wall_ns())):
             reason = f"the manager cannot store a job now: {self._journal.fault}"
             for submission in submissions:

@@ -241,12 +241,15 @@ class Journal:
         return None if job_id is None else job_ids.array_of(job_id) or job_id
 
     def spread(self, env: str, command: str) -> Spread | None:
-        """How long this command took in this env where it ended well; None: it never did."""
+        """How long this command took in this env where it ended well; None: it never did, or nobody can tell now."""
         key = (env, command)
         if key not in self._spreads:
             if len(self._spreads) >= MAX_SPREADS:
                 self._spreads.clear()
-            self._spreads[key] = Spread.of(self._store.durations_ms(env, command, SPREAD_RUNS))
+            try:
+                self._spreads[key] = Spread.of(self._store.durations_ms(env, command, SPREAD_RUNS))
+            except StoreFailed:
+                return None
         return self._spreads[key]
 
 

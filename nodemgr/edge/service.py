@@ -56,7 +56,7 @@ from nodemgr.edge.past import Past
 from nodemgr.edge.processes import boot_id, pid_of
 from nodemgr.edge.resource_factory import Listener, ResourceFactory
 from nodemgr.edge.settings import Settings
-from nodemgr.edge.store import CommitHook, Store, StoreUnusable
+from nodemgr.edge.store import CommitHook, Store, StoreFailed, StoreUnusable
 from nodemgr.edge.systemd import ServiceManager
 from nodemgr.edge.udp import UdpServer
 from nodemgr.edge.views import Views
@@ -137,7 +137,7 @@ class Service:
             self._closing = stack
             try:
                 self._open(stack)
-            except (rundir.RunDirError, StoreUnusable, NvmlUnavailable) as error:
+            except (rundir.RunDirError, StoreUnusable, StoreFailed, NvmlUnavailable) as error:
                 raise ServiceFault(str(error)) from None
             except (OSError, zmq.ZMQError) as error:
                 raise ServiceFault(f"cannot start: {error}") from None

@@ -15,9 +15,10 @@ import sqlite3
 import threading
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FILE_NAME = "state.db"
 APPLICATION_ID = 0x4E4D4752  # "NMGR"
@@ -72,7 +73,7 @@ class StoreUnusable(Exception):
 
 
 class StoreFailed(Exception):
-    """A commit did not happen; the database is as before. One line."""
+    """A commit did not happen, the database is as before; or it cannot be read. One line."""
 
 
 class RecordRow(NamedTuple):
@@ -318,9 +319,16 @@ class Store:
 
     # -- reading --
 
+    def _read(self, query: str, arguments: Sequence[object] = ()) -> list[Any]:
+        """All rows. Raises StoreFailed, as every read."""
+        try:
+            return self._db.execute(query, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise StoreFailed(f"{self.path}: {_describe(error)}") from None
+
     def current(self) -> list[tuple[str, str, str]]:
         """(kind, key, JSON text) of every row of the state."""
-        return self._db.execute("SELECT kind, key, value FROM current").fetchall()
+        return self._read("SELECT kind, key, value FROM current")
 
     def records(self, env: str | None = None, since_wall_ns: int = 0, limit: int = KEPT_RECORDS) -> list[str]:
         """JSON texts, oldest first: the last `limit` of those granted at or after `since_wall_ns`."""
@@ -328,16 +336,16 @@ class Store:
         if env is not None:
             where += " AND env = ?"
         query = f"SELECT value FROM records WHERE {where} ORDER BY record_id DESC LIMIT ?"
-        rows = self._db.execute(query, (*arguments, *([env] if env is not None else []), limit)).fetchall()
+        rows = self._read(query, (*arguments, *([env] if env is not None else []), limit))
         return [value for (value,) in reversed(rows)]
 
     def events(self, since: int | None, limit: int) -> list[str]:
         """JSON texts, oldest first: the first `limit` after sequence `since`, or without it the last `limit`."""
         if since is not None:
-            rows = self._db.execute("SELECT value FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?", (since, limit))
+            rows = self._read("SELECT value FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?", (since, limit))
             return [value for (value,) in rows]
-        rows = self._db.execute("SELECT value FROM events ORDER BY sequence DESC LIMIT ?", (limit,))
-        return [value for (value,) in reversed(rows.fetchall())]
+        rows = self._read("SELECT value FROM events ORDER BY sequence DESC LIMIT ?", (limit,))
+        return [value for (value,) in reversed(rows)]
 
     def history(self, env: str | None, since_wall_ns: int, after: int | None, limit: int) -> list[tuple[int, str]]:
         """(number, JSON text), oldest first: the first `limit` after number `after`, or without it the last `limit`; of those that ended
@@ -345,41 +353,41 @@ class Store:
         where, arguments = "ended_wall_ns >= ?" + (" AND env = ?" if env is not None else ""), [since_wall_ns, *filter(None, [env])]
         if after is not None:
             query = f"SELECT number, value FROM history WHERE {where} AND number > ? ORDER BY number LIMIT ?"
-            return self._db.execute(query, (*arguments, after, limit)).fetchall()
+            return self._read(query, (*arguments, after, limit))
         query = f"SELECT number, value FROM history WHERE {where} ORDER BY number DESC LIMIT ?"
-        return self._db.execute(query, (*arguments, limit)).fetchall()[::-1]
+        return self._read(query, (*arguments, limit))[::-1]
 
     def history_of(self, job_id: str, limit: int) -> list[tuple[str, str]]:
         """(job, JSON text) of one job, or of an array's elements (`j12` is also `j12.0`, `j12.1` …)."""
         query = "SELECT job_id, value FROM history WHERE job_id = ? OR (job_id > ? AND job_id < ?) ORDER BY number LIMIT ?"
-        return self._db.execute(query, (job_id, f"{job_id}.", f"{job_id}/", limit)).fetchall()
+        return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", limit))
 
     def states_of(self, env: str, job_id: str) -> list[tuple[str, str]]:
-        """(job, state), as history_of, of one env."""
-        query = "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?)) AND env = ?"
-        return self._db.execute(query, (job_id, f"{job_id}.", f"{job_id}/", env)).fetchall()
+        """(job, state), as history_of, of one env. (`+env`: found by the job, not among all that the env has had.)"""
+        query = "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?)) AND +env = ?"
+        return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", env))
 
     def last_ended(self, limit: int) -> list[tuple[str, int]]:
         """(job, when it ended) of the last so many, oldest first."""
         query = "SELECT job_id, ended_wall_ns FROM history ORDER BY number DESC LIMIT ?"
-        return self._db.execute(query, (limit,)).fetchall()[::-1]
+        return self._read(query, (limit,))[::-1]
 
     def job_of_key(self, env: str, key: str) -> str | None:
         """A job, or an element of an array, that was submitted under this key and has ended."""
         query = "SELECT job_id FROM history WHERE env = ? AND key = ? AND key != '' LIMIT 1"
-        found = self._db.execute(query, (env, key)).fetchone()
-        return None if found is None else str(found[0])
+        found = self._read(query, (env, key))
+        return str(found[0][0]) if found else None
 
     def durations_ms(self, env: str, command: str, limit: int) -> list[int]:
         """How long the last `limit` that ended well ran, shortest first."""
         last = "SELECT ran_ms FROM history WHERE env = ? AND command = ? AND ran_ms IS NOT NULL ORDER BY number DESC LIMIT ?"
-        return [ran_ms for (ran_ms,) in self._db.execute(f"SELECT ran_ms FROM ({last}) ORDER BY 1", (env, command, limit))]
+        return [ran_ms for (ran_ms,) in self._read(f"SELECT ran_ms FROM ({last}) ORDER BY 1", (env, command, limit))]
 
     def last_sequence(self) -> int:
-        return int(self._db.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0])
+        return int(self._read("SELECT coalesce(max(sequence), 0) FROM events")[0][0])
 
     def meta(self) -> dict[str, str]:
-        return dict(self._db.execute("SELECT key, value FROM meta"))
+        return dict(self._read("SELECT key, value FROM meta"))
 
     def free_bytes(self) -> int:
         """Room for an unprivileged writer on the database's disk."""

@@ -341,3 +341,15 @@ def test_the_history_is_bounded_and_the_fullest_env_loses_first(tmp_path: Path, 
     assert len(kept) <= 3_000
     assert kept[0][1] == "j0 ended", "one job of bob's is not washed away by alice's thousands"
     store.close()
+
+
+def test_how_a_job_ended_is_not_looked_for_among_all_that_its_env_has_had(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    asked: list[str] = []
+    store._db.set_trace_callback(asked.append)
+    assert store.states_of("alice", "j1") == []
+    store._db.set_trace_callback(None)
+    plan = [row[3] for row in store._db.execute(f"EXPLAIN QUERY PLAN {asked[0]}")]
+    assert any("job_id=?" in step for step in plan)
+    assert not any("env=?" in step for step in plan), plan
+    store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sqlite3
@@ -15,6 +16,7 @@ import pytest
 from nodemgr.core import events
 from nodemgr.core.model import DenyCode, JobState
 from nodemgr.edge.clock import RealClock
+from nodemgr.edge.control_client import ControlError
 from nodemgr.edge.journald import Journald
 from tests.jobs.world import KINDS, Refused, World, open_gate
 from tests.support.clients import FakeClient
@@ -243,6 +245,23 @@ def test_a_start_that_the_store_refuses_is_tried_again_though_nothing_else_happe
     assert world.manager.daemon.journal.fault is not None
     del store.after  # type: ignore[method-assign]
     store.fault = None
+    assert world.until_ended(waiting).job.state is JobState.DONE
+
+
+def test_a_history_that_cannot_be_read_is_an_answer_to_whoever_needs_it_and_nothing_to_the_others(world: World) -> None:
+    holder, gate = world.holding()
+    waiting = world.submit()
+    world.until_running(holder)
+    with contextlib.closing(sqlite3.connect(world.directory / "state" / "state.db")) as other:
+        other.execute("ALTER TABLE history RENAME TO elsewhere")
+        for needs in ({"key": "k"}, {"after": ("j1",)}):
+            with pytest.raises(Refused, match=r"cannot look into its store now: .*no such table"):
+                world.submit(**needs)
+        with pytest.raises(ControlError, match=r"state\.db: no such table"):
+            world.manager.call("job_show", job="j99")
+        assert [row["id"] for row in world.manager.call("queue")["queue"]] == [waiting, holder]
+        other.execute("ALTER TABLE elsewhere RENAME TO history")
+    open_gate(gate)
     assert world.until_ended(waiting).job.state is JobState.DONE
 
 
