@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import os
 import shlex
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,27 +22,52 @@ CLIENT_SOURCES = (
     "prim.c", "wire.c", "mac.c", "ledger.c", "conf.c", "channel.c", "wish.c",
     "session.c", "lease.c", "talk.c", "answers.c", "pump.c", "request.c", "client.c", "waiting.c",
 )  # fmt: skip
-FLAGS = ("-std=gnu11", "-D_GNU_SOURCE=", "-g", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes")
+COMPILER = shlex.split(os.environ.get("CC", "cc"))
+FLAGS = (
+    "-std=gnu11", "-D_GNU_SOURCE=", "-g", "-O1", "-fPIC", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes",
+)  # fmt: skip
 SANITIZERS = {
     "plain": (),
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-fsanitize=thread",),
 }
 ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1", "TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+numbers = itertools.count()
 
 
 def compile_c(output: Path, sources: Iterable[Path | str], *flags: str, sanitizer: str = "plain") -> Path:
-    """Compiles sources (names are of csrc) into a program, or with -shared into a library. Skips where a sanitizer is not there."""
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    if SANITIZERS[sanitizer] and not has_sanitizer(compiler, sanitizer):
+    """Compiles sources (names are of csrc) into a program, or with -shared into a library. Skips where a sanitizer is not there.
+    Each source is compiled once for all that are made of it with the same flags."""
+    if SANITIZERS[sanitizer] and not has_sanitizer(sanitizer):
         pytest.skip(f"the compiler has no {sanitizer} sanitizer")
-    paths = [str(source if isinstance(source, Path) else CSRC / source) for source in sources]
-    command = [*compiler, *FLAGS, *SANITIZERS[sanitizer], f"-I{CSRC}", *paths, *flags, "-o", str(output), "-lpthread", "-ldl"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    compiling = tuple(flag for flag in flags if flag.startswith("-f"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        paths = [source if isinstance(source, Path) else CSRC / source for source in sources]
+        objects = list(pool.map(lambda path: compiled(path, compiling, sanitizer), paths))
+    run_compiler(*SANITIZERS[sanitizer], *map(str, objects), *flags, "-o", str(output), "-lpthread", "-ldl")
     return output
 
 
-def has_sanitizer(compiler: list[str], sanitizer: str) -> bool:
-    command = [*compiler, *SANITIZERS[sanitizer], "-x", "c", "-", "-o", os.devnull]
+@cache
+def compiled(source: Path, flags: tuple[str, ...], sanitizer: str) -> Path:
+    output = objects_dir() / f"{next(numbers)}.o"
+    run_compiler(*FLAGS, *SANITIZERS[sanitizer], f"-I{CSRC}", *flags, "-c", str(source), "-o", str(output))
+    return output
+
+
+@cache
+def objects_dir() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="nmo"))
+    atexit.register(shutil.rmtree, directory)
+    return directory
+
+
+def run_compiler(*arguments: str) -> None:
+    result = subprocess.run([*COMPILER, *arguments], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+@cache
+def has_sanitizer(sanitizer: str) -> bool:
+    command = [*COMPILER, *SANITIZERS[sanitizer], "-x", "c", "-", "-o", os.devnull]
     return subprocess.run(command, input="int main(void) { return 0; }", capture_output=True, text=True, check=False).returncode == 0

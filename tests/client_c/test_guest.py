@@ -26,7 +26,7 @@ HELD, DENIED, LOST = 2, 3, 4
 @pytest.fixture(scope="module", params=list(SANITIZERS))
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = [*CLIENT_SOURCES, Path(__file__).with_name("guest.c")]
-    return compile_c(tmp_path_factory.mktemp("guest") / "guest", sources, sanitizer=request.param)
+    return compile_c(tmp_path_factory.mktemp("guest") / "guest", sources, "-fvisibility=hidden", sanitizer=request.param)
 
 
 class Guest:

@@ -49,7 +49,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
     source = Path(__file__).with_name("simulated.c")
     return compile_c(
-        tmp_path_factory.mktemp("world") / "client.so", [*CLIENT_SOURCES, source], "-shared", "-fPIC", "-Wl,-Bsymbolic", *wraps
+        tmp_path_factory.mktemp("world") / "client.so", [*CLIENT_SOURCES, source], "-shared", "-Wl,-Bsymbolic", *wraps
     )
 
 

@@ -29,7 +29,7 @@ class Wish(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return ctypes.CDLL(str(compile_c(tmp_path_factory.mktemp("wish") / "wish.so", ["wish.c", "prim.c"], "-shared", "-fPIC")))
+    return ctypes.CDLL(str(compile_c(tmp_path_factory.mktemp("wish") / "wish.so", ["wish.c", "prim.c"], "-shared")))
 
 
 def read(library: ctypes.CDLL, visible: str | None, mark: str | None = None, gpus: str | None = None, world: str | None = None,

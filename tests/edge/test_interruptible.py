@@ -37,7 +37,7 @@ except KeyboardInterrupt:
 
 @pytest.fixture(scope="module")
 def narrow_signal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_c(tmp_path_factory.mktemp("narrow") / "narrow_signal.so", [HERE / "narrow_signal.c"], "-shared", "-fPIC")
+    return compile_c(tmp_path_factory.mktemp("narrow") / "narrow_signal.so", [HERE / "narrow_signal.c"], "-shared")
 
 
 @pytest.mark.parametrize("timeout_ms", ["None", "10_000_000"])

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.client_c.compiled import CSRC, ENVIRONMENT, compile_c
+from tests.client_c.compiled import CSRC, ENVIRONMENT, compile_c, compiled
 from tests.shim.world import MIB, World
 
 RUNTIMES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 
 
 EARLY = ("linker.c", "interpose.c")
+HIDDEN = "-fvisibility=hidden"
 
 
 def sanitized_library(directory: Path, sanitizer: str) -> Path:
-    objects = [compile_c(directory / f"{name}.o", [name], "-c", "-fPIC", "-fvisibility=hidden") for name in EARLY]
+    objects = [compiled(CSRC / name, (HIDDEN,), "plain") for name in EARLY]
     sources = sorted(source for source in CSRC.glob("*.c") if source.name not in EARLY)
-    shared = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic")
-    return compile_c(directory / "libnodemgr.so", [*sources, *objects], *shared, sanitizer=sanitizer)
+    return compile_c(directory / "libnodemgr.so", sources, "-shared", HIDDEN, "-Wl,-Bsymbolic", *map(str, objects), sanitizer=sanitizer)
 
 
 def runtime(name: str) -> str:
