@@ -26,6 +26,8 @@ COMPILER = shlex.split(os.environ.get("CC", "cc"))
 FLAGS = (
     "-std=gnu11", "-D_GNU_SOURCE=", "-g", "-O1", "-fPIC", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes",
 )  # fmt: skip
+HIDDEN = "-fvisibility=hidden"
+"""As the library is built: programs of the same units share what is compiled of them."""
 SANITIZERS = {
     "plain": (),
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),

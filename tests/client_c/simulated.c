@@ -9,6 +9,8 @@
 
 #include "session.h"
 
+#pragma GCC visibility push(default) /* the test asks for all of it by name */
+
 uint64_t sim_now_ns;
 uint64_t sim_chance = 1;
 void (*sim_wait)(int timeout_ms); /* whoever waits lets the world go on for so long at most */

@@ -15,7 +15,7 @@ import pytest
 
 from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger import SlotState
-from tests.client_c.compiled import CLIENT_SOURCES, ENVIRONMENT, SANITIZERS, compile_c
+from tests.client_c.compiled import CLIENT_SOURCES, ENVIRONMENT, HIDDEN, SANITIZERS, compile_c
 from tests.client_c.conftest import FORGET
 from tests.client_c.manager import AFTER_LOSS, GPUS, Books, Connection, Env, Manager, UdpManager, grant_fields
 
@@ -26,7 +26,7 @@ HELD, DENIED, LOST = 2, 3, 4
 @pytest.fixture(scope="module", params=list(SANITIZERS))
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = [*CLIENT_SOURCES, Path(__file__).with_name("guest.c")]
-    return compile_c(tmp_path_factory.mktemp("guest") / "guest", sources, "-fvisibility=hidden", sanitizer=request.param)
+    return compile_c(tmp_path_factory.mktemp("guest") / "guest", sources, HIDDEN, sanitizer=request.param)
 
 
 class Guest:

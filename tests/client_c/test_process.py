@@ -15,7 +15,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 from nodemgr.simulator import CLIENT_LIBRARIES
-from tests.client_c.compiled import CLIENT_SOURCES, compile_c
+from tests.client_c.compiled import CLIENT_SOURCES, HIDDEN, compile_c
 from tests.client_c.conftest import LIBRARY, Child, Spawn
 from tests.client_c.manager import GPUS, Books, Env, Manager
 from tests.client_c.test_unix import asked, held
@@ -137,7 +137,7 @@ def test_publishing_the_environment(manager: Manager, spawn: Spawn) -> None:
 def slow_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wrapped = ("-Wl,--wrap=clock_gettime", "-Wl,--wrap=poll", "-Wl,--wrap=syscall")
     sources = [*CLIENT_SOURCES, Path(__file__).with_name("slow_stderr.c")]
-    return compile_c(tmp_path_factory.mktemp("slow") / "slow_stderr", sources, *wrapped)
+    return compile_c(tmp_path_factory.mktemp("slow") / "slow_stderr", sources, HIDDEN, *wrapped)
 
 
 @pytest.mark.parametrize(("stderr", "said"), [("late", "nodemgr: why memory is refused\n"), ("never", "")])

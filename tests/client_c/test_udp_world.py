@@ -33,7 +33,7 @@ from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledgers import Ledgers
 from nodemgr.edge.store import Batch
 from nodemgr.edge.udp import UdpServer
-from tests.client_c.compiled import CLIENT_SOURCES, compile_c
+from tests.client_c.compiled import CLIENT_SOURCES, HIDDEN, compile_c
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -49,7 +49,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
     source = Path(__file__).with_name("simulated.c")
     return compile_c(
-        tmp_path_factory.mktemp("world") / "client.so", [*CLIENT_SOURCES, source], "-shared", "-Wl,-Bsymbolic", *wraps
+        tmp_path_factory.mktemp("world") / "client.so", [*CLIENT_SOURCES, source], "-shared", HIDDEN, "-Wl,-Bsymbolic", *wraps
     )
 
 
@@ -237,6 +237,8 @@ class World:
             refresh=lambda _: None, can_set=False, may_enter=lambda *_: True,
         )  # fmt: skip
         self.daemon.gpus = self.daemon.envs = self.daemon.driver_limits = stub
+        factory: Any = SimpleNamespace(job_of=lambda _: None)
+        self.daemon.jobs.factory = factory
         scan: Any = SimpleNamespace(wake=lambda _, daemon=self.daemon: loop.call_soon(daemon.match))
         self.daemon.event_loop = scan
         self.server = self.daemon.udp = UdpServer(loop, self.daemon, self.clock, self._socket)

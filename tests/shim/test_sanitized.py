@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.client_c.compiled import CSRC, ENVIRONMENT, compile_c, compiled
+from tests.client_c.compiled import CSRC, ENVIRONMENT, HIDDEN, compile_c, compiled
 from tests.shim.world import MIB, World
 
 RUNTIMES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 
 
 EARLY = ("linker.c", "interpose.c")
-HIDDEN = "-fvisibility=hidden"
 
 
 def sanitized_library(directory: Path, sanitizer: str) -> Path:
