@@ -70,7 +70,8 @@ class Launcher:
     def state(self) -> tuple[bool, str]:
         """For the doctor."""
         if self._fault:
-            return False, "no job can be started: " + (self._fault if self._path is None else f"the service nodemgr-jobs does not answer ({self._fault})")
+            fault = self._fault if self._path is None else f"the service nodemgr-jobs does not answer ({self._fault})"
+            return False, f"no job can be started: {fault}"
         return True, "started by " + ("the manager's own launcher" if self._path is None else f"the service nodemgr-jobs ({self._path})")
 
     def say(self, text: str) -> bool:
