@@ -79,16 +79,18 @@ def command(ctx: click.Context, env: str | None, run_dir: Path | None, as_json: 
     rows: dict[str, Row] = {}
     queues: list[Row] = []
     store: Row | None = None
+    launcher: Row | None = None
     if env is not None:
         asking.known_env_dir(run_dir or paths.find_run_dir(), env)
     for way in jobs.choose(run_dir, env):
         for page in jobs.pages(way, "queue", "queue"):
-            queues, store = page["queues"], page["store"]
+            queues, store, launcher = page["queues"], page["store"], page.get("launcher")
             rows |= {row["id"]: row for row in page["queue"]}  # one that moved meanwhile comes twice
     waiting = [row for row in rows.values() if row["state"] not in RUNS]
     running = [row for row in rows.values() if row["state"] in RUNS]
     if as_json:
-        options.print_json({"schema_version": 1, "queue": waiting, "running": running, "queues": queues, "store": store})
+        health = {"store": store, "launcher": launcher}
+        options.print_json({"schema_version": 1, "queue": waiting, "running": running, "queues": queues, **health})
         return
     tables.show(WAITING, waiting, empty="Nothing waits.")
     if running:
@@ -97,7 +99,7 @@ def command(ctx: click.Context, env: str | None, run_dir: Path | None, as_json: 
     if any(row["cap"] is not None for row in queues) or len(queues) > len(PRESETS):
         click.echo()
         tables.show(QUEUES, queues)
-    status.say_if_failing(store)
+    status.say_if_failing(store, launcher, waiting)
 
 
 PRESETS = ("high", "normal", "low")

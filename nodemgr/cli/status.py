@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -157,9 +158,12 @@ def show(status: Row) -> None:
         tables.show(violation_columns(), status["violations"])
     for crowd in status.get("crowds", ()):
         say(f"warning: {crowd['text']}")
-    say_if_failing(status.get("store"))
+    say_if_failing(status.get("store"), status.get("launcher"), status["queue"])
 
 
-def say_if_failing(store: Row | None) -> None:
+def say_if_failing(store: Row | None, launcher: Row | None, queue: Iterable[Row]) -> None:
+    """What keeps everybody who waits from what he waits for."""
+    if launcher is not None and launcher["state"] != "ok" and any(row["state"] == "queued" and not row.get("place") for row in queue):
+        say(f"warning: {launcher['error']} (nodemgr doctor says what to do; the jobs keep their places)")
     if store is not None and store["state"] != "ok":
         say(f"warning: nothing new is granted or started, since the manager cannot store it: {store['error']}")

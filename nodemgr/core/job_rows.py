@@ -43,6 +43,7 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
         "since": request.since_wall_ns // SECOND_NS,
         "waited_seconds": max(0, now_ns - request.since_ns) // SECOND_NS,
         "time_limit_seconds": _seconds_of_ms(request.time_limit_ms),
+        "place": request.place or None,
         "after": [],
         "restarts": 0 if job is None else job.restarts,
     }
@@ -83,6 +84,7 @@ def unplaced(job: Job) -> Row:
         "since": since_ns // SECOND_NS,
         "waited_seconds": None,
         "time_limit_seconds": _seconds_of_ms(job.time_limit_ms),
+        "place": job.place or None,
         "after": list(job.after),
         "restarts": job.restarts,
     }
@@ -170,6 +172,7 @@ def told(job: Job, spec: JobSpec | None, index_of: Mapping[str, int], *, tails: 
         "started": _seconds(job.started_wall_ns),
         "ended": _seconds(job.ended_wall_ns),
         "cwd": None if spec is None else spec.cwd,
+        "place": job.place or None,
         "attempts": [_attempt(attempt, index_of, tails) for attempt in job.attempts],
         "deeds": [{"time": deed.wall_ns // SECOND_NS, "who": deed.who, "what": deed.what} for deed in job.deeds],
     }

@@ -12,6 +12,7 @@ from __future__ import annotations
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import PlaceChanged
 from nodemgr.core.model import Request
+from nodemgr.core.state import State
 
 HERE = ""
 """This node itself."""
@@ -27,7 +28,7 @@ def is_up(draft: Draft, request: Request) -> bool:
     return request.job_id is None or draft.places.get(request.place) == ""
 
 
-def why_down(draft: Draft, place: str) -> str:
+def why_down(draft: Draft | State, place: str) -> str:
     """To those who wait for it to be up, and what to do."""
     why = draft.places.get(place)
     if place == HERE:

@@ -36,8 +36,8 @@ class JobViews:
         rows = job_rows.page(self._daemon.state, self._daemon.clock.monotonic_ns(), env=env, skip=skip, limit=limit)
         for row, expected in zip(rows, self._expected(row["request"] for row in rows), strict=True):
             row |= expected
-        told = {"queue": rows, "queues": self._queues(), "store": self._daemon.journal.health(), "more": len(rows) == limit}
-        return {"schema_version": SCHEMA_VERSION, **told}
+        health = {"store": self._daemon.journal.health(), "launcher": self._daemon.jobs.health()}
+        return {"schema_version": SCHEMA_VERSION, "queue": rows, "queues": self._queues(), **health, "more": len(rows) == limit}
 
     def _queues(self) -> list[dict[str, Any]]:
         """From the highest rank down."""

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable
 
-from nodemgr.core import effects, events, job_ids
+from nodemgr.core import effects, events, job_ids, places
 from nodemgr.core.manager import State
 from nodemgr.core.model import UNDER_WAY, DenyCode, Job, JobState
 from nodemgr.core.values import replace
@@ -267,6 +267,11 @@ class Jobs:
         unbegun, self._unbegun = self._unbegun, {}
         for why, attempts in unbegun.items():
             self._submit(events.JobUnbegun(tuple(attempts), why, self._clock.wall_ns()))
+
+    def health(self) -> dict[str, str | None]:
+        """Whether the node itself could start a job now, for those who ask why none moves."""
+        up = self._state.is_up(places.HERE)
+        return {"state": "ok" if up else "down", "error": None if up else places.why_down(self._state, places.HERE)}
 
     def place_changed(self, place: str, is_up: bool, why: str) -> None:
         self._submit(events.PlaceChanged(place, is_up, why, self._clock.wall_ns()))

@@ -49,7 +49,7 @@ class Views:
         daemon = self._daemon
         now_ns = daemon.clock.monotonic_ns()
         frame = snapshot.frame(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, env=env)
-        frame["store"] = daemon.journal.health()
+        frame["store"], frame["launcher"] = daemon.journal.health(), daemon.jobs.health()
         for row in frame["queue"]:
             request = daemon.state.requests.get(row["request"])  # a job that is held has none
             row["places"] = self._places(() if request is None else request.askers)
@@ -173,7 +173,7 @@ class Views:
 
     def env_checks(self, env: str, pid: int | None) -> list[dict[str, Any]]:
         """Those that tell an env why it gets no GPU, and whether the asking process is behind the device gate."""
-        rows = [check for check in self.checks(env) if check["name"] in ("store", "nvml", "gpus", "audit")]
+        rows = [check for check in self.checks(env) if check["name"] in ("store", "nvml", "gpus", "audit", "jobs")]
         gate = self._daemon.gate
         ok, detail = (True, self._daemon.no_gate) if gate is None else gate.state_of(env, pid)
         cure = "start the container with the environment's CDI device; if it is so, see the manager's log"

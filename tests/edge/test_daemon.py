@@ -593,7 +593,7 @@ def test_questions_that_are_none_are_refused(manager: LocalManager, make_client:
     client = make_client(manager.env_dir("alice"))
     assert asked(client, "future")["code"] == "usage"
     assert asked(client, "release")["code"] == "not_found"
-    assert {check["name"] for check in asked(client, "doctor")["checks"]} == {"store", "nvml", "gpus", "audit", "device gate"}
+    assert {check["name"] for check in asked(client, "doctor")["checks"]} == {"store", "nvml", "gpus", "audit", "jobs", "device gate"}
 
 
 def test_a_long_answer_comes_in_pages_and_percent_signs_survive(manager: LocalManager, make_client: Client) -> None:

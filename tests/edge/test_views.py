@@ -29,7 +29,7 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
         now_ns = daemon.clock.monotonic_ns()
         plain = snapshot.status(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, last_beat_ns=daemon.last_beat_ns, env=env)
         text = json.loads(manager.service.views.status(env))
-        for key in ("store", "counters", "manager", "queue_loop", "crowds"):
+        for key in ("store", "launcher", "counters", "manager", "queue_loop", "crowds"):
             text.pop(key, None)
         for request in text["queue"]:
             assert [place["pid"] for place in request.pop("places")] == request["pids"]

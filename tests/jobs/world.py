@@ -67,6 +67,19 @@ class World:
         if self._cluster is not None:
             self._cluster.close()
 
+    def set_up(self, is_up: bool) -> None:
+        """Whether the stand-in's nodes can begin anything."""
+        assert self._cluster is not None
+        self._cluster.set_up(is_up)
+        self.until_seen(lambda: self.manager.daemon.state.is_up("") is is_up)
+
+    def until_seen(self, seen: Callable[[], bool]) -> None:
+        """Until the manager's loop sees that it is so."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.manager.do(seen):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
     # -- orders --
 
     @property

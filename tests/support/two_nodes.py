@@ -187,6 +187,7 @@ class TwoNodes:
         if self._cluster.is_up or (order.job_id, order.attempt) in self._cluster.attempts:
             self._cluster.begin(order)
         else:
+            self._call_soon(self._tell_place)
             self._call_soon(self._listener.unbegun, order.job_id, order.attempt, self.state()[1])
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
