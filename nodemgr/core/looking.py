@@ -34,7 +34,7 @@ from nodemgr.core.backfill import Board, is_roomy
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import Gpu, Request, Transport, Uuid
 from nodemgr.core.tables import first
-from nodemgr.core.work_queue import Walk
+from nodemgr.core.work_queue import Order, Walk
 
 
 class Verdict(NamedTuple):
@@ -59,6 +59,9 @@ class Scan:
     """Envs whose later requests wait behind this one."""
     board: Board | None = None
     """Who may have kept GPUs for a while; None as long as nobody could."""
+    asleep: list[tuple[Order, str]] = field(default_factory=list)
+    """Envs that the look does not come by, and where the first of each stands, as far as the board does not know of them: the first
+    one last."""
     all_kept: bool = False
     """Every GPU waits for somebody."""
     narrowed: bool = False
@@ -190,6 +193,8 @@ def look(draft: Draft, scan: Scan, request: Request, *, plan: bool = True) -> Ve
     if env in scan.turns or _all_kept(draft, scan, request):
         scan.passed[env] += 1
         return None
+    if scan.board is not None:
+        _passes_sleepers(draft, scan, scan.board, request)
     known = scan.short.get(request.alike)
     if known is not None:
         _wait(draft, scan, request, known, plan=plan)
@@ -202,6 +207,12 @@ def look(draft: Draft, scan: Scan, request: Request, *, plan: bool = True) -> Ve
         scan.short[request.alike] = verdict
     _wait(draft, scan, request, verdict, plan=plan)
     return verdict
+
+
+def _passes_sleepers(draft: Draft, scan: Scan, board: Board, request: Request) -> None:
+    """The board knows of all who wait before it from now on, also of those that the look does not come by."""
+    while scan.asleep and scan.asleep[-1][0] < draft.order(request):
+        board.waits_for_itself(scan.asleep.pop()[1])
 
 
 def _wait(draft: Draft, scan: Scan, request: Request, verdict: Verdict, *, plan: bool) -> None:
@@ -233,6 +244,11 @@ def _plan(draft: Draft, scan: Scan, request: Request, verdict: Verdict) -> None:
         scan.board = Board(draft)
         for env in scan.turns:
             scan.board.waits_for_itself(env)
+        queue = draft.state.queue
+        asleep = queue.sleepers() - set(draft.woken())
+        firsts = [(min(map(queue.order, queue.firsts_of(env)), default=None), env) for env in asleep]
+        scan.asleep = sorted([(order, env) for order, env in firsts if order is not None], reverse=True)
+        _passes_sleepers(draft, scan, scan.board, request)
     if isinstance(verdict.answer, Choice):
         scan.board.comes_back(verdict.rows)
     else:
