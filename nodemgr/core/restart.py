@@ -10,7 +10,7 @@ from typing import Any
 
 from nodemgr.core import submissions
 from nodemgr.core.draft import Draft
-from nodemgr.core.model import MS, Config, Record, Request, Task, TaskState
+from nodemgr.core.model import MS, Config, Job, Record, Request, Task, TaskState
 from nodemgr.core.schema import STORED
 from nodemgr.core.state import State
 
@@ -25,7 +25,7 @@ def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int
     order = {kind: place for place, (kind, _) in enumerate(STORED.values())}
     for kind, key, value in sorted(_known(rows), key=lambda row: (order[row[0]], _age(row[2]))):
         _PUT[kind](draft, key, value, now_ns)
-        if isinstance(value, Request):
+        if isinstance(value, (Request, Job)):  # a job may go back to where it waited
             state.queue_ahead_ns = max(state.queue_ahead_ns, value.queued_ns + 1 - now_ns)
     for process in draft.request_of:
         draft.go_away(process, now_ns)

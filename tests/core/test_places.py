@@ -195,6 +195,18 @@ def test_an_array_of_which_some_could_not_be_begun_is_in_its_order_again() -> No
     assert node.queued_jobs() == elements
 
 
+def test_it_is_before_those_who_came_after_a_boot_that_set_the_clock_back() -> None:
+    """Nobody waited over the boot, so that only the job itself says how far the queue's clock was."""
+    node = node_of(1, 1)
+    first = submitted(node, gpus=1)
+    node.now_ns = 5 * S
+    node.restart()
+    second = submitted(node, gpus=1)
+    node.place(up=False)
+    node.gives_back((first, 1))
+    assert node.queued_jobs() == [first, second]
+
+
 def test_its_wait_goes_on_from_when_it_began() -> None:
     node = node_of(1, 1)
     holder, job_id = submitted(node, gpus=1), submitted(node, gpus=1)
