@@ -193,7 +193,8 @@ def test_the_service_is_missing_and_comes_and_goes(served: tuple[World, Callable
     world, serve = served
     first, second, third = (world.submit(max_restarts=0) for _ in range(3))
     assert world.waiting() == [first, second, third]
-    assert why(world, first) == f"needs 1 GPU; no job can be started: {world.manager.run_dir}/launcher: No such file or directory"
+    answer = f"{world.manager.run_dir}/launcher: No such file or directory"
+    assert why(world, first) == f"needs 1 GPU; no job can be started: the service nodemgr-jobs does not answer ({answer})"
     world.restart()
     assert world.waiting() == [first, second, third]
     world.order(events.MoveJob, third, None, True)
