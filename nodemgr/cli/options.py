@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from nodemgr import paths, units
@@ -108,9 +109,21 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, readable=False)
 """Others' directories may be named too: what cannot be read there is said later, in better words."""
 
 
+def _unless_around_us(ctx: click.Context, parameter: click.Parameter, directory: Path | None) -> Path | None:
+    """A variable that names the manager of the very environment in which we are does not lead out of it, as the flag does."""
+    from nodemgr.cli.asking import own_env_dir
+
+    named_by = ctx.get_parameter_source(parameter.name or "")
+    if directory is None or named_by is not ParameterSource.ENVIRONMENT or (own := own_env_dir()) is None:
+        return directory
+    return None if own.resolve().is_relative_to((directory / "envs").resolve()) else directory
+
+
 def run_dir_option(function: F) -> F:
     """`--run-dir`; None where it is not said, since then an environment around us comes first (see asking.py)."""
-    return click.option("--run-dir", type=DIRECTORY, envvar="NODEMGR_RUN_DIR", help="The manager's run directory.")(function)
+    return click.option(
+        "--run-dir", type=DIRECTORY, envvar="NODEMGR_RUN_DIR", callback=_unless_around_us, help="The manager's run directory."
+    )(function)
 
 
 def json_option(function: F) -> F:

@@ -210,6 +210,10 @@ def test_in_an_environment_it_need_not_be_named(world: World, nodemgr: Run) -> N
     said = nodemgr("submit", "--hold", "--", "true", NODEMGR_RUN_DIR=None, NODEMGR_ENV_DIR=inside)
     assert said.stdout == "j1\n"
     assert world.job("j1").env == "bob"
+    assert nodemgr("submit", "--hold", "--", "true", NODEMGR_ENV_DIR=inside).stdout == "j2\n", "the variable names its manager, too"
+    assert world.job("j2").env == "bob"
+    elsewhere = ("submit", "--run-dir", world.manager.run_dir, "--", "true")
+    refused(nodemgr(*elsewhere, NODEMGR_ENV_DIR=inside), 2, "you may enter several environments (alice, bob): name one with --env")
     refused(nodemgr("submit", "--", "true"), 2, "you may enter several environments (alice, bob): name one with --env")
 
 
@@ -501,6 +505,10 @@ def test_completion_knows_jobs_and_queues(world: World, nodemgr: Run, capsys: py
         offered = {line.partition(",")[2] for line in capsys.readouterr().out.splitlines()}
         assert expected <= offered, words
         assert not others & offered, words
+
+
+def test_release_says_what_ends_a_job(nodemgr: Run) -> None:
+    refused(nodemgr("release", "j12"), 2, "nodemgr queue withdraw j12")
 
 
 def test_an_administrator_who_names_no_environment_of_the_node_is_told(nodemgr: Run) -> None:
