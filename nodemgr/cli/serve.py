@@ -20,6 +20,9 @@ def command(simulate: str | None, run_dir: Path | None, state_dir: Path | None, 
 
     Flags go over NODEMGR_* variables, and those over the settings file.
     """
+    from nodemgr.edge import huge_pages
+
+    huge_pages.take_arenas()  # before all else is imported
     from nodemgr.edge.settings import SettingsError, load
 
     try:

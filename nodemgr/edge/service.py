@@ -24,7 +24,7 @@ from nodemgr.core import events
 from nodemgr.core.manager import State
 from nodemgr.core.model import Gpu
 from nodemgr.core.restart import restore
-from nodemgr.edge import log, privileges, rundir
+from nodemgr.edge import huge_pages, log, privileges, rundir
 from nodemgr.edge.ask import Questions
 from nodemgr.edge.auditor import Auditor
 from nodemgr.edge.belonging import Belonging
@@ -182,9 +182,7 @@ class Service:
         self._reside(stack)
         self._watch_devices(stack)
         control.start({**Administration(self.daemon, views).orders(), **orders.for_admins()})
-        gc.collect()
-        gc.freeze()  # what lives for ever need not be looked at again
-        gc.set_threshold(20_000, 20, 50)
+        _settle_memory()
 
     def _nvml(self, known: list[Gpu]) -> GpuSource:
         if self.settings.simulate is None:
@@ -446,6 +444,14 @@ def _raise_descriptor_limit() -> None:
     if soft < hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _settle_memory() -> None:
+    """What lives for ever is there by now: it need not be looked at again, and is looked up at once."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    huge_pages.gather_heap()
 
 
 def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,0 +1,63 @@
+/*
+ * Memory of huge pages (huge.h).
+ */
+#include "manager/huge.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
+
+enum { SPACE_BYTES = 32 * NM_HUGE_BYTES };
+
+static uintptr_t space, space_end; /* addresses that are mapped and not given away; what nobody touches takes no memory */
+
+static uintptr_t up(uintptr_t address)
+{
+    return (address + NM_HUGE_BYTES - 1) & ~(uintptr_t)(NM_HUGE_BYTES - 1);
+}
+
+static void *map(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void new_space(void)
+{
+    void *memory = map(SPACE_BYTES + NM_HUGE_BYTES);
+    if (memory == NULL)
+        return;
+    space = up((uintptr_t)memory);
+    space_end = space + SPACE_BYTES;
+    madvise((void *)space, SPACE_BYTES, MADV_HUGEPAGE); /* where there are none, the pages are small */
+}
+
+void *nm_huge_arena(void *context, size_t bytes)
+{
+    (void)context;
+    if (space_end - space < bytes)
+        new_space();
+    if (space_end - space < bytes)
+        return map(bytes);
+    space += bytes;
+    return (void *)(space - bytes);
+}
+
+void nm_huge_return(void *context, void *arena, size_t bytes)
+{
+    (void)context;
+    munmap(arena, bytes);
+}
+
+int nm_huge_gather(size_t begin, size_t end)
+{
+    uintptr_t first = up(begin), last = end & ~(uintptr_t)(NM_HUGE_BYTES - 1);
+    if (first >= last)
+        return 0;
+    madvise((void *)first, last - first, MADV_HUGEPAGE); /* before Linux 6.1: the kernel moves it when it comes by */
+    return madvise((void *)first, last - first, MADV_COLLAPSE) == 0 ? 0 : -errno;
+}
