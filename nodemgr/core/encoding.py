@@ -65,32 +65,42 @@ def decode(kind: str, text: str) -> Any:
 
 @cache
 def _writer(annotation: Any) -> Writer:
-    """One expression, compiled once, as `dataclasses` makes its methods: a row is written while a client waits."""
-    names = {"digits": int.__repr__, "quoted": quoted}
-    writer: Writer = eval(f"lambda value: {_expression(annotation, 'value', names)}", names)
+    """One format string, compiled once, as `dataclasses` makes its methods: a row is written while a client waits."""
+    names = {"quoted": quoted}
+    writer: Writer = eval(f"lambda value: f'''{_format(annotation, 'value', names)}'''", names)
     return writer
 
 
-def _expression(annotation: Any, value: str, names: dict[str, Any]) -> str:
+def _format(annotation: Any, value: str, names: dict[str, Any]) -> str:
     """Of the JSON text of what the expression `value` gives; what it calls is in `names`."""
     if dataclasses.is_dataclass(annotation):
-        hints = typing.get_type_hints(annotation)
-        fields = [field.name for field in dataclasses.fields(annotation)]
-        members = [_expression(hints[name], f"{value}.{name}", names) for name in fields]
-        template = ",".join([quoted(name) + ":%s" for name in fields])
-        return f"'{{{template}}}' % ({', '.join(members)},)"
-    if isinstance(annotation, types.UnionType):
-        return f"('null' if {value} is None else {_expression(_inner(annotation), value, names)})"
+        hints, fields = typing.get_type_hints(annotation), [field.name for field in dataclasses.fields(annotation)]
+        members = [f"{quoted(name)}:{_format(hints[name], f'{value}.{name}', names)}" for name in fields]
+        return f"{{{{{','.join(members)}}}}}"
     if typing.get_origin(annotation) is tuple:
-        names[member := f"writer_{len(names)}"] = _writer(_member(annotation))
-        return f"'[%s]' % (','.join(map({member}, {value})),)"
+        return f"[{{','.join(map({_called(_member(annotation), names)}, {value}))}}]"
+    return f"{{{_expression(annotation, value, names)}}}"
+
+
+def _expression(annotation: Any, value: str, names: dict[str, Any]) -> str:
+    """Of what stands between braces."""
+    if isinstance(annotation, types.UnionType):
+        return f"'null' if {value} is None else {_expression(_inner(annotation), value, names)}"
     if annotation is bool:
-        return f"('true' if {value} else 'false')"
+        return f"'true' if {value} else 'false'"
     if annotation is int:
-        return f"digits({value})"
+        return value
+    return f"{_called(annotation, names)}({value})"
+
+
+def _called(annotation: Any, names: dict[str, Any]) -> str:
+    """The name of what writes a value of this type."""
     if isinstance(annotation, type) and issubclass(annotation, str):  # a StrEnum is its value
-        return f"quoted({value})"
-    raise TypeError(f"no row can hold {annotation}")
+        return "quoted"
+    if not (annotation in (bool, int) or dataclasses.is_dataclass(annotation) or typing.get_origin(annotation) is tuple):
+        raise TypeError(f"no row can hold {annotation}")
+    names[writer := f"writer_{len(names)}"] = _writer(annotation)
+    return writer
 
 
 def _inner(annotation: types.UnionType) -> Any:

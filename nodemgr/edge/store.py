@@ -250,7 +250,7 @@ class Store:
 
     def _write(self, batch: Batch) -> None:
         execute = self._cursor.execute
-        if puts := [(*row, value) for row, value in batch.current.items() if value is not None]:
+        if puts := [(kind, key, value) for (kind, key), value in batch.current.items() if value is not None]:
             self._cursor.executemany("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", puts)
         if len(puts) < len(batch.current):
             gone = [row for row, value in batch.current.items() if value is None]
@@ -260,7 +260,7 @@ class Store:
             if record.record_id % TRIM_EVERY == 0:
                 self._trim("records", "record_id", KEPT_RECORDS)
         if events := batch.events:
-            self._db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", events)
+            self._cursor.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", events)
             if (events[0].sequence - 1) // TRIM_EVERY != events[-1].sequence // TRIM_EVERY:
                 self._trim("events", "sequence", KEPT_EVENTS)
         for job_id, row in batch.history.items():
