@@ -28,6 +28,7 @@ MAX_ORDER_BYTES = 8 * 2**20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
 _ENDED = r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)\.(?P<hopeless>[01])"
 _CLAIM = re.compile(rf"claim\.(?:(?P<pid>[0-9]{{1,10}})\.(?P<ticks>[0-9]{{1,20}})(?:\.{_ENDED})?|manager)", re.ASCII)
+MAX_EXIT_CODE, MAX_SIGNAL = 255, 64
 NOT_WRITTEN = "the disk did not take how it ended"
 
 
@@ -240,19 +241,25 @@ def _line(data: bytes, number: int) -> list[str]:
     return line[:-2].decode("utf-8", "replace").split() if len(line) == RECORD_LINE_BYTES and line.endswith(b".\n") else []
 
 
+def _number(word: str, most: int = 2**63 - 1) -> int | None:
+    """As the store takes it. What a supervisor in a container has written may be anything."""
+    number = int(word) if word.isascii() and word.isdigit() and len(word) < 20 else most + 1
+    return number if number <= most else None
+
+
 def _beginning(words: list[str]) -> Beginning | None:
     """started WALL_NS PID TICKS AUDIT"""
-    if len(words) != 5 or words[0] != "started" or not all(word.isdigit() for word in words[1:]):
-        return None
-    return Beginning(*map(int, words[1:]))
+    numbers = [number for word in words[1:] if (number := _number(word)) is not None]
+    return Beginning(*numbers) if words[:1] == ["started"] and len(words) == 5 and len(numbers) == 4 else None
 
 
 def _end(words: list[str]) -> End | None:
     """ended WALL_NS EXIT|- SIGNAL|- HOPELESS WHY…"""
-    if len(words) < 5 or words[0] != "ended" or not words[1].isdigit():
+    wall_ns = _number(words[1]) if len(words) >= 5 and words[0] == "ended" else None
+    if wall_ns is None:
         return None
-    exit_code, number = (int(word) if word.isdigit() else None for word in words[2:4])
-    return End(int(words[1]), exit_code, number, words[4] == "1", " ".join(words[5:]))
+    why = "".join(char if char.isprintable() else "?" for char in " ".join(words[5:]))
+    return End(wall_ns, _number(words[2], MAX_EXIT_CODE), _number(words[3], MAX_SIGNAL), words[4] == "1", why)
 
 
 def _end_by_name(claim: re.Match[str]) -> End | None:

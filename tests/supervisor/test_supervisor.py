@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.attempt_files import AttemptFiles
+from nodemgr.edge.attempt_files import RECORD_LINE_BYTES, AttemptFiles
 from nodemgr.edge.launcher import PROGRAM
 from nodemgr.edge.processes import boot_id
 from nodemgr.edge.resource_factory import Status
@@ -344,6 +344,33 @@ def test_an_order_that_others_could_write_runs_nothing(world: World, wrong: str)
     assert end is not None
     assert end.why.startswith("its order cannot be read: ")
     assert not (world.directory / "ran").exists()
+
+
+BEGUN = "started 5 6 7 8"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "known"),
+    [
+        (BEGUN, "ended 9 0 - 0", (True, (9, 0, None, ""))),
+        (BEGUN, f"ended {2**63} 0 - 0", (True, None)),
+        (BEGUN, f"ended {'9' * 400} 0 - 0", (True, None)),
+        (BEGUN, "ended \u00b2 0 - 0", (True, None)),
+        (BEGUN, "ended 9 256 65 0", (True, (9, None, None, ""))),
+        (BEGUN, "ended 9 -1 \u0663 0 \x1b[31mred\u202e", (True, (9, None, None, "?[31mred?"))),
+        ("started 5 6 7 \u00b2", "ended", (False, None)),
+        (f"started {2**63} 6 7 8", "", (False, None)),
+        ("started 5 6 7", "began 9 0 - 0", (False, None)),
+    ],
+)
+def test_what_a_strangers_supervisor_writes_is_read_strictly(world: World, first: str, second: str, known: object) -> None:
+    """One in a container belongs to whoever the container belongs to."""
+    files = AttemptFiles(world.jobs_dir, "j1", 1)
+    files.write(world.order("true"), 1_000, boot_id())
+    lines = [line.encode().ljust(RECORD_LINE_BYTES - 2) + b".\n" for line in (first, second)]
+    (files.directory / "record").write_bytes(b"".join(lines))
+    began, end = files.record()
+    assert (began is not None, None if end is None else (end.wall_ns, end.exit_code, end.signal, end.why)) == known
 
 
 def test_what_somebody_has_claimed_is_begun_by_nobody_else(world: World) -> None:
