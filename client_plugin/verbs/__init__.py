@@ -64,16 +64,17 @@ def examine(_options: argparse.Namespace) -> Row:
 
 
 def queue(_options: argparse.Namespace) -> Row:
-    """All pages; a job that moved meanwhile comes twice."""
+    """All pages; a job that was moved or started meanwhile may come twice."""
     rows: Dict[str, Row] = {}
-    seen, more, page = 0, True, {}
-    while more:
-        page = asking.order("queue", skip=seen, limit=PAGE)
+    page = asking.order("queue", limit=PAGE)
+    rows.update((row["id"], row) for row in page["queue"])
+    while page["after"] is not None:
+        page = asking.order("queue", after=page["after"], limit=PAGE)
         rows.update((row["id"], row) for row in page["queue"])
-        seen, more = seen + len(page["queue"]), page["more"]
     waiting = [row for row in rows.values() if row["state"] not in tables.RUNS]
     running = [row for row in rows.values() if row["state"] in tables.RUNS]
-    return {"schema_version": 1, "queue": waiting, "running": running, "queues": page["queues"], "store": page["store"]}
+    node = {name: page[name] for name in ("queues", "store", "launcher")}
+    return {"schema_version": 1, "queue": waiting, "running": running, **node}
 
 
 def position(options: argparse.Namespace) -> Row:

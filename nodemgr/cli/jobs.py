@@ -271,14 +271,14 @@ def submitters_way(run_dir: Path | None, env: str | None) -> UserWay:
     return UserWay(asking.only_env_dir(directory.absolute()))
 
 
-def pages(way: Way, verb: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+def pages(way: Way, verb: str, **arguments: Any) -> Iterator[dict[str, Any]]:
     """Each page of a long list, as the manager gives it: from the first on (queue)."""
-    seen = 0
+    after = None
     while True:
-        page = way.ask(verb, skip=seen, **arguments)
+        page = way.ask(verb, after=after, **arguments)
         yield page
-        seen += len(page[key])
-        if not page["more"]:
+        after = page["after"]
+        if after is None:
             return
 
 

@@ -83,7 +83,7 @@ def command(ctx: click.Context, env: str | None, run_dir: Path | None, as_json: 
     if env is not None:
         asking.known_env_dir(run_dir or paths.find_run_dir(), env)
     for way in jobs.choose(run_dir, env):
-        for page in jobs.pages(way, "queue", "queue"):
+        for page in jobs.pages(way, "queue"):
             queues, store, launcher = page["queues"], page["store"], page.get("launcher")
             rows |= {row["id"]: row for row in page["queue"]}  # one that moved meanwhile comes twice
     waiting = [row for row in rows.values() if row["state"] not in RUNS]

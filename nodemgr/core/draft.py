@@ -10,13 +10,14 @@ a reader never counts.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import compress
 from typing import Any, Generic, TypeVar
 
 from nodemgr.core import books, cpu_jobs, job_ids
 from nodemgr.core.effects import Effect, Publish
 from nodemgr.core.model import (
+    APART,
     LEDGER_SLOTS,
     MS,
     UNDER_WAY,
@@ -81,6 +82,8 @@ class Draft:
     job_of_key = Seldom[Overlay[tuple[str, str], str]](Overlay)
     spec_jobs = Seldom[Overlay[str, int]](Overlay)
     env_jobs = Seldom[Overlay[str, int]](Overlay)
+    apart = Seldom[Overlay[str, tuple[int, int]]](Overlay)
+    under_way = Seldom[Overlay[str, tuple[int, int]]](Overlay)
     cpu_jobs = Seldom[Overlay[str, int]](Overlay)
     queued = Seldom[Overlay[str, int]](Overlay)
     places = Seldom[Overlay[str, str]](Overlay)
@@ -300,6 +303,8 @@ class Draft:
     def put_job(self, job: Job) -> None:
         before = self.jobs.get(job.job_id)
         self.jobs.put(job.job_id, job)
+        _file(self.apart, job.job_id, job.state in APART)
+        _file(self.under_way, job.job_id, job.state in UNDER_WAY)
         self._count_cpu_job(before, job)
         if before is None:
             _add(self.spec_jobs, job.spec_id, 1)
@@ -321,6 +326,8 @@ class Draft:
         """Its spec goes with the last job that runs it."""
         job = self.jobs[job_id]
         self.jobs.drop(job_id)
+        _file(self.apart, job_id, False)
+        _file(self.under_way, job_id, False)
         self._count_cpu_job(job, None)
         _add(self.spec_jobs, job.spec_id, -1)
         if self.spec_jobs.get(job.spec_id) is None:
@@ -484,6 +491,10 @@ class Draft:
         rows = [row for key, after in self.requests.changes.items() for row in (before.get(key), after) if row is not None]
         return sleepers & {*self.envs.changes, *(env for env, _ in self.grants.changes), *(row.env for row in rows)}
 
+    def asleep(self) -> Set[str]:
+        """The envs that a walk does not come by."""
+        return self.state.queue.sleepers() - set(self.woken())
+
     def order(self, request: Request) -> Order:
         """Its place in the order of service; of this step's own requests behind all others with the same stamp."""
         queue = self.state.queue
@@ -506,6 +517,14 @@ def _mark(marks: Overlay[K, bool], key: K, marked: bool) -> None:
         marks.put(key, True)
     elif key in marks:
         marks.drop(key)
+
+
+def _file(index: Overlay[str, tuple[int, int]], job_id: str, belongs: bool) -> None:
+    if belongs is not (job_id in index):
+        if belongs:
+            index.put(job_id, job_ids.order(job_id))
+        else:
+            index.drop(job_id)
 
 
 def _add(sums: Overlay[K, int], key: K, more: int) -> None:

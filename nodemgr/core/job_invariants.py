@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from nodemgr.core.job_ids import array_of
-from nodemgr.core.model import FINAL, KEPT_ATTEMPTS, KEPT_DEEDS, UNDER_WAY, Job, JobState
+from nodemgr.core.job_ids import array_of, order
+from nodemgr.core.model import APART, FINAL, KEPT_ATTEMPTS, KEPT_DEEDS, UNDER_WAY, Job, JobState
 from nodemgr.core.state import State
 
 HOLDING = frozenset((JobState.STARTING, JobState.RUNNING))
@@ -77,6 +77,8 @@ def _named_once(state: State) -> Iterator[str]:
         ("spec_jobs", state.spec_jobs, Counter(j.spec_id for j in jobs)),
         ("env_jobs", state.env_jobs, Counter(j.env for j in jobs)),
         ("cpu_jobs", state.cpu_jobs, Counter(j.env for j in jobs if j.gpus == 0 and j.state in UNDER_WAY)),
+        ("apart", state.apart, {j.job_id: order(j.job_id) for j in jobs if j.state in APART}),
+        ("under_way", state.under_way, {j.job_id: order(j.job_id) for j in jobs if j.state in UNDER_WAY}),
         ("job_of_key", state.job_of_key, {(j.env, j.key): array_of(j.job_id) or j.job_id for j in jobs if j.key}),
         ("elements", elements, {(a, j.job_id) for j in jobs if (a := array_of(j.job_id))}),
         ("dependents", dependents, {(a, j.job_id) for j in jobs for a in j.after}),

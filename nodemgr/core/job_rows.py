@@ -6,13 +6,13 @@ the epoch; GPUs are UUIDs, with their indices beside them. What a job's program 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain, islice
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from heapq import nsmallest
+from itertools import islice
+from typing import Any, NamedTuple
 
 from nodemgr.core import telling
 from nodemgr.core.forecast import Expected
-from nodemgr.core.job_ids import order
 from nodemgr.core.model import UNDER_WAY, Attempt, Job, JobSpec, JobState, Request
 from nodemgr.core.state import State
 
@@ -107,44 +107,72 @@ def _reason(job: Job) -> str:
             return ""
 
 
-def page(state: State, now_ns: int, *, env: str | None, skip: int, limit: int) -> list[Row]:
-    """What waits in the order of service, then what waits and stands in no queue, then what is under way: at most `limit` rows after the
-    first `skip`."""
-    queued = len(state.requests) if env is None else sum(request.env == env for request in state.requests.values())
-    rows = [waiting(state, *row, now_ns) for row in islice(telling.listing(state, env, skip), limit)] if skip < queued else []
-    rest = chain(_apart(state, env), _under_way(state, env))
-    return rows + [unplaced(job) for job in islice(rest, max(0, skip - queued), max(0, skip + limit - queued))]
+class Cursor(NamedTuple):
+    """Where in the whole list a page has ended."""
+
+    stage: str
+    """Of STAGES."""
+    queue: str = ""
+    """Of who waits in a queue, and his place there:"""
+    queued_ns: int = 0
+    number: tuple[int, int] = (-1, -1)
+    """Of a job that stands in no queue."""
+
+
+STAGES = ("queued", "apart", "under way")
+"""First what waits in the order of service, then what waits and stands in no queue, then what is under way."""
+BEGINNING = Cursor("queued")
+
+
+def page(
+    state: State, now_ns: int, *, env: str | None, after: Cursor = BEGINNING, limit: int, enough: Callable[[], bool]
+) -> tuple[list[Row], Cursor | None]:
+    """At most `limit` rows behind a place of the list, and where they end; None: there are no more. Fewer when they are `enough`, but one
+    in any case. Who waits while the pages are asked for, one after the other, and is not moved meanwhile, is on exactly one of them: a
+    cursor is a place in the order of service, not a count."""
+    rows: list[Row] = []
+    for cursor, row in _behind(state, now_ns, env, after, limit):
+        rows.append(row)
+        if len(rows) == limit or enough():
+            return rows, cursor
+    return rows, None
+
+
+def _behind(state: State, now_ns: int, env: str | None, after: Cursor, limit: int) -> Iterator[tuple[Cursor, Row]]:
+    """All behind it, each with its place; of a stage beyond the first not more than `limit`."""
+    if after.stage == "queued":
+        behind = (after.queue, after.queued_ns) if after.queue else None
+        for request, position, line in telling.listing(state, env, behind):
+            yield Cursor("queued", request.priority, request.queued_ns), waiting(state, request, position, line, now_ns)
+    for stage, index in (("apart", state.apart), ("under way", state.under_way)):
+        if STAGES.index(stage) >= STAGES.index(after.stage):
+            for number, job in _of(state, index, env, after.number if stage == after.stage else BEGINNING.number, limit):
+                yield Cursor(stage, number=number), unplaced(job)
 
 
 def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[Row]:
     """The beginning of all that waits."""
     rows = [waiting(state, *row, now_ns) for row in islice(telling.listing(state, env), limit)]
-    return rows + [unplaced(job) for job in islice(_apart(state, env), limit - len(rows))]
+    return rows + [unplaced(job) for _, job in _of(state, state.apart, env, BEGINNING.number, limit - len(rows))]
 
 
 def under_way(state: State, env: str | None, limit: int) -> list[Row]:
     """Jobs that have left their queue and not ended, the first of them."""
-    return [unplaced(job) for job in islice(_under_way(state, env), limit)]
+    return [unplaced(job) for _, job in _of(state, state.under_way, env, BEGINNING.number, limit)]
 
 
-def _apart(state: State, env: str | None) -> Iterator[Job]:
-    """Who is in no queue, and waits all the same: for an order, or for other jobs. Looked for only when the queue has been seen."""
-    apart = (JobState.HELD, JobState.AFTER)
-    yield from sorted((job for job in state.jobs.values() if job.state in apart and env in (None, job.env)), key=_by_id)
+def _of(
+    state: State, index: Mapping[str, tuple[int, int]], env: str | None, behind: tuple[int, int], most: int
+) -> list[tuple[tuple[int, int], Job]]:
+    """The next of them by their ids, with these."""
+    found = [(number, job_id) for job_id, number in index.items() if number > behind and env in (None, state.jobs[job_id].env)]
+    return [(number, state.jobs[job_id]) for number, job_id in nsmallest(most, found)]
 
 
-def _under_way(state: State, env: str | None) -> Iterator[Job]:
-    yield from sorted((job for job in state.jobs.values() if job.state in UNDER_WAY and env in (None, job.env)), key=_by_id)
-
-
-def _by_id(job: Job) -> tuple[int, int]:
-    return order(job.job_id)
-
-
-def place(state: State, job: Job) -> tuple[int | None, str]:
+def place(state: State, standings: telling.Standings, job: Job) -> tuple[int | None, str]:
     """(Its place in its queue, why it waits)."""
     request = state.requests.get(job.request_id or "")
-    return (None, _reason(job)) if request is None else telling.standing(state, request)
+    return (None, _reason(job)) if request is None else standings.of(request)
 
 
 def told(job: Job, spec: JobSpec | None, index_of: Mapping[str, int], *, tails: bool) -> Row:

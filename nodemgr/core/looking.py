@@ -244,10 +244,8 @@ def _plan(draft: Draft, scan: Scan, request: Request, verdict: Verdict) -> None:
         scan.board = Board(draft)
         for env in scan.turns:
             scan.board.waits_for_itself(env)
-        queue = draft.state.queue
-        asleep = queue.sleepers() - set(draft.woken())
-        firsts = [(min(map(queue.order, queue.firsts_of(env)), default=None), env) for env in asleep]
-        scan.asleep = sorted([(order, env) for order, env in firsts if order is not None], reverse=True)
+        firsts = [first for env in draft.asleep() if (first := first_of(draft, env)) is not None]
+        scan.asleep = sorted([(draft.order(first), first.env) for first in firsts], reverse=True)
         _passes_sleepers(draft, scan, scan.board, request)
     if isinstance(verdict.answer, Choice):
         scan.board.comes_back(verdict.rows)
@@ -256,6 +254,12 @@ def _plan(draft: Draft, scan: Scan, request: Request, verdict: Verdict) -> None:
     scan.planned += 1
     if scan.planned >= draft.config.backfill_depth:
         scan.board.shut()
+
+
+def first_of(draft: Draft, env: str) -> Request | None:
+    """Of an env that sleeps him behind whom its others wait."""
+    firsts = [draft.requests[request_id] for request_id in draft.state.queue.firsts_of(env)]
+    return min([request for request in firsts if places.is_up(draft, request)], key=draft.order, default=None)
 
 
 def verdict_beside(draft: Draft, scan: Scan, request: Request, kept: Mapping[Uuid, Request]) -> Verdict:

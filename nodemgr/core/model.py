@@ -91,6 +91,8 @@ class JobState(enum.StrEnum):
 
 
 FINAL = frozenset((JobState.DONE, JobState.FAILED, JobState.WITHDRAWN))
+APART = frozenset((JobState.HELD, JobState.AFTER))
+"""States in which a job waits and stands in no queue."""
 UNDER_WAY = frozenset((JobState.STARTING, JobState.RUNNING, JobState.STOPPING))
 """States in which an attempt is, or may be, running somewhere."""
 

@@ -16,7 +16,7 @@ from nodemgr.core.state import State
 
 SCHEMA_VERSION = 1
 SECOND_NS = 1_000_000_000
-SHOWN_JOBS = 500
+SHOWN_JOBS = 200
 """Rows of the queue, and of jobs that run; the queue's length is told beside them, and `nodemgr queue` shows all."""
 
 Row = dict[str, Any]

@@ -6,7 +6,6 @@ Must not know: how and why a row changes (draft.py, and the modules beside manag
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from nodemgr.core import books
@@ -117,6 +116,10 @@ class State:
         self.env_jobs: dict[str, int] = {}
         self.cpu_jobs: dict[str, int] = {}
         """Of each env, how many jobs without a GPU are under way."""
+        self.apart: dict[str, tuple[int, int]] = {}
+        """Jobs that wait and stand in no queue, for an order or for other jobs, with the order of their ids;"""
+        self.under_way: dict[str, tuple[int, int]] = {}
+        """and those that have been taken from their queue."""
         self.queued: dict[str, int] = {}
         """How many requests wait in each queue."""
         self.places: dict[str, str] = {}
@@ -138,11 +141,7 @@ class State:
 
     def waiting(self) -> Iterator[tuple[Request, int]]:
         """Every waiting request in the order of service, with its position in its queue."""
-        positions: Counter[str] = Counter()
-        for request_id in self.queue:
-            request = self.requests[request_id]
-            positions[request.priority] += 1
-            yield request, positions[request.priority]
+        return ((self.requests[request_id], position) for request_id, position, _ in self.queue.listed())
 
     def used_gpus(self, env: str) -> tuple[Uuid, ...]:
         """The healthy GPUs that the env holds through tasks that are not stalled (DESIGN.md, `used`)."""

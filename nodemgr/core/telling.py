@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import islice
 
 from nodemgr.core import answers, cpu_jobs, looking, places, reasons
 from nodemgr.core.allocator import Choice, Shortage
@@ -45,7 +44,7 @@ class Words:
         self._scan = scan
         self._keepers = sorted({draft.order(keeper) for keeper in scan.kept.values()})
         """Where those stand who keep GPUs."""
-        self._asleep = draft.state.queue.sleepers() - set(draft.woken())
+        self._asleep = draft.asleep()
         """Envs that the look did not come by."""
         self._kept: dict[int, dict[Uuid, Request]] = {}
         """What the first so many of them keep."""
@@ -77,12 +76,8 @@ class Words:
     def _turn(self, env: str) -> Request | None:
         """Behind whom its others wait."""
         before = self._scan.turns.get(env)
-        if before is None and env in self._asleep:
-            firsts = [self._draft.requests[request_id] for request_id in self._draft.state.queue.firsts_of(env)]
-            may = [request for request in firsts if places.is_up(self._draft, request)]
-            before = min(may, key=self._draft.order, default=None)
-            if before is not None:
-                self._scan.turns[env] = before
+        if before is None and env in self._asleep and (before := looking.first_of(self._draft, env)) is not None:
+            self._scan.turns[env] = before
         return before
 
     def _kept_before(self, order: Order) -> dict[Uuid, Request]:
@@ -126,20 +121,27 @@ class Places:
         return bisect_left(self._came.get(name, []), order) - bisect_left(self._gone.get(name, []), order)
 
 
-def listing(state: State, env: str | None = None, skip: int = 0) -> Iterator[tuple[Request, int, str]]:
-    """Every waiting request (of this env, after the first `skip`) in the order of service, with its position in its queue and its line."""
+def listing(state: State, env: str | None = None, after: tuple[str, int] | None = None) -> Iterator[tuple[Request, int, str]]:
+    """Every waiting request (of this env) in the order of service, with its position in its queue and its line; behind where one of a
+    queue with a stamp stands or stood. The state may not change meanwhile."""
     draft = Draft(state)
     words = Words(draft, looking.survey(draft))
-    places = ((count, *place) for count, place in enumerate(state.waiting()) if env in (None, place[0].env))
-    for count, request, position in islice(places, skip, None):
-        told = state.reasons.get(request.request_id)
-        if told is None:
-            told = reasons.line(request.priority, position, count + 1 - position, words.why(request))
-        yield request, position, told
+    for request_id, position, ahead in state.queue.listed(after, None if env is None else (env, "")):
+        request = state.requests[request_id]
+        if env in (None, request.env):
+            told = state.reasons.get(request_id)
+            yield request, position, told or reasons.line(request.priority, position, ahead, words.why(request))
 
 
-def standing(state: State, request: Request) -> tuple[int, str]:
-    """One request's position in its queue, and its line."""
-    draft = Draft(state)
-    position, ahead = Places(draft).of(request)
-    return position, reasons.line(request.priority, position, ahead, Words(draft, looking.survey(draft)).why(request))
+class Standings:
+    """Where single requests stand, for as long as the state does not change."""
+
+    def __init__(self, state: State) -> None:
+        draft = Draft(state)
+        self._places = Places(draft)
+        self._words = Words(draft, looking.survey(draft))
+
+    def of(self, request: Request) -> tuple[int, str]:
+        """One's position in its queue, and its line."""
+        position, ahead = self._places.of(request)
+        return position, reasons.line(request.priority, position, ahead, self._words.why(request))

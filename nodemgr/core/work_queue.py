@@ -23,9 +23,9 @@ nothing else from then on; and an owner can sleep, so that no walk comes by what
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from heapq import heapify, heappop, heappush, merge
 from typing import NamedTuple
 
@@ -34,6 +34,9 @@ SPAN_BLOCKS = 32
 """Blocks that are counted together: a million arrivals are 977 blocks in 31 spans."""
 UNRANKED = 0
 """The rank of a queue that nobody configured."""
+
+EARLIEST, LATEST = -(1 << 80), 1 << 80
+"""Below and above every stamp."""
 
 Order = tuple[int, int, str, int]
 """Of two entries the lower one is served first: see WorkQueue.order."""
@@ -176,18 +179,26 @@ class Line:
         return self._front.total + self._back.total
 
     def __iter__(self) -> Iterator[str]:
-        return (entry for _, _, entry in self.rows())
+        return (entry for _, _, entry in self.rows(EARLIEST))
 
-    def rows(self) -> Iterator[tuple[int, int, str]]:
-        """(stamp, number, entry) of all, in order."""
+    def rows(self, stamp: int) -> Iterator[tuple[int, int, str]]:
+        """(stamp, number, entry) of those that have no lower one, in order."""
         front, back = self._front, self._back
-        for number in range(len(front.entries) - 1, -1, -1):
+        for number in range(bisect_right(front.keys, -stamp) - 1, -1, -1):
             entry = front.entries[number]
             if entry is not None:
                 yield -front.keys[number], ~number, entry
-        for number, entry in enumerate(back.entries):
+        for number in range(bisect_left(back.keys, stamp), len(back.keys)):
+            entry = back.entries[number]
             if entry is not None:
                 yield back.keys[number], number, entry
+
+    def rows_of(self, group: str, stamp: int) -> Iterator[tuple[int, int, str]]:
+        """The same of one group."""
+        for entry in self._groups[group].members:
+            number = self._places[entry].number
+            if self.stamp(number) >= stamp:
+                yield self.stamp(number), number, entry
 
     def insert(self, entry: str, stamp: int, group: str, owner: str) -> None:
         back, front = self._back, self._front
@@ -358,13 +369,35 @@ class WorkQueue:
 
     def __iter__(self) -> Iterator[str]:
         """Every entry in the order of service."""
-        lines = [line for line in self._lines.values() if line]
-        if len(lines) == 1:
-            return iter(lines[0])
-        return (entry for _, entry in merge(*map(self._in_order, lines)))
+        return (entry for entry, _, _ in self.listed())
 
-    def _in_order(self, line: Line) -> Iterator[tuple[Order, str]]:
-        return ((self.order_of(line.name, stamp, number), entry) for stamp, number, entry in line.rows())
+    def listed(self, after: tuple[str, int] | None = None, owners: Collection[str] | None = None) -> Iterator[tuple[str, int, int]]:
+        """Every entry (that these owners have) in the order of service with its position in its queue, and how many in other queues are
+        served before it; behind all those that go up to one of this queue with this stamp, which need not be there any more."""
+        since = {line.name: EARLIEST if after is None else self._up_to(line.name, *after) for line in self._lines.values() if line}
+        if owners is not None:
+            yield from self._listed_of(since, owners)
+            return
+        passed = {name: self._lines[name].below(stamp) for name, stamp in since.items()}
+        count = sum(passed.values())
+        lines = [self._in_order(self._lines[name], self._lines[name].rows(stamp)) for name, stamp in since.items()]
+        for _, name, entry in lines[0] if len(lines) == 1 else merge(*lines):
+            passed[name] += 1
+            count += 1
+            yield entry, passed[name], count - passed[name]
+
+    def _listed_of(self, since: Mapping[str, int], owners: Collection[str]) -> Iterator[tuple[str, int, int]]:
+        lines = [(self._lines[name], stamp) for name, stamp in since.items()]
+        groups = [self._in_order(line, line.rows_of(group, stamp)) for line, stamp in lines for group in line.groups(owners)]
+        for _, name, entry in merge(*groups):
+            line, number, _ = self._places[entry]
+            yield entry, line.position(number), self.ahead(name, line.stamp(number))
+
+    def _in_order(self, line: Line, rows: Iterator[tuple[int, int, str]]) -> Iterator[tuple[Order, str, str]]:
+        return ((self.order_of(line.name, stamp, number), line.name, entry) for stamp, number, entry in rows)
+
+    def _up_to(self, other: str, name: str, stamp: int) -> int:
+        return stamp + 1 if other == name else self._before(other, name, stamp)
 
     def entries(self, name: str) -> Iterator[str]:
         return iter(self._lines.get(name, ()))
@@ -432,15 +465,15 @@ class WorkQueue:
 
     def ahead(self, name: str, stamp: int) -> int:
         """How many in other queues are served before one of queue `name` with this stamp."""
-        return sum(self._ahead_in(other, name, stamp) for other, line in self._lines.items() if line and other != name)
+        return sum(line.below(self._before(other, name, stamp)) for other, line in self._lines.items() if line and other != name)
 
-    def _ahead_in(self, other: str, name: str, stamp: int) -> int:
-        line = self._lines[other]
+    def _before(self, other: str, name: str, stamp: int) -> int:
+        """Those of another queue that have a lower stamp than this go before one of queue `name` with this stamp."""
         more = self.rank(other) - self.rank(name)
         if more and not self._ageing:
-            return len(line) if more > 0 else 0
+            return LATEST if more > 0 else EARLIEST
         even_goes_first = (-more, other) < (0, name)
-        return line.below(stamp + more * self._ageing + even_goes_first)
+        return stamp + more * self._ageing + even_goes_first
 
     def walk(self, woken: Iterable[str] = ()) -> Walk:
         """Every entry in the order of service whose owner does not sleep, or is one of `woken`. Nothing may enter or leave
@@ -488,7 +521,6 @@ class Walk(Iterator[str]):
     def __init__(self, queue: WorkQueue, woken: Set[str] = frozenset()) -> None:
         """`woken`: those of the sleepers whom it passes by all the same."""
         self._queue = queue
-        self._woken = woken
         self._dropped: set[str] = set()
         self._ways: list[Way] = []
         self.group = ""

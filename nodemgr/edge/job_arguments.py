@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
+from nodemgr.core.job_rows import STAGES, Cursor
 from nodemgr.edge.order import OrderError, integer
 from nodemgr.edge.processes import one_line
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
@@ -31,6 +32,10 @@ MAX_ROWS = 200
 MAX_RESTARTS = 1_000
 _JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
 _WAITER = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|r[0-9]{1,18}", re.ASCII)
+_PLACE = re.compile(
+    rf"{STAGES[0]}:(?P<queue>[^:]+):(?P<stamp>-?[0-9]{{1,20}})|(?P<stage>{'|'.join(STAGES[1:])}):(?P<job>[0-9]{{1,15}})\.(?P<index>[0-9]{{1,10}})",
+    re.ASCII,
+)
 _KEY = re.compile("[0-9a-f]{16,64}", re.ASCII)
 
 Parse = Callable[[object], Any]
@@ -64,6 +69,20 @@ def queue(value: object) -> str:
     if not isinstance(value, str) or not is_env_name(value):
         raise OrderError(f"is no name of a queue: {ENV_NAME_FORM}")
     return value
+
+
+def place(value: object) -> Cursor:
+    """Where in the whole list of what waits and runs a page ended, as `written` told it."""
+    found = _PLACE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not is_env_name(found["queue"] or "x"):
+        raise OrderError("is no place in the list: what the last page gave as its end")
+    if found["queue"] is not None:
+        return Cursor("queued", found["queue"], int(found["stamp"]))
+    return Cursor(found["stage"], number=(int(found["job"]), int(found["index"])))
+
+
+def written(end: Cursor) -> str:
+    return f"queued:{end.queue}:{end.queued_ns}" if end.stage == STAGES[0] else f"{end.stage}:{end.number[0]}.{end.number[1]}"
 
 
 def jobs(value: object) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ class JobOrders:
             "job_wait": JobOrder({"jobs": Argument(kinds.jobs, required=True)}, self._wait),
             "job_log": JobOrder(log, self._log, admins=False),
             "job_log_read": JobOrder({**log, "offset": Argument(kinds.cursor)}, self._log_read, users=False),
-            "queue": JobOrder({"env": scope["env"], "skip": Argument(kinds.cursor), **paged}, self._queue),
+            "queue": JobOrder({"env": scope["env"], "after": Argument(optional(kinds.place)), **paged}, self._queue),
             "history": JobOrder({**scope, "before": Argument(optional(kinds.cursor)), **paged}, self._history),
             "report": JobOrder(scope, self._report),
             "queue_create": JobOrder({**queue, **ranked}, self._queue_create, users=False),
@@ -257,7 +257,8 @@ class JobOrders:
     # -- reading --
 
     def _queue(self, who: Who, given: dict[str, Any]) -> Any:
-        return self._views.queue(_scope(who, given), given.get("skip", 0), given.get("limit", kinds.MAX_ROWS))
+        after = given.get("after") or job_rows.BEGINNING
+        return self._views.queue(_scope(who, given), after, given.get("limit", kinds.MAX_ROWS))
 
     def _history(self, who: Who, given: dict[str, Any]) -> Later:
         since_wall_ns, before, limit = given.get("since_wall_ns", 0), given.get("before"), given.get("limit", kinds.MAX_ROWS)

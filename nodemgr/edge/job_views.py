@@ -11,11 +11,14 @@ from typing import Any
 
 from nodemgr.core import forecast, job_ids, job_rows, queues, telling
 from nodemgr.core.model import Ended, Job, Request
+from nodemgr.edge import job_arguments
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.order import JsonText, OrderError
 from nodemgr.edge.past import Outcome, Past, PastFault, Reading
 
 SCHEMA_VERSION = 1
+PAGE_NS = 5_000_000
+"""So long a page of the queue is in the making; the next one is asked for anew."""
 MAX_EXPECTED = 200
 """Of so many at the head of the queues it is worked out when they may expect to start, while everybody else waits."""
 
@@ -31,13 +34,18 @@ class JobViews:
         self._daemon = daemon
         self._past = past
 
-    def queue(self, env: str | None, skip: int, limit: int) -> dict[str, Any]:
-        """A page of all that waits and of the jobs that run."""
-        rows = job_rows.page(self._daemon.state, self._daemon.clock.monotonic_ns(), env=env, skip=skip, limit=limit)
+    def queue(self, env: str | None, after: job_rows.Cursor, limit: int) -> dict[str, Any]:
+        """A page of all that waits and of the jobs that run: what can be said in some milliseconds, for everybody else waits."""
+        clock = self._daemon.clock
+        now_ns = clock.monotonic_ns()
+        rows, end = job_rows.page(
+            self._daemon.state, now_ns, env=env, after=after, limit=limit, enough=lambda: clock.monotonic_ns() - now_ns > PAGE_NS
+        )
         for row, expected in zip(rows, self._expected(row["request"] for row in rows), strict=True):
             row |= expected
         health = {"store": self._daemon.journal.health(), "launcher": self._daemon.jobs.health()}
-        return {"schema_version": SCHEMA_VERSION, "queue": rows, "queues": self._queues(), **health, "more": len(rows) == limit}
+        told = {"queue": rows, "queues": self._queues(), **health}
+        return {"schema_version": SCHEMA_VERSION, **told, "after": None if end is None else job_arguments.written(end)}
 
     def _queues(self) -> list[dict[str, Any]]:
         """From the highest rank down."""
@@ -49,7 +57,7 @@ class JobViews:
     def request(self, request: Request) -> dict[str, Any]:
         """An interactive one."""
         state, now_ns = self._daemon.state, self._daemon.clock.monotonic_ns()
-        row = job_rows.waiting(state, request, *telling.standing(state, request), now_ns)
+        row = job_rows.waiting(state, request, *telling.Standings(state).of(request), now_ns)
         return {"schema_version": SCHEMA_VERSION, "jobs": [{**row, **self._expected((request.request_id,))[0]}]}
 
     def _expected(self, request_ids: Iterable[str]) -> list[dict[str, Any]]:
@@ -62,10 +70,11 @@ class JobViews:
     def jobs(self, living: Iterable[Job], ended: Iterable[Ended]) -> dict[str, Any]:
         """Whole stories: of one job, or of an array's elements (then without what they wrote)."""
         state, living, ended = self._daemon.state, list(living), list(ended)
+        standings = telling.Standings(state)
         tails = len(living) + len(ended) == 1
         rows = [job_rows.told(row.job, row.spec, self._index_of(), tails=tails) for row in ended]
         for job, expected in zip(living, self._expected(job.request_id or "" for job in living), strict=True):
-            position, reason = job_rows.place(state, job)
+            position, reason = job_rows.place(state, standings, job)
             told = job_rows.told(job, state.specs.get(job.spec_id), self._index_of(), tails=tails)
             rows.append({**told, **expected, "position": position, "reason": reason})
         rows.sort(key=lambda row: job_ids.order(row["job"]))

@@ -252,7 +252,7 @@ def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(ask
     *_, (last, position, line) = telling.listing(busy.state)
     assert (last.env, position, len(asked)) == ("carol", 10_001, 3), "bob's first, his others, carol"
     assert line == "place 10001 in queue normal: needs 1 GPU, 0 free; alice/j1 holds GPU 0 since 22:13 UTC"
-    assert telling.standing(busy.state, last) == (position, line)
+    assert telling.Standings(busy.state).of(last) == (position, line)
     asked.clear()
     quickly(busy, events.JobEnded(holder, 1, 0, None, "", False, "", None, WALL))
     assert len(busy.queued_jobs()) == 10_000

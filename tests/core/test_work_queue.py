@@ -267,6 +267,19 @@ class Queues(RuleBasedStateMachine):
         if narrowed is not None and narrowed[0] <= seen:
             walk.narrow(narrowed[1])
 
+    @rule(name=st.sampled_from("abcd"), stamp=st.integers(90, 110), owners=st.none() | st.sets(st.sampled_from("pq")))
+    def listed(self, name: str, stamp: int, owners: set[str] | None) -> None:
+        """From behind any place on, and of some owners; sleep hides nobody here."""
+        rank, service = self.ranks.get(name, 0), self.in_order()
+        start = (stamp - rank * self.ageing, -rank, name, stamp) if self.ageing else (-rank, stamp, name, stamp)
+        expected = []
+        for place, waits in enumerate(service):
+            position = sum(other.name == waits.name for other in service[: place + 1])
+            shown = owners is None or OWNERS[waits.group] in owners
+            if shown and self.service(waits)[:4] > start:
+                expected.append((waits.entry, position, place + 1 - position))
+        assert list(self.queue.listed((name, stamp), owners)) == expected
+
     def groups(self, owner: str) -> set[tuple[str, str]]:
         """What he has, in each queue."""
         return {(waits.name, waits.group) for waits in self.plain if OWNERS[waits.group] == owner}

@@ -74,7 +74,10 @@ GARBAGE = [
     b"", b"garbage", b"[]", b"5", b"{}", b'{"verb":5}', b'{"verb":"queue","args":[]}', b"[" * 100_000, b"\xff\xfe{}", b'{"verb":"nix"}',
     b'{"verb":"queue","args":{"colour":"red"}}', b'{"verb":"job_submit"}', b'{"verb":"job_submit","args":{}}', b"x" * SHEET_BYTES,
     b'{"verb":"' + b"x" * 9_000 + b'"}', b'{"verb":"job_hold","args":{"job":"j1\\u0000"}}', b'{"verb":"job_hold","args":{"job":["j1"]}}',
-    b'{"verb":"job_wait","args":{"jobs":"j1"}}', b'{"verb":"queue","args":{"limit":100000}}', b'{"verb":"queue","args":{"skip":-1}}',
+    b'{"verb":"job_wait","args":{"jobs":"j1"}}', b'{"verb":"queue","args":{"limit":100000}}', b'{"verb":"queue","args":{"after":-1}}',
+    b'{"verb":"queue","args":{"after":"queued:normal"}}', b'{"verb":"queue","args":{"after":"queued:no queue:5"}}',
+    b'{"verb":"queue","args":{"after":"apart:5"}}', b'{"verb":"queue","args":{"after":"ended:5.0"}}',
+    b'{"verb":"queue","args":{"after":"queued:normal:5\\u0665"}}',
 ]  # fmt: skip
 
 
