@@ -151,6 +151,8 @@ def open_env_dirs(run_dir: Path) -> list[Path]:
             open_to_us.append(directory)
     if open_to_us:
         return open_to_us
+    if may_control(run_dir) is None:
+        raise Fault(f"no manager runs on {run_dir}: start one with nodemgr serve, or name its --run-dir", Exit.UNREACHABLE)
     raise Fault(f"no environment at {run_dir} lets you in, and you are no admin there: ask one to name you in a quota", Exit.QUOTA_REFUSES)
 
 

@@ -171,7 +171,8 @@ class Store:
     def _advice(self, why: str) -> str:
         return (
             f"{self.path}: {why}; the manager does not start on it, and leaves it as it is. "
-            f"Free the disk or put a backup in its place; to begin without quotas and history, move it and its -wal and -shm away"
+            "Free the disk or put a backup in its place; to begin without quotas and history, move it and its -wal and -shm away "
+            "(nodemgr quota load FILE may still find the quotas in it)"
         )
 
     def _connect(self) -> sqlite3.Connection:

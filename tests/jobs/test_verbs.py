@@ -575,3 +575,8 @@ def test_an_id_that_cannot_be_written_is_said(world: World) -> None:
     assert said.returncode == 1
     assert said.stderr.startswith("nodemgr: j1 is submitted\n")
     assert world.job("j1").env == "alice"
+
+
+@pytest.mark.parametrize("arguments", [("queue",), ("wait", "j1"), ("history",), ("submit", "--", "true"), ("report",)])
+def test_where_no_manager_ever_was_that_is_what_is_said(nodemgr: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    refused(nodemgr(*arguments, NODEMGR_RUN_DIR=str(tmp_path)), 69, f"no manager runs on {tmp_path}")
