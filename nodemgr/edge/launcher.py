@@ -5,7 +5,7 @@ leads to.
 
 The manager may start nobody's programs (edge/privileges.py); the launcher may, and does nothing else. One of our own ends when we
 are gone and no job of its runs. None can be forked later, for we may not any more: so there are spare ones from the start, for
-when one dies. The service's is looked for until it is there.
+when one dies. The service's is looked for a few times, and then whenever something new is in its directory.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodemgr.edge import log, privileges
+from nodemgr.edge.file_events import CAME, FileEvents
 
 PROGRAM = Path(__file__).resolve().parent.parent / "_bin" / "nodemgr-supervisor"
 SOCKET_NAME = "launcher"
@@ -50,6 +51,8 @@ class Launcher:
         self._unsent: deque[bytes] = deque()
         self._retry: asyncio.TimerHandle | None = None
         self._pause_s = RETRY_S
+        self._news: FileEvents | None = None
+        """Of the directory in which the service makes its socket."""
         self._is_ours = False
         """Whoever is at the other end serves our directory."""
         self._closed = False
@@ -65,6 +68,7 @@ class Launcher:
         if self._spare:
             self._begin(self._spare.pop())
         elif self._path is not None:
+            self._news = FileEvents(loop, self._path.parent, CAME, self._look_again)
             self._connect()
 
     def state(self) -> tuple[bool, str]:
@@ -84,6 +88,8 @@ class Launcher:
     def close(self) -> None:
         """What it started goes on."""
         self._closed = True
+        if self._news is not None:
+            self._news.close()
         if self._retry is not None:
             self._retry.cancel()
         for spare in self._spare:
@@ -114,13 +120,22 @@ class Launcher:
         self._begin(sock)
 
     def _away(self, fault: str) -> None:
-        """Looks again after a pause that grows."""
+        """Looks again after a pause that grows, for it may be about to listen; once that is long, only if something stirs."""
         if fault != self._fault:
             log.say(f"no job can be started: {fault}")
             self._fault = fault
             self._changed()
-        self._retry = self._loop.call_later(self._pause_s, self._connect)
-        self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
+        if self._pause_s < MAX_RETRY_S or self._news is None or not self._news.are_told:
+            self._retry = self._loop.call_later(self._pause_s, self._connect)
+            self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
+
+    def _look_again(self) -> None:
+        """Something came: perhaps the socket of a service that was just started."""
+        if self._socket is None and not self._closed:
+            if self._retry is not None:
+                self._retry.cancel()
+            self._pause_s = RETRY_S
+            self._connect()
 
     def _read(self) -> None:
         while self._socket is not None:

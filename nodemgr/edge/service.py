@@ -35,10 +35,10 @@ from nodemgr.edge.context_size import ContextSizes
 from nodemgr.edge.control import Control
 from nodemgr.edge.crowd import Crowd
 from nodemgr.edge.daemon import LEDGER_META, Daemon
-from nodemgr.edge.device_events import DeviceEvents
 from nodemgr.edge.driver_limits import DriverLimits
 from nodemgr.edge.envs import Envs
 from nodemgr.edge.event_loop import EventLoop
+from nodemgr.edge.file_events import TOUCHED, FileEvents
 from nodemgr.edge.gate import Gate, GateUnavailable
 from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
 from nodemgr.edge.job_orders import JobOrders
@@ -262,12 +262,14 @@ class Service:
         )  # fmt: skip
 
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:
-        """A simulated node tells by itself when it loses a device."""
+        """A simulated node touches a file when it loses a device, or has it back. (A real driver is read while anybody holds or waits
+        for a GPU, and at the next look else; its event sets tell of faults only, and keep a thread in the driver that nobody could
+        end.)"""
         if self.settings.simulate is not None and self._make_gpus == self._nvml:
             from nodemgr.edge.simulated import state_file
 
             touched = state_file(self.settings.run_dir / rundir.SIMULATOR_DIR)
-            stack.callback(DeviceEvents(self.loop, touched, self.daemon.informer.stirred).close)
+            stack.callback(FileEvents(self.loop, touched, TOUCHED, self.daemon.informer.stirred).close)
 
     def _reside(self, stack: contextlib.ExitStack) -> None:
         """The tasks that live as long as the loop."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr.edge import attempt_files, node_factory
+from nodemgr.edge import launcher as launcher_module
 from nodemgr.edge.attempt_files import AttemptFiles
 from nodemgr.edge.launcher import PROGRAM
 from nodemgr.edge.node_factory import NODE_WENT_DOWN, SUPERVISOR_KILLED
@@ -389,6 +390,31 @@ def test_the_services_is_waited_for(make_world: Callable[..., World]) -> None:
     world.factory.create(world.order(*marking(world)))  # it was given back for good
     assert world.run(*marking(world), attempt=2).exit_code == 4
     assert (marks(world), world.heard.ends.keys()) == (["ran"], {("j1", 2)})
+
+
+def test_who_waits_for_the_services_sleeps_until_it_is_there(make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be away for hours."""
+    monkeypatch.setattr(launcher_module, "MAX_RETRY_S", 1.6)
+    world = make_world(service=True)
+    for _ in range(2):
+        world.until(lambda: world.launcher._retry is None and world.factory.nodes() == 0)
+        service = world.serve()
+        world.until(lambda: world.factory.nodes() == 1)
+        assert world.run("true", attempt=service.pid).exit_code == 0
+        end(service.pid)
+
+
+def test_without_a_word_of_its_coming_it_is_looked_for_all_the_same(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel has no inotify left to give."""
+    monkeypatch.setattr(launcher_module.FileEvents, "are_told", False)
+    monkeypatch.setattr(launcher_module.Launcher, "_look_again", lambda launcher: None)
+    monkeypatch.setattr(launcher_module, "MAX_RETRY_S", 0.1)
+    world = make_world(service=True)
+    world.until(lambda: world.launcher._pause_s == 0.1)
+    world.serve()
+    world.until(lambda: world.factory.nodes() == 1)
 
 
 def test_it_is_gone_before_it_began_what_it_was_asked_for(served: World) -> None:
