@@ -67,6 +67,13 @@ SLOT_STATES = {"live": SlotState.LIVE, "stalled": SlotState.STALLED, "fenced": S
 class Daemon:
     """Implements sessions.Hub for the transports, and the effects for the core."""
 
+    auditor: Auditor
+    context_sizes: ContextSizes
+    driver_limits: DriverLimits
+    gpus: GpuWatcher
+    clients: ClientServer
+    envs: Envs
+    event_loop: EventLoop
     on_closed: tuple[Callable[[Session], None], ...] = ()
     """Told of each session that has ended."""
     on_runner: Callable[[Session, Message], None] | None = None
@@ -82,9 +89,6 @@ class Daemon:
         self.places = Places(loop)
         self.older_limits = OlderLimits(state)
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
-        self.auditor: Auditor
-        self.context_sizes: ContextSizes
-        self.driver_limits: DriverLimits
         self.gate: Gate | None = None
         self.no_gate = ""
         """Why there is none."""
@@ -93,12 +97,8 @@ class Daemon:
         """When the books were last held against the driver."""
         self.last_beat_ns: dict[ProcessKey, int] = {}
         self.counters: Counter[str] = Counter()
-        self.gpus: GpuWatcher
-        self.clients: ClientServer
         self.udp: UdpServer | None = None
-        self.envs: Envs
         self.jobs = Jobs(loop, clock, state, journal, self.submit, self.match)
-        self.event_loop: EventLoop
         self.informer = ClusterInformer(lambda: self.gpus.look(lambda _reading: None))
         self._figures_due = False
         """Time passed, and somebody waits for what its figures show."""
