@@ -20,7 +20,7 @@ from nodemgr.edge.attempt_files import AttemptFiles
 from nodemgr.edge.launcher import PROGRAM
 from nodemgr.edge.node_factory import NODE_WENT_DOWN, SUPERVISOR_KILLED
 from nodemgr.edge.processes import ancestors, boot_id, start_ticks
-from tests.supervisor.world import World, all_gone, end, is_running, python
+from tests.supervisor.world import World, all_gone, end, is_running, own_audit_session, python
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 J1 = ("j1", 1)
@@ -267,12 +267,6 @@ def test_who_hides_is_killed_when_supervisor_and_launcher_are(served: World) -> 
     end(served.supervisor())
     assert served.end().why == SUPERVISOR_KILLED
     assert all_gone([main, hidden])
-
-
-def own_audit_session() -> bool:
-    """As a job is given one."""
-    code = "import os\nopen('/proc/self/loginuid', 'w').write(str(os.getuid()))"
-    return subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def test_it_is_killed_while_no_manager_looks(served: World) -> None:

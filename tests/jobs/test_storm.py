@@ -1,0 +1,9 @@
+"""A short storm; README "Tests, and the heavy ones" has the long one."""
+
+from __future__ import annotations
+
+from tests.jobs.storm import storm
+
+
+def test_a_storm_loses_and_repeats_nothing() -> None:
+    assert storm(seconds=1, seed=1, submissions=10, kills=5)["attempts"] > 0
