@@ -7,6 +7,9 @@ them has no time limit, is stopped or overdue, or if somebody else's memory is o
 For who shares GPUs, or holds some already, counting would be too simple: he is taken to be able to start as soon as anything
 ends on as many of the GPUs as he is short of, and the GPUs belong to him from then on. Who waits for his own env keeps no GPU,
 but comes before later ones when it gives something back: what its quota leaves it is not known to be free.
+
+Given true limits nobody is delayed by one who came after him; where jobs end before their limits, the first who waits still starts no
+later than was planned when he became the first, and that is all that is promised (plan.py says why, and what is not).
 """
 
 from __future__ import annotations

@@ -13,6 +13,16 @@ Given true ends, nobody starts later than if all were served strictly in order. 
 t at which i starts in strict order, all before i have started there at or before t; here each of them started no later; so of
 those, no more are running here at any time from t on, and i fits in at t at the latest. Whoever was started out of order had to
 leave the places of all before him as they were, and the same plan made again later finds them where they were.
+
+Where something ends before its time limit, the next plan is made from what is free then, again in the order of service: nobody goes
+on by a place that another one before him could use. What holds then, and what does not:
+- The start that is planned for the first who waits never moves back, whatever ends early: what runs leaves him his place, and what
+  has ended only makes room. So whoever overtook holds him up until then at most, that is until all that ran when he became the first
+  has used up its limit.
+- Without any overtaking he might have started earlier: those who went before him may be on what has come free.
+- Who is not first yet may come to be planned later than he was, when one before him moves forward into his place; and then even
+  later than in strict order with all limits used up, if somebody started behind both of them (tests/core/test_plan.py has the case).
+A limit counts from the lease on, and who is told to end has some time for it; so who is overdue counts as one of whom nobody knows.
 """
 
 from __future__ import annotations

@@ -92,13 +92,14 @@ def test_a_profile_is_a_list_of_seconds(
 
 @dataclass
 class Entry:
-    """One of a queue. `known`: its time limit is told, and true."""
+    """One of a queue. `known`: its time limit is told, and true, unless `early`: it ends so much before it."""
 
     name: int
     comes: int
     units: int
     lasts: int
     known: bool = True
+    early: int = 0
     starts: int | None = field(default=None)
 
 
@@ -116,8 +117,9 @@ def in_order(entries: list[Entry], units: int) -> dict[int, int]:
     return starts
 
 
-def backfilled(entries: list[Entry], units: int, depth: int) -> dict[int, int]:
-    """The same queue with a new plan at every moment at which something comes or ends, as the core makes it at each look."""
+def backfilled(entries: list[Entry], units: int, depth: int, promised: dict[int, int] | None = None) -> dict[int, int]:
+    """The same queue with a new plan at every moment at which something comes or ends, as the core makes it at each look. `promised`
+    takes the start that is planned for each when he has become the first who waits."""
     waiting: list[Entry] = []
     running: list[tuple[int, Entry]] = []
     starts: dict[int, int] = {}
@@ -129,10 +131,10 @@ def backfilled(entries: list[Entry], units: int, depth: int) -> dict[int, int]:
         running = [(end, entry) for end, entry in running if end > now]
         plan = Plan(units, now)
         for end, entry in running:
-            plan.runs(entry.units, end if entry.known else None)
+            plan.runs(entry.units, end + entry.early if entry.known else None)
         blocked = 0
         for entry in list(waiting):
-            limit = entry.lasts if entry.known else None
+            limit = entry.lasts + entry.early if entry.known else None
             if plan.spare(limit) >= entry.units:
                 plan.runs(entry.units, None if limit is None else now + limit)
                 waiting.remove(entry)
@@ -141,7 +143,9 @@ def backfilled(entries: list[Entry], units: int, depth: int) -> dict[int, int]:
                 moments.add(now + entry.lasts)
             elif blocked < depth:
                 blocked += 1
-                plan.place(entry.units, limit)
+                start = plan.place(entry.units, limit)
+                if promised is not None and start is not None and entry is waiting[0]:
+                    promised.setdefault(entry.name, start.time)
                 if blocked == depth:
                     plan.close(now)
         assert sum(entry.units for _, entry in running) <= units
@@ -174,6 +178,38 @@ def test_nor_where_some_tell_no_limit(rows: list[tuple[int, int, int]], units: i
         entries.append(Entry(name, comes, min(wants, units), lasts, known=data.draw(st.booleans())))
     before, after = in_order(entries, units), backfilled(entries, units, 100)
     assert all(after[name] <= before[name] for name in before), (before, after)
+
+
+EARLY = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(1, 8), st.integers(0, 12)), min_size=1, max_size=14)
+
+
+@given(EARLY, st.integers(1, 6), st.sampled_from([1, 2, 100]))
+@settings(deadline=None, max_examples=150)
+def test_whatever_ends_early_who_is_first_starts_no_later_than_was_planned_when_he_became_it(
+    rows: list[tuple[int, int, int, int]], units: int, depth: int
+) -> None:
+    comes = 0
+    entries = []
+    for name, (gap, wants, lasts, early) in enumerate(rows):
+        comes += gap
+        entries.append(Entry(name, comes, min(wants, units), lasts, early=early))
+    promised: dict[int, int] = {}
+    starts = backfilled(entries, units, depth, promised)
+    assert all(starts[name] <= promised[name] for name in promised), (starts, promised)
+
+
+def test_one_who_was_not_first_may_start_later_than_in_strict_order_where_something_ends_early() -> None:
+    """What is not promised, on seven units: the first of the queue wants five, and moves from 20 to 8 when two units come back long
+    before their limit. The second had been planned before him and now comes after him; the third waits for the second, and for the
+    fourth, who runs since 0 and was in nobody's way then. In strict order, all limits used up, the third starts at 23."""
+    running = [Entry(0, 0, 2, 5), Entry(1, 0, 1, 8), Entry(2, 0, 2, 2, early=18), Entry(3, 0, 1, 20)]
+    queue = [Entry(4, 0, 5, 3), Entry(5, 0, 2, 14), Entry(6, 0, 5, 5), Entry(7, 0, 1, 60)]
+    promised: dict[int, int] = {}
+    starts = backfilled(running + queue, 7, 100, promised)
+    assert (starts[4], starts[5], starts[6], starts[7]) == (8, 11, 25, 0)
+    assert promised == {4: 20, 5: 11, 6: 25}
+    limits = [Entry(entry.name, entry.comes, entry.units, entry.lasts + entry.early) for entry in running + queue]
+    assert in_order(limits, 7)[6] == 23
 
 
 def test_a_queue_that_gains_by_it() -> None:
