@@ -29,6 +29,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -41,6 +42,14 @@ enum {
     NM_JOB_ASKS = SIGUSR1, /* the manager to a supervisor: end the job */
     NM_JOB_LIMIT = SIGUSR2 /* look at `limit` again */
 };
+
+/* Of a clock that nobody sets. */
+static inline long long nm_monotonic_ms(void)
+{
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
 
 /* glibc re-versioned fstat in 2.33, and what runs in containers loads into older ones; the system call fills the same struct on 64-bit
    Linux. */
@@ -139,9 +148,6 @@ int nm_take_signals(void);
 /* Supervises the attempt until nothing of it runs; `manager` is a socket for one packet when it runs, or -1. All is taken over.
    Returns the exit status of the process. */
 int nm_supervise(const struct nm_files *files, int signals, int manager, nm_running_word *running_word);
-
-/* Milliseconds of a clock that nobody sets. */
-long long nm_monotonic_ms(void);
 
 /* -- directory.c -- */
 

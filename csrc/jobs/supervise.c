@@ -58,13 +58,6 @@ struct attempt {
     long long all_ms, kill_ms, pause_ms;
 };
 
-long long nm_monotonic_ms(void)
-{
-    struct timespec now = {0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* For people and the manager's history. */
 static long long wall_ns(void)
 {

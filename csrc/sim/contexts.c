@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "green.h"
 
 enum {
     SM_COUNT = 132,

@@ -118,11 +118,6 @@ struct nm_context {
 
 typedef struct {
     nm_object object;
-    nm_context *view; /* what it is used through */
-} nm_green_context;
-
-typedef struct {
-    nm_object object;
     int device;
     int location_type;
     int handle_types;
@@ -169,11 +164,6 @@ void *nm_object_new(nm_type type, nm_context *context);
 void nm_object_free(void *object);
 /* The object behind a handle, or NULL where it is none of that type (any more). */
 void *nm_object_of(const void *handle, nm_type type);
-/* The context that a green context is used through; NULL for none such. */
-static inline nm_context *nm_green_view(const void *handle) {
-    const nm_green_context *green = nm_object_of(handle, NM_GREEN_CONTEXT);
-    return green ? green->view : NULL;
-}
 /* Every active context of the process, one after the other: NULL gives the first, the last gives NULL. */
 nm_context *nm_context_next(const nm_context *context);
 /* The same for any type: the common part of whatever object lies there. */

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "driver.h"
+#include "green.h"
 #include "tickets.h"
 
 typedef struct {
