@@ -24,7 +24,7 @@ WAITING = (
     Column("WAITED", lambda r: tables.seconds(r["waited_seconds"]), right=True, spare=2),
     Column("STARTS ABOUT", lambda r: expected(r), spare=1),
     Column("NAME", lambda r: r["name"] or r["command"], spare=2),
-    Column("WHY", lambda r: why(r), rest=True),
+    Column("WHY", tables.why, rest=True),
 )
 UNDER_WAY = (
     Column("ID", lambda r: r["id"]),
@@ -44,12 +44,6 @@ QUEUES = (
     Column("CAP", lambda q: q["cap"], right=True),
 )
 RUNS = frozenset({"starting", "running", "stopping"})
-
-
-def why(row: Row) -> str:
-    """Without the place, which has a column of its own."""
-    place, colon, reason = row["reason"].partition(": ")
-    return reason if colon and place.startswith("place ") else str(row["reason"])
 
 
 def expected(row: Row) -> str | None:
@@ -174,7 +168,7 @@ def standing(row: Row) -> str:
         case "queued" | "waiting" | "away":
             start = expected(row)
             about = f" (starts about {start}, an estimate)" if start else ""
-            return f"place {row['position']} in queue {row['priority']}: {why(row) or 'its turn comes next'}{about}"
+            return f"place {row['position']} in queue {row['priority']}: {tables.why(row) or 'its turn comes next'}{about}"
         case "held" | "after":
             return str(row["reason"])
         case "running" | "starting" | "stopping" as state:

@@ -33,12 +33,6 @@ def _held_to(task: Row) -> str:
     return " + ".join(ways) or "shared"
 
 
-def _why(request: Row) -> str:
-    """Without the place, which has a column of its own."""
-    place, colon, why = request["reason"].partition(": ")
-    return why if colon and place.startswith("place ") else str(request["reason"])
-
-
 def gpu_columns() -> tuple[Column, ...]:
     return (
         Column("GPU", lambda g: g["index"], right=True),
@@ -90,7 +84,7 @@ def queue_columns() -> tuple[Column, ...]:
         Column("GPUS", lambda r: r["gpus"], right=True),
         Column("QUEUE", lambda r: r["priority"], spare=1),
         Column("WHO", _who, spare=1),
-        Column("WHY", _why, rest=True),
+        Column("WHY", tables.why, rest=True),
     )
 
 

@@ -6,6 +6,7 @@ Knows: how text is laid out. Must not know: where rows come from.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -130,6 +131,21 @@ def clock_time(wall_s: int) -> str:
     """Local time of a near moment, to the minute; of another day with its date."""
     then = time.localtime(wall_s)
     return time.strftime("%H:%M" if then[:3] == time.localtime()[:3] else "%m-%d %H:%M", then)
+
+
+def why(row: Row) -> str:
+    """Why somebody waits: without the place, which has a column of its own, and with times as everything beside it has them."""
+    place, colon, reason = row["reason"].partition(": ")
+    return UTC.sub(_local, reason if colon and place.startswith("place ") else row["reason"])
+
+
+UTC = re.compile("([0-9]{2}):([0-9]{2}) UTC")
+"""How the manager writes times into its words, whoever reads them."""
+
+
+def _local(found: re.Match[str]) -> str:
+    minutes = int(found[1]) * 60 + int(found[2]) + time.localtime().tm_gmtoff // 60
+    return f"{minutes // 60 % 24:02}:{minutes % 60:02}"
 
 
 def gpu_list(indices: Sequence[object] | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from nodemgr.cli import tables
@@ -70,3 +72,16 @@ def test_a_narrow_terminal_leaves_out_what_can_be_spared(monkeypatch: pytest.Mon
     assert all(len(line) <= width for line in lines)
     monkeypatch.setattr("sys.stdout.isatty", lambda: False)
     assert "GPU-0123456789  80 GiB  " + "c" * 100 in tables.render(WIDE, [row])[1], "a file gets them all"
+
+
+@pytest.mark.parametrize(("zone", "shown"), [("UTC0", "22:50"), ("Somewhere-05:30", "04:20"), ("Elsewhere08", "14:50")])
+def test_times_in_the_managers_words_are_those_of_the_reader(monkeypatch: pytest.MonkeyPatch, zone: str, shown: str) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        told = tables.why({"reason": "place 2 in queue low (after 1 in other queues): needs 1 GPU; next known end 22:50 UTC: bob/eval"})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert told == f"needs 1 GPU; next known end {shown}: bob/eval"
+    assert tables.why({"reason": "held by ann: j1"}) == "held by ann: j1"
