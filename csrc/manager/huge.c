@@ -4,14 +4,17 @@
 #include "manager/huge.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-enum { SPACE_BYTES = 32 * NM_HUGE_BYTES };
+enum { SPACE_BYTES = 32 * NM_HUGE_BYTES, BLOCK_BYTES = 65536, MOST_BLOCKS = 64 };
 
 static uintptr_t space, space_end; /* addresses that are mapped and not given away; what nobody touches takes no memory */
 
@@ -51,6 +54,23 @@ void nm_huge_return(void *context, void *arena, size_t bytes)
 {
     (void)context;
     munmap(arena, bytes);
+}
+
+void nm_huge_heap(void)
+{
+#ifdef M_TOP_PAD
+    void *blocks[MOST_BLOCKS];
+    unsigned count = 0;
+    uintptr_t end = (uintptr_t)sbrk(0);
+    mallopt(M_TOP_PAD, NM_HUGE_HEAP_BYTES); /* the heap grows by so much at a time, */
+    while (count < MOST_BLOCKS && (uintptr_t)sbrk(0) == end)
+        blocks[count++] = malloc(BLOCK_BYTES); /* and does it now */
+    uintptr_t first = up(end), last = (uintptr_t)sbrk(0);
+    if (first < last)
+        madvise((void *)first, last - first, MADV_HUGEPAGE);
+    while (count > 0)
+        free(blocks[--count]);
+#endif
 }
 
 int nm_huge_gather(size_t begin, size_t end)

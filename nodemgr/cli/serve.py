@@ -22,7 +22,7 @@ def command(simulate: str | None, run_dir: Path | None, state_dir: Path | None, 
     """
     from nodemgr.edge import huge_pages
 
-    huge_pages.take_arenas()  # before all else is imported
+    huge_pages.begin()  # before all else is imported
     from nodemgr.edge.settings import SettingsError, load
 
     try:

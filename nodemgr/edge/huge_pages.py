@@ -23,8 +23,9 @@ def _address(function: str) -> int:
     return int(ffi.cast("uintptr_t", ffi.addressof(lib, function)))
 
 
-def take_arenas() -> None:
-    """Small objects lie in huge pages from now on: to be called before the modules are imported that a request runs through."""
+def begin() -> None:
+    """From now on memory is taken from there: to be called before the modules are imported that a request runs through."""
+    lib.nm_huge_heap()
     with contextlib.suppress(AttributeError):  # an interpreter without arenas
         set_allocator = ctypes.pythonapi.PyObject_SetArenaAllocator
         set_allocator(ctypes.byref(_ArenaAllocator(None, _address("nm_huge_arena"), _address("nm_huge_return"))))

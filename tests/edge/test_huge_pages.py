@@ -37,8 +37,19 @@ def told(program: str) -> str:
 def test_small_objects_lie_in_huge_pages_from_then_on() -> None:
     program = """
 from nodemgr.edge import huge_pages
-huge_pages.take_arenas()
+huge_pages.begin()
 objects = [str(number) for number in range(200_000)]
+print("hg" in flags_of(id(objects[-1])))
+"""
+    assert told(program) == "True"
+
+
+@pytest.mark.skipif(not HAS_HUGE_PAGES, reason="this kernel has no transparent huge pages")
+def test_large_ones_do_too() -> None:
+    program = """
+from nodemgr.edge import huge_pages
+huge_pages.begin()
+objects = [bytes(20_000) for number in range(400)]
 print("hg" in flags_of(id(objects[-1])))
 """
     assert told(program) == "True"
@@ -50,7 +61,7 @@ def test_memory_comes_and_goes_old_arenas_with_it() -> None:
 import gc
 before = [str(number) for number in range(200_000)]
 from nodemgr.edge import huge_pages
-huge_pages.take_arenas()
+huge_pages.begin()
 for turn in range(3):
     after = [str(number) for number in range(500_000)]
     before = None
