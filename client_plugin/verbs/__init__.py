@@ -14,13 +14,9 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from client_plugin.verbs import asking, doctor, logs, tables
+from client_plugin.verbs import asking, doctor, logs, runner, submit, tables
 
 ON_THE_NODE = ("env", "quota", "serve", "allocations", "events", "run", "demo", "setup")
-SUBMIT = (
-    "a job is submitted on the node itself: from a container it would run outside of it; "
-    "what is submitted there is seen and ordered from here, too (nodemgr queue)"
-)
 INTERRUPTED, BROKEN_PIPE, USAGE, FAILED = 130, 141, 2, 1
 PAGE = 200
 HISTORY_COUNT = 100
@@ -65,6 +61,7 @@ def examine(_options: argparse.Namespace) -> Row:
 
 def queue(_options: argparse.Namespace) -> Row:
     """All pages; a job that was moved or started meanwhile may come twice."""
+    runner.ensure()
     rows: Dict[str, Row] = {}
     page = asking.order("queue", limit=PAGE)
     rows.update((row["id"], row) for row in page["queue"])
@@ -91,6 +88,7 @@ def _ordering(verb: str) -> Callable[[argparse.Namespace], Row]:
 
 def wait(options: argparse.Namespace) -> Row:
     asking.order("job_show", job=options.jobs[0])  # a manager that is away is told at once
+    runner.ensure()
     return asking.order("job_wait", asking.FOR_EVER_MS, jobs=options.jobs)
 
 
@@ -149,6 +147,22 @@ ORDERS = {
 }
 VERBS = {
     "status": Verb("Show this environment's GPUs, tasks and waiting requests.", status, tables.status),
+    "submit": Verb(
+        "Have a command run in this container when its turn comes.", None, run=submit.run,
+        options=(
+            Option(("--env",), {"help": "This container's own; there is no other."}),
+            Option(("--gpus",), {"type": submit.count, "help": "GPUs for the job; 0: none. Not said: what a program here would get."}),
+            Option(("--memory",), {"type": submit.size, "metavar": "SIZE", "help": "Device memory that it needs on each GPU, e.g. 8GiB."}),
+            Option(("--priority",), {"metavar": "QUEUE", "help": "The queue to wait in; not said: the quota's."}),
+            Option(("--after",), {"type": submit.jobs, "action": "append", "metavar": "JOB", "help": "Only when these ended well: j3,j4."}),
+            Option(("--array",), {"type": submit.array, "metavar": "0-9,12", "help": "One job for each NODEMGR_ARRAY_INDEX."}),
+            Option(("--time",), {"type": submit.duration, "metavar": "TIME", "help": "It is ended when it has run so long, e.g. 2h."}),
+            Option(("--max-restarts",), {"type": submit.count, "metavar": "N", "help": "How often it is tried again after a failure (3)."}),
+            Option(("--name",), {"help": "What it is called in lists (the command's name)."}),
+            Option(("--hold",), {"action": "store_true", "help": "It waits until it is freed: nodemgr queue free JOB."}),
+            Option(("command",), {"nargs": argparse.REMAINDER, "help": "The command and its words."}),
+        ),
+    ),
     "queue": Verb("Show what of this environment waits and runs; change it.", queue, tables.queue, under=ORDERS),
     "logs": Verb(
         "Show what a job wrote.", None, run=logs.run,
@@ -195,8 +209,6 @@ def main(arguments: List[str]) -> int:
     """The exit code. What can go wrong ends in one line on stderr."""
     if arguments and arguments[0] in ON_THE_NODE:
         return _refuse(f"{arguments[0]} is a verb of the node's own nodemgr; in a container there are {', '.join(VERBS)}", USAGE)
-    if arguments and arguments[0] == "submit":
-        return _refuse(SUBMIT, FAILED)
     options = _parser().parse_args(arguments)
     verb: Verb = options.chosen
     try:

@@ -1,4 +1,4 @@
-"""One question to the manager, over the client's own way (libnodemgr.so, through ctypes).
+"""One question to the manager, over the client's own way (libnodemgr.so, through ctypes); a long order goes another (sheets).
 
 Knows: what an answer or its absence means to a person. Must not know: the wire, what is asked.
 """
@@ -10,6 +10,8 @@ import os
 import signal
 from typing import Any, Dict, Optional, Tuple
 
+from client_plugin.verbs import sheets
+
 FAILED, UNREACHABLE, REFUSED = 1, 69, 77
 ANSWER_TIMEOUT_MS = 5_000
 LONG_MS = 60_000
@@ -17,7 +19,7 @@ LONG_MS = 60_000
 FOR_EVER_MS = 2**31 - 1
 """As long as the client can be told to wait: 24 days."""
 INLINE_BYTES = 500
-"""Of an order, at most: it travels in one packet."""
+"""Of an order that travels in one packet; a longer one is written on a sheet."""
 MAX_ANSWER_BYTES = 1 << 22
 CODES = {"quota": REFUSED, "usage": 2}
 ENV_DIR = "/run/nodemgr-env"
@@ -67,17 +69,42 @@ def _closed(answered: Tuple[Dict[str, Any], Optional[int]]) -> Dict[str, Any]:
 def _order(verb: str, timeout_ms: int, arguments: Dict[str, Any]) -> Tuple[Dict[str, Any], Optional[int]]:
     text = json.dumps({"verb": verb, "args": arguments}, separators=(",", ":"))
     if len(text) > INLINE_BYTES:
-        raise Refused("this order is too long for one packet: name fewer at a time", CODES["usage"])
+        return _parsed(_on_sheet(text.encode("ascii"), timeout_ms)), None
     return _exchange("order", text, timeout_ms)
+
+
+def _on_sheet(text: bytes, timeout_ms: int) -> str:
+    try:
+        address = settings().get("address", "unix:socket")
+    except OSError:
+        raise Refused(_no_env(), UNREACHABLE) from None
+    scheme, _, place = address.partition(":")
+    if scheme != "unix":
+        raise Refused("this order is too long for one packet, and over UDP it can have no more: name fewer at a time", CODES["usage"])
+    try:
+        return sheets.send(os.path.join(env_dir(), place), text, timeout_ms / 1_000)
+    except sheets.NotTaken as refused:
+        raise Refused(str(refused)) from None
+    except OSError as error:
+        raise Refused(f"no manager answers behind {env_dir()} ({error}); tasks that run go on", UNREACHABLE) from None
+
+
+def _no_env() -> str:
+    said = f"{env_dir()}/client.conf cannot be read"
+    return f"{said}: this container is in no environment (start it with --device nodemgr.local/env=NAME)"
 
 
 def _exchange(what: str, argument: Optional[str], timeout_ms: int) -> Tuple[Dict[str, Any], Optional[int]]:
     try:
         env = settings().get("env", "?")
-    except OSError as error:
-        said = f"{env_dir()}/client.conf cannot be read ({error.strerror})"
-        raise Refused(f"{said}: this container is in no environment (start it with --device nodemgr.local/env=NAME)", UNREACHABLE) from None
+    except OSError:
+        raise Refused(_no_env(), UNREACHABLE) from None
     text, descriptor = _ask_client(what, argument, env, timeout_ms)
+    return _parsed(text), descriptor
+
+
+def _parsed(text: str) -> Dict[str, Any]:
+    """Raises Refused."""
     try:
         answer = json.loads(text)
     except ValueError:
@@ -86,7 +113,7 @@ def _exchange(what: str, argument: Optional[str], timeout_ms: int) -> Tuple[Dict
         raise Refused("the manager's answer is no object: are the client here and the manager of one version?")
     if "error" in answer:
         raise Refused(str(answer["error"]), CODES.get(str(answer.get("code")), FAILED))
-    return answer, descriptor
+    return answer
 
 
 def _ask_client(what: str, argument: Optional[str], env: str, timeout_ms: int) -> Tuple[str, Optional[int]]:

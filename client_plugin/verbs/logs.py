@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, Dict, Optional
 
-from client_plugin.verbs import asking, tables
+from client_plugin.verbs import asking, runner, tables
 
 LOOK_S = 0.25
 ASK_EVERY = 4
@@ -27,6 +27,7 @@ def run(options: argparse.Namespace) -> int:
     if options.follow and options.attempt is not None:
         raise asking.Refused("--follow goes on with the present start: leave --attempt out", 2)
     if options.follow:
+        runner.ensure()
         _follow(options.job)
         return 0
     told, descriptor = asking.order_file("job_log", job=options.job, attempt=options.attempt)

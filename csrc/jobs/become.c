@@ -166,7 +166,8 @@ struct nm_failure nm_become(const struct nm_order *order, int log, pid_t parent)
     struct nm_failure failure;
     setsid();
     plain_oom_score();
-    begin_audit_session(order->uid);
+    if (!order->keeps_identity)
+        begin_audit_session(order->uid);
     umask(022);
     if (!standard_streams(log))
         return (struct nm_failure){NM_AT_IDENTITY, errno};

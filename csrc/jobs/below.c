@@ -68,15 +68,16 @@ unsigned long long nm_start_ticks(pid_t pid)
 unsigned long nm_audit_session(pid_t pid)
 {
     char path[64], text[32] = "";
-    unsigned long number;
+    long long number;
     int fd;
     snprintf(path, sizeof path, "/proc/%ld/sessionid", (long)pid);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return 0;
-    number = read(fd, text, sizeof text - 1) > 0 ? strtoul(text, NULL, 10) : 0;
+    if (read(fd, text, sizeof text - 1) <= 0 || !nm_job_number(text, UINT_MAX, &number) || number == UINT_MAX /* of none */)
+        number = 0;
     close(fd);
-    return number == (unsigned)-1 ? 0 : number; /* of none */
+    return (unsigned long)number;
 }
 
 static bool add(struct census *census, struct seen row)

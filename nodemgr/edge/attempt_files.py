@@ -10,6 +10,8 @@ loses no end. Whoever renames `free` owns the attempt; the content of that file 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import re
 import shutil
@@ -25,6 +27,8 @@ FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
 RECORD_LINE_BYTES, LIMIT_BYTES = 512, 32
 MAX_TAIL_BYTES = 4_096
 MAX_ORDER_BYTES = 8 * 2**20
+FACTS_BYTES = 1_024
+"""Of an order, at its beginning: all that is not the user's own text."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
 _ENDED = r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)\.(?P<hopeless>[01])"
 _CLAIM = re.compile(rf"claim\.(?:(?P<pid>[0-9]{{1,10}})\.(?P<ticks>[0-9]{{1,20}})(?:\.{_ENDED})?|manager)", re.ASCII)
@@ -37,6 +41,16 @@ class Claim:
     """Whose the attempt is; without a supervisor it is the manager's, which gave it up."""
 
     supervisor: ProcessKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the manager needs to know again of an order that it gave. `place`: where it is run, "" the node."""
+
+    uid: int | None
+    gid: int | None
+    limit_ms: int | None
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +134,7 @@ class AttemptFiles:
 
     def set_limit(self, time_limit_ms: int | None) -> None:
         """The supervisor looks when it is told to. Raises OSError."""
-        descriptor = os.open(self.directory / "limit", os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = self._open("limit", os.O_WRONLY)
         try:
             os.pwrite(descriptor, _limit_text(time_limit_ms), 0)
         finally:
@@ -141,6 +155,61 @@ class AttemptFiles:
             return False
         return True
 
+    def claim_for(self, supervisor: ProcessKey) -> bool:
+        """The attempt is this process's from now on, or was already. False: it is somebody else's, or over."""
+        _, pid, ticks = supervisor.split(":")
+        try:
+            (self.directory / FREE).rename(self.directory / f"claim.{pid}.{ticks}")
+        except OSError:
+            claim = self.claim()
+            return claim is not None and claim.supervisor == supervisor
+        return True
+
+    def hand_out(self, uid: int, gid: int) -> list[int]:
+        """Order, record, log and limit, open for a supervisor in a container, the caller's to close. Nothing of them leads anywhere: the
+        order is a sealed copy, the others are plain files, which are never anything else. Raises OSError."""
+        with contextlib.ExitStack() as opened:
+            files = []
+            for descriptor in (self._sealed_order(), *self._writable(uid, gid), self._open("limit", os.O_RDONLY)):
+                opened.callback(os.close, descriptor)
+                files.append(descriptor)
+            opened.pop_all()
+            return files
+
+    def _sealed_order(self) -> int:
+        with open(self.directory / "order", "rb") as file:
+            text = file.read(MAX_ORDER_BYTES + 1)
+        copy = os.memfd_create("nodemgr-order", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.write(copy, text)
+            os.lseek(copy, 0, os.SEEK_SET)
+            fcntl.fcntl(copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        except OSError:
+            os.close(copy)
+            raise
+        return copy
+
+    def _writable(self, uid: int, gid: int) -> Iterator[int]:
+        """The log is the user's, as on the node, where that can be; for a second supervisor it is ours again for a moment."""
+        yield self._open("record", os.O_WRONLY)
+        with contextlib.suppress(OSError):
+            os.chown(self.directory / LOG, os.geteuid(), os.getegid(), follow_symlinks=False)
+        log = self._open(LOG, os.O_WRONLY | os.O_APPEND)
+        with contextlib.suppress(OSError):
+            os.fchown(log, uid, gid)
+        yield log
+
+    def _open(self, name: str, flags: int) -> int:
+        """Waits for nobody: who has a file open may hold a lease on it."""
+        return os.open(self.directory / name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def begun_wall_ns(self) -> int:
+        """When it was claimed, by the kernel's clock; 0 where that is not known."""
+        for name in _entries(self.directory):
+            if _CLAIM.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    return (self.directory / name).stat().st_ctime_ns
+        return 0
     def is_given_up(self) -> bool:
         """Nobody has begun it, and from now on nobody can. False: somebody has, or the disk refuses."""
         if self.give_up() or not self.exist():
@@ -165,18 +234,24 @@ class AttemptFiles:
         with contextlib.suppress(OSError):
             (self.directory / "order").unlink()
 
+    def facts(self) -> Facts:
+        """Of the order, as the manager wrote it; of one that is gone nothing."""
+        said: dict[str, str] = {}
+        with contextlib.suppress(OSError), open(self.directory / "order", "rb") as file:
+            for entry in file.read(FACTS_BYTES).split(b"\0"):
+                key, _, value = entry.decode("utf-8", "replace").partition("=")
+                said.setdefault(key, value)
+        uid, gid, limit_ms = (_number(said.get(key, "")) for key in ("uid", "gid", "limit_ms"))
+        return Facts(uid, gid, limit_ms, said.get("place", ""))
+
     def uid(self) -> int | None:
         """The user of the order."""
-        with contextlib.suppress(OSError, ValueError), open(self.directory / "order", "rb") as file:
-            for entry in file.read(4_096).split(b"\0"):
-                if entry.startswith(b"uid="):
-                    return int(entry[4:])
-        return None
+        return self.facts().uid
 
     def record(self) -> tuple[Beginning | None, End | None]:
         """As far as it is written. Where the disk did not take the end, the claim tells it by its name."""
         data = b""
-        with contextlib.suppress(OSError), open(self.directory / "record", "rb") as file:
+        with contextlib.suppress(OSError), open(self._open("record", os.O_RDONLY), "rb") as file:
             data = file.read(2 * RECORD_LINE_BYTES)
         end = _end(_line(data, 1))
         if end is None:
@@ -185,7 +260,10 @@ class AttemptFiles:
 
     def open_log(self) -> int:
         """Raises FileNotFoundError, OSError."""
-        return os.open(self.directory / LOG, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return self._open(LOG, os.O_RDONLY)
+        except BlockingIOError:
+            raise FileNotFoundError(errno.ENOENT, "its owner keeps it from being read", str(self.directory / LOG)) from None
 
     def log_tail(self) -> str:
         """The last of what it wrote; no control character of it but the end of a line."""
@@ -208,7 +286,7 @@ def _order_text(order: Order, grace_ms: int, log_bytes: int) -> bytes:
     """As csrc/jobs/order.c reads it."""
     facts = {
         "job": f"{order.job_id}:{order.attempt}", "user": order.user, "uid": order.uid, "gid": order.gid,
-        "grace_ms": grace_ms, "log_bytes": log_bytes, "cwd": order.cwd,
+        "grace_ms": grace_ms, "log_bytes": log_bytes, "place": order.place, "limit_ms": order.time_limit_ms or "", "cwd": order.cwd,
     }  # fmt: skip
     entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
     entries += [f"arg={word}" for word in order.argv] + [f"env={variable}" for variable in order.environ] + ["end"]

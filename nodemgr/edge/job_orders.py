@@ -4,8 +4,7 @@ Knows: who may order what (here and nowhere else), which event or view answers e
 
 A user speaks for the environment whose socket he came by, as the kernel says who he is; of other environments' jobs he hears that there
 are none. An administrator speaks for all of them. A job is submitted over a client socket alone, since only there it is known whose it
-is: it runs as him, with his rights on the node and no other's. So it is not taken from inside a container either, whose users the node
-does not know.
+is: it runs as him, with his rights and no other's, where he is: on the node, or in his container.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ from typing import Any, NamedTuple
 from nodemgr.core import effects, events, job_orders, job_rows, queues
 from nodemgr.core.model import DenyCode, JobSpec
 from nodemgr.edge import job_arguments as kinds
-from nodemgr.edge import log_pieces, namespaces
+from nodemgr.edge import log_pieces
 from nodemgr.edge.clients import Connection
 from nodemgr.edge.daemon import Daemon
+from nodemgr.edge.job_places import NODE, JobPlaces
 from nodemgr.edge.job_views import JobViews
 from nodemgr.edge.job_waits import Waits
 from nodemgr.edge.order import (
@@ -90,10 +90,10 @@ SUBMISSION = {
 class JobOrders:
     """The verbs, on a daemon."""
 
-    def __init__(self, daemon: Daemon, views: JobViews) -> None:
+    def __init__(self, daemon: Daemon, views: JobViews, places: JobPlaces) -> None:
         self._daemon = daemon
         self._views = views
-        self._node = namespaces.Node()
+        self._places = places
         self.waits = Waits(daemon.state)
         daemon.jobs.on_final.append(self.waits.final)
         self._give_up: dict[int, Callable[[], None]] = {}
@@ -109,6 +109,7 @@ class JobOrders:
         ranked = {"rank": Argument(kinds.rank, required=True), "cap": Argument(optional(kinds.cap))}
         return {
             "job_submit": JobOrder(SUBMISSION, self._submit, admins=False),
+            "job_place": JobOrder({}, self._place, admins=False),
             "job_show": JobOrder(any_one, self._show),
             "job_withdraw": JobOrder(any_one, self._withdraw),
             "job_hold": JobOrder(one, lambda who, given: self._order(who, given["job"], events.HoldJob)),
@@ -159,23 +160,27 @@ class JobOrders:
 
     def _submit(self, who: Who, given: dict[str, Any]) -> Later:
         assert who.env is not None
-        uid, gid = self._submitter(who)
+        uid, gid, place = self._submitter(who)
         spec = JobSpec("", user_name(uid), uid, gid, given.pop("argv"), given.pop("cwd"), given.pop("environ"))
         wished: dict[str, Any] = {"gpus": None, "memory_bytes": None, "priority": None, **given}
         wished["name"] = given.get("name") or kinds.name_of(spec.argv[0])
-        submission = events.Submission(ref=0, env=who.env, spec=spec, command=kinds.command_line(spec.argv), by=who.name, **wished)
+        wished["command"] = kinds.command_line(spec.argv)
+        submission = events.Submission(ref=0, env=who.env, spec=spec, by=who.name, place=place, **wished)
         return Later(lambda reply: self._daemon.jobs.submit(submission, lambda answered: reply(_submitted(answered))))
 
-    def _submitter(self, who: Who) -> tuple[int, int]:
-        """(uid, gid) that the job runs as: the speaker's own, if he is at home on this node."""
-        session, own = who.session, os.geteuid()
-        if not isinstance(session, Connection):
-            raise OrderError("a job is submitted on the node itself: over UDP nobody knows as whom it should run", "refused")
-        if session.listener.for_all or not self._node.is_home_of(session.identity.pid):
-            raise OrderError("a job is submitted on the node itself: from a container (or other sandbox) it would run outside", "refused")
-        if own not in (0, session.identity.uid):
+    def _submitter(self, who: Who) -> tuple[int, int, str]:
+        """(uid, gid) that the job runs as, the speaker's own, and the place where. Raises OrderError."""
+        place, session, own = self._places.of(who.session), who.session, os.geteuid()
+        assert isinstance(session, Connection)
+        if place == NODE and own not in (0, session.identity.uid):
             raise OrderError(f"this manager runs as {user_name(own)} and can run nobody else's jobs (root's manager can)", "refused")
-        return session.identity.uid, session.identity.gid
+        return session.identity.uid, session.identity.gid, place
+
+    def _place(self, who: Who, _given: dict[str, Any]) -> dict[str, Any]:
+        """Where the speaker's jobs run, and whether some wait there for somebody who starts them."""
+        place, state = self._places.of(who.session), self._daemon.state
+        waits = place != NODE and not state.is_up(place) and any(job.place == place for job in state.jobs.values())
+        return {"place": place, "waits": waits}
 
     # -- orders on what there is --
 

@@ -9,12 +9,17 @@ matter who died when:
 - claimed by a living supervisor: it is watched; its death is the end.
 - claimed by a dead one: the record says how the job ended. Without a record the supervisor was killed: what is left of the
   job is ended first, then told.
+
+In a container a runner stands where the launcher stands on the node, and the supervisor is a process of the job's own user: it claims
+the attempt by asking, is handed its files open, and of what it writes nothing is believed that could not be. Where it should end the
+job and does not, it is ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import shutil
 import signal
@@ -25,18 +30,29 @@ from pathlib import Path
 from nodemgr.core.model import ProcessKey
 from nodemgr.edge import attempt_files, remains
 from nodemgr.edge.attempt_files import AttemptFiles, Beginning, End
+from nodemgr.edge.clients import Connection
 from nodemgr.edge.launcher import Launcher
+from nodemgr.edge.order import OrderError
 from nodemgr.edge.processes import ProcessTable, boot_id, pid_of, process_key, start_ticks
 from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
+from nodemgr.edge.runners import Runners
 
 GRACE_MS = 30_000
 """Between the question to end and the end: a training may have something to save."""
 LOOK_S, MAX_LOOK_S = 0.05, 5.0
 """A supervisor that another manager has started does not tell us that its job runs: how often to look."""
 ASKS, LIMIT = signal.SIGUSR1, signal.SIGUSR2
-WITHDRAWN = "withdrawn"
+WITHDRAWN, TIME_LIMIT = "withdrawn", "time limit"
 NEVER_BEGAN = "lost: it was never begun"
 SUPERVISOR_KILLED = "its supervisor was killed; what was left of it was ended"
+NO_RUNNER = "nobody is in its container who could begin it"
+CONTAINER_STOPPED = "its container was stopped, or its supervisor there was killed; what was left of it was ended"
+CLAIM_PATIENCE_S = 60.0
+"""So long a runner may take to begin an attempt."""
+RELUCTANCE_S = 10.0
+"""So much longer than it should take to end a job a supervisor in a container may live."""
+KEPT_STARTS = 4
+"""Of a job that is tried again and again: so many logs."""
 NODE_WENT_DOWN = "the node went down while it ran"
 
 Name = tuple[str, int]
@@ -45,11 +61,13 @@ Name = tuple[str, int]
 class _Attempt:
     """One that has not ended."""
 
-    __slots__ = ("files", "hunt", "key", "look", "mourned", "name", "started", "why")
+    __slots__ = ("files", "hunt", "key", "look", "mourned", "name", "overdue", "place", "started", "verdict", "why")
 
-    def __init__(self, name: Name, files: AttemptFiles) -> None:
+    def __init__(self, name: Name, files: AttemptFiles, place: str) -> None:
         self.name = name
         self.files = files
+        self.place = place
+        """Empty: this node; else a container of it."""
         self.key: ProcessKey | None = None
         """Its supervisor, watched."""
         self.started = False
@@ -58,8 +76,12 @@ class _Attempt:
         """Its supervisor was killed: the launcher ends what is left."""
         self.why = ""
         """Why it was asked to end."""
+        self.verdict: tuple[str, bool] | None = None
+        """Why it ended and whether that is hopeless, as far as we know better than its record."""
         self.hunt: remains.Hunt | None = None
         self.look: asyncio.TimerHandle | None = None
+        self.overdue: asyncio.TimerHandle | None = None
+        """In a container: when it is ended by us."""
 
 
 class NodeFactory:
@@ -67,7 +89,7 @@ class NodeFactory:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listener: Listener, jobs_dir: Path, launcher: Launcher,
-        gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS, log_bytes: int = 0,
+        gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS, log_bytes: int = 0, runners: Runners | None = None,
     ) -> None:  # fmt: skip
         self._loop, self._listener = loop, listener
         self._jobs_dir = jobs_dir
@@ -84,7 +106,10 @@ class NodeFactory:
         self._launcher = launcher
         self._closed = False
         self._told_place: tuple[bool, str] | None = None
+        self._runners = runners
         launcher.attach(loop, self._heard, self._launcher_changed)
+        if runners is not None:
+            runners.attach(self)
         loop.call_soon(self._tell_place)
 
     # -- the verbs --
@@ -104,14 +129,17 @@ class NodeFactory:
         name = (order.job_id, order.attempt)
         if name in self._attempts or name in self._told:
             return
-        attempt = self._attempts[name] = _Attempt(name, AttemptFiles(self._jobs_dir, *name))
-        if os.geteuid() not in (0, order.uid):
+        attempt = self._attempts[name] = _Attempt(name, AttemptFiles(self._jobs_dir, *name), order.place)
+        if not order.place and os.geteuid() not in (0, order.uid):
             why = f"this manager belongs to uid {os.geteuid()} and starts nobody else's jobs: ask an admin for the node's own"
             self._end_soon(attempt, Status("ended", why=why, hopeless=True))
             return
         if attempt.files.exist():
             self._loop.call_soon(self._take_up, attempt)
             return
+        for number in attempt_files.attempts_of(self._jobs_dir, order.job_id):
+            if number <= order.attempt - KEPT_STARTS and (order.job_id, number) not in self._attempts:
+                AttemptFiles(self._jobs_dir, order.job_id, number).remove()
         try:
             attempt.files.write(order, self._grace_ms, self._boot, self._log_bytes)
         except OSError as error:
@@ -130,6 +158,7 @@ class NodeFactory:
             self._end_soon(found, Status("ended", why=why))
         else:
             self._signal(found, ASKS)
+            self._insist(found, self._grace_ms, why, False)
 
     def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
         found = self._attempts.get((job_id, attempt))
@@ -190,7 +219,7 @@ class NodeFactory:
                 self._told.add(name)
                 unbegun.append(name)
             elif name not in self._attempts:
-                attempt = self._attempts[name] = _Attempt(name, files)
+                attempt = self._attempts[name] = _Attempt(name, files, files.facts().place)
                 self._loop.call_soon(self._take_up, attempt)
         return unbegun
 
@@ -202,6 +231,8 @@ class NodeFactory:
         self._supervisors.clear()
         self._table.close()
         self._launcher.close()
+        if self._runners is not None:
+            self._runners.close()
 
     def _tell_place(self) -> None:
         """This node's, where it changed."""
@@ -215,13 +246,27 @@ class NodeFactory:
     def _ask(self, attempt: _Attempt) -> None:
         """Where there is no launcher the attempt is given back: to fail, and to be tried again, would use up the tries of every job
         that waits, for nothing that is a job's fault; to wait would keep its GPUs from everybody."""
-        if not self._launcher.say(f"start {attempt.files.name}"):
+        if not attempt.place:
+            is_asked = self._launcher.say(f"start {attempt.files.name}")
+        elif is_asked := self._runners is not None and self._runners.start(attempt.place, attempt.name):
+            self._loop.call_later(CLAIM_PATIENCE_S, self._not_claimed, attempt)
+        if not is_asked:
             self._give_back(attempt)
+
+    def _not_claimed(self, attempt: _Attempt) -> None:
+        """A runner that hangs, its container paused perhaps, is none: it may come again."""
+        if self._is_open(attempt) and self._runners is not None and attempt.files.claim() is None:
+            self._runners.drop(attempt.place)
+
+    def _is_open(self, attempt: _Attempt) -> bool:
+        """Nobody is known yet to have it."""
+        return self._attempts.get(attempt.name) is attempt and attempt.key is None and not attempt.mourned
 
     def _give_back(self, attempt: _Attempt) -> None:
         """To the queue, and nobody ever begins it; unless somebody has."""
         if attempt.files.is_given_up():
-            self._loop.call_soon(self._tell_unbegun, attempt, self._launcher.state()[1])
+            why = NO_RUNNER if attempt.place else self._launcher.state()[1]
+            self._loop.call_soon(self._tell_unbegun, attempt, why)
         elif attempt.files.claim() is not None:
             self._take_up(attempt)
 
@@ -237,7 +282,7 @@ class NodeFactory:
     def _launcher_changed(self) -> None:
         """There again: what it may not have heard is said again. Gone: what it may have heard is looked at."""
         self._loop.call_soon(self._tell_place)
-        for attempt in [attempt for attempt in self._attempts.values() if attempt.key is None and not attempt.mourned]:
+        for attempt in [attempt for attempt in self._attempts.values() if not attempt.place and self._is_open(attempt)]:
             self._take_up(attempt)
         for attempt in [attempt for attempt in self._attempts.values() if attempt.mourned and attempt.hunt is None]:
             self._end_remains(attempt)
@@ -260,7 +305,7 @@ class NodeFactory:
 
     def _take_up(self, attempt: _Attempt) -> None:
         """Goes on from what lies there."""
-        if self._attempts.get(attempt.name) is not attempt or attempt.key is not None or attempt.mourned:
+        if not self._is_open(attempt):
             return
         claim = attempt.files.claim()
         if claim is None:
@@ -278,13 +323,17 @@ class NodeFactory:
             return
         attempt.key = supervisor
         self._supervisors[supervisor] = attempt
+        limit_ms = attempt.files.facts().limit_ms if attempt.place else None
+        if limit_ms is not None:
+            begun_ms = (time.time_ns() - attempt.files.begun_wall_ns()) // 10**6
+            self._insist(attempt, max(0, limit_ms - begun_ms) + self._grace_ms, TIME_LIMIT, True)
         if not self._table.watch(supervisor):
             self._loop.call_soon(self._supervisor_gone, supervisor)
 
     def _look(self, attempt: _Attempt, pause_s: float) -> None:
         """Does it run? Again and again, until it does or has ended."""
         attempt.look = None
-        if (began := attempt.files.record()[0]) is not None:
+        if (began := self._record(attempt)[0]) is not None:
             self._tell_started(attempt, began)
         elif attempt.key is not None:
             attempt.look = self._loop.call_later(pause_s, self._look, attempt, min(2 * pause_s, MAX_LOOK_S))
@@ -296,7 +345,71 @@ class NodeFactory:
         if attempt.look is not None:
             attempt.look.cancel()
         self._counts["started"] += 1
-        self._listener.started(*attempt.name, began.pid, began.wall_ns)
+        self._listener.started(*attempt.name, began.pid or None, began.wall_ns)
+
+    def _record(self, attempt: _Attempt) -> tuple[Beginning | None, End | None]:
+        """What its supervisor wrote; in a container only what can be, and no PID, which is one of there."""
+        began, end = attempt.files.record()
+        if attempt.place:
+            first_ns, last_ns = attempt.files.begun_wall_ns(), time.time_ns()
+            began = began and Beginning(max(first_ns, min(began.wall_ns, last_ns)), 0, 0)
+            end = end and dataclasses.replace(end, wall_ns=max(first_ns, min(end.wall_ns, last_ns)))
+        return began, end
+
+    # -- in containers (runners.Attempts) --
+
+    def place_changed(self, place: str, is_up: bool) -> None:
+        """A runner is there, or is gone: what it was told and nobody has claimed goes back to the queue."""
+        if self._closed:
+            return
+        self._listener.place_changed(place, is_up, "")
+        for attempt in [attempt for attempt in self._attempts.values() if attempt.place == place and self._is_open(attempt)]:
+            if not is_up:
+                self._give_back(attempt)
+
+    def claimed(self, name: Name, place: str, session: Connection) -> list[int]:
+        attempt = self._attempts.get(name)
+        if attempt is None or attempt.place != place or attempt.mourned:
+            raise OrderError("no such attempt is to be begun here", "refused")
+        facts, identity = attempt.files.facts(), session.identity
+        if (facts.uid, facts.gid) != (identity.uid, identity.gid):
+            why = f"it was submitted with group {facts.gid}, but the runner of its container was started with group {identity.gid}"
+            self._lose(attempt, why)
+            raise OrderError(why, "refused")
+        if not attempt.files.claim_for(session.key):
+            raise OrderError("somebody else has begun it, or it is over", "refused")
+        self._watch(attempt, session.key)
+        try:
+            return attempt.files.hand_out(identity.uid, identity.gid)
+        except OSError as error:
+            attempt.verdict = f"its files cannot be opened: {error.strerror}", False
+            raise OrderError(attempt.verdict[0], "refused") from None
+
+    def runs(self, name: Name, session: Connection) -> None:
+        attempt = self._attempts.get(name)
+        if attempt is not None and attempt.key == session.key and attempt.place:
+            self._tell_started(attempt, Beginning(time.time_ns(), 0, 0))
+
+    def failed(self, name: Name, place: str, session: Connection, is_runner: bool, why: str) -> None:
+        attempt = self._attempts.get(name)
+        if attempt is None or attempt.place != place:
+            return
+        if attempt.key == session.key:  # its end follows, and says nothing
+            attempt.verdict = why, True
+        elif is_runner and self._is_open(attempt):
+            self._lose(attempt, why)
+
+    def _insist(self, attempt: _Attempt, after_ms: int, why: str, is_hopeless: bool) -> None:
+        """A supervisor in a container may not do its part: whoever it is, his processes can stop it."""
+        if attempt.place and attempt.key is not None:
+            if attempt.overdue is not None:
+                attempt.overdue.cancel()
+            attempt.overdue = self._loop.call_later(after_ms / 1_000 + RELUCTANCE_S, self._end_by_force, attempt, why, is_hopeless)
+
+    def _end_by_force(self, attempt: _Attempt, why: str, is_hopeless: bool) -> None:
+        if attempt.key is not None:
+            attempt.verdict = why, is_hopeless
+            self._table.kill(attempt.key)
 
     # -- to its end --
 
@@ -321,17 +434,18 @@ class NodeFactory:
             self._told_by_record(attempt, "")
         else:
             attempt.mourned = True
-            if not self._launcher.say(f"bury {attempt.files.name}"):
+            if attempt.place or not self._launcher.say(f"bury {attempt.files.name}"):
                 self._end_remains(attempt)
 
     def _end_remains(self, attempt: _Attempt) -> None:
         job, number = attempt.name
-        began, uid = attempt.files.record()[0], attempt.files.uid()
+        began, uid = None if attempt.place else attempt.files.record()[0], attempt.files.uid()
+        why = attempt.verdict[0] if attempt.verdict else CONTAINER_STOPPED if attempt.place else SUPERVISOR_KILLED
 
         def done(refused: int) -> None:
             attempt.hunt = None
             rest = f" but for {refused} processes that are not ours to end" if refused else ""
-            self._told_by_record(attempt, SUPERVISOR_KILLED + rest)
+            self._told_by_record(attempt, why + rest)
 
         attempt.hunt = remains.Hunt(self._loop, lambda: remains.find(f"{job}:{number}", uid, began), done)
 
@@ -343,11 +457,11 @@ class NodeFactory:
             self._end_soon(attempt, Status("ended", why=attempt.why or why))
 
     def _told_by_record(self, attempt: _Attempt, otherwise: str) -> None:
-        began, end = attempt.files.record()
+        began, end = self._record(attempt)
         if began is not None:
             self._tell_started(attempt, began)
         if end is None:
-            end = End(time.time_ns(), None, None, False, otherwise)
+            end = End(time.time_ns(), None, None, attempt.verdict is not None and attempt.verdict[1], otherwise)
         elif end.why == WITHDRAWN and attempt.why:
             end = End(end.wall_ns, end.exit_code, end.signal, end.hopeless, attempt.why)
         self._tell_ended(attempt, _status(began, end), end.wall_ns)
@@ -384,8 +498,10 @@ class NodeFactory:
             attempt.look.cancel()
         if attempt.hunt is not None:
             attempt.hunt.close()
+        if attempt.overdue is not None:
+            attempt.overdue.cancel()
 
 
 def _status(began: Beginning | None, end: End) -> Status:
-    pid, started = (None, None) if began is None else (began.pid, began.wall_ns)
+    pid, started = (None, None) if began is None else (began.pid or None, began.wall_ns)
     return Status("ended", pid, started, end.exit_code, end.signal, end.why, end.hopeless)

@@ -42,6 +42,7 @@ from nodemgr.edge.file_events import TOUCHED, FileEvents
 from nodemgr.edge.gate import Gate, GateUnavailable
 from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
 from nodemgr.edge.job_orders import JobOrders
+from nodemgr.edge.job_places import JobPlaces
 from nodemgr.edge.job_views import JobViews
 from nodemgr.edge.jobs import into_journal
 from nodemgr.edge.journal import Journal
@@ -55,6 +56,7 @@ from nodemgr.edge.orders import Administration
 from nodemgr.edge.past import Past
 from nodemgr.edge.processes import boot_id, pid_of
 from nodemgr.edge.resource_factory import Listener, ResourceFactory
+from nodemgr.edge.runners import Runners
 from nodemgr.edge.settings import Settings
 from nodemgr.edge.store import CommitHook, Store, StoreFailed, StoreUnusable
 from nodemgr.edge.systemd import ServiceManager
@@ -175,9 +177,11 @@ class Service:
         views = self.views = Views(self.daemon, settings, store)
         past = Past(self.loop, store.path)
         stack.callback(past.close)
-        orders = self.job_orders = JobOrders(self.daemon, JobViews(self.daemon, past))
+        orders = self.job_orders = JobOrders(self.daemon, JobViews(self.daemon, past), self._job_places)
         questions = Questions(self.daemon, views, self._when_fresh, orders.of_user)
-        self.daemon.on_ask, self.daemon.on_closed = questions.received, (orders.closed, questions.closed)
+        self.daemon.on_ask, self.daemon.on_closed = questions.received, (
+            orders.closed, questions.closed, self.runners.closed,
+        )  # fmt: skip
         self._resume(reading)
         self._reside(stack)
         self._watch_devices(stack)
@@ -240,8 +244,14 @@ class Service:
 
     def _assemble_jobs(self, stack: contextlib.ExitStack, launcher: Launcher | None) -> None:
         settings, daemon, jobs = self.settings, self.daemon, self.daemon.jobs
-        factory = jobs.factory = self._factory_of(launcher)
+        places = self._job_places = JobPlaces()
+        runners = self.runners = Runners(
+            self.loop, places.of, lambda place: any(job.place == place for job in daemon.state.jobs.values())
+        )
+        factory = jobs.factory = self._factory_of(launcher, runners)
         stack.callback(factory.close)
+        daemon.on_runner = runners.received
+        jobs.on_final.append(lambda _job_id: runners.look())
         jobs.event_loop = daemon.event_loop = EventLoop(jobs, factory)
         jobs.kept = KeptLogs(
             factory, daemon.journal, settings.job_logs_bytes, settings.job_logs_days, lambda job_id: job_id in daemon.state.jobs
@@ -251,14 +261,14 @@ class Service:
             stack.callback(journald.close)
             jobs.sink = into_journal(journald)
 
-    def _factory_of(self, launcher: Launcher | None) -> ResourceFactory:
+    def _factory_of(self, launcher: Launcher | None, runners: Runners) -> ResourceFactory:
         if self._make_factory is not None:
             return self._make_factory(self.loop, self.daemon.jobs)
         assert launcher is not None
         state = self.daemon.state
         return NodeFactory(
             self.loop, self.daemon.jobs, self.settings.state_dir / JOBS_DIR, launcher, lambda: len(state.gpus),
-            log_bytes=self.settings.job_log_bytes,
+            log_bytes=self.settings.job_log_bytes, runners=runners,
         )  # fmt: skip
 
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:

@@ -183,9 +183,10 @@ def test_nothing_is_submitted_on_the_control_plane(manager: LocalManager) -> Non
         manager.call("job_submit", **submission())
 
 
-def test_a_container_cannot_submit(manager: LocalManager) -> None:
+def test_the_containers_way_is_for_containers(manager: LocalManager) -> None:
+    """Of a process of the node itself nobody would know in which of them its job should run."""
     with Conversation(container_dir(manager.run_dir, "alice") / "socket", PATIENCE_S) as inside:
-        assert "a job is submitted on the node itself" in refusal(inside, "job_submit", **submission())
+        assert "this is the way for containers" in refusal(inside, "job_submit", **submission())
         assert order(inside, "queue")["schema_version"] == 1
 
 

@@ -15,7 +15,7 @@ from client_plugin.verbs import tables
 from tests.support.manager import ROOT, Manager
 
 VERBS = ROOT / "client_plugin" / "bin" / "nodemgr"
-VERBS_THERE = "status, queue, logs, wait, history, report, release, doctor"
+VERBS_THERE = "status, submit, queue, logs, wait, history, report, release, doctor"
 GIB = 2**30
 PYTHONS = sorted(
     path for version in range(8, 14) for path in Path.home().glob(f".pyenv/versions/3.{version}.*/bin/python3") if path.exists()

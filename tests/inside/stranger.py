@@ -1,0 +1,88 @@
+"""Runs in a box: speaks the runner's and the supervisor's words itself, as any program there can. Reads orders, answers with lines of JSON.
+
+runner: says that it starts jobs here, and goes on.  next: the next packet.  claim JOB ATTEMPT: on a new connection, kept with its files.
+files: what came with the last claim.  write HEX: over the record, from its beginning.  say VERB JOB ATTEMPT: on the last claim's
+connection.  fork-claim: as claim, by a child.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import stat
+import sys
+from typing import Any
+
+from nodemgr.edge import wire
+
+PATH = os.path.join(os.environ["NODEMGR_ENV_DIR"], "socket")
+
+
+def connect() -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(30)
+    sock.connect(PATH)
+    return sock
+
+
+def ask(sock: socket.socket, verb: str, **fields: Any) -> dict[str, Any]:
+    sock.send(wire.encode(verb, **fields))
+    return receive(sock)
+
+
+def receive(sock: socket.socket) -> dict[str, Any]:
+    packet, ancillary, _, _ = sock.recvmsg(wire.PACKET_BYTES, 1_000)
+    numbers = array.array("i")
+    for _, _, data in ancillary:
+        numbers.frombytes(data)
+    if not packet:
+        return {"verb": "", "files": []}
+    message = wire.decode(packet, wire.Direction.DOWN)
+    return {"verb": message.verb, **message.fields, "files": list(numbers)}
+
+
+def describe(number: int) -> dict[str, Any]:
+    found = os.stat(number)
+    with open(f"/proc/self/fdinfo/{number}") as file:
+        flags = int(next(line for line in file if line.startswith("flags")).split()[1], 8)
+    return {"regular": stat.S_ISREG(found.st_mode), "mode": flags & os.O_ACCMODE, "path": os.readlink(f"/proc/self/fd/{number}")}
+
+
+def main() -> None:
+    runner = claims = None
+    files: list[int] = []
+    for line in sys.stdin:
+        word, *more = line.split()
+        told: Any = {}
+        if word == "runner":
+            runner = connect()
+            told = ask(runner, "RUNNER", rid=1)
+        elif word == "next":
+            assert runner is not None
+            told = receive(runner)
+        elif word == "claim":
+            claims = connect()
+            told = ask(claims, "CLAIM", rid=2, job=more[0], attempt=int(more[1]))
+            files = told["files"] or files
+        elif word == "fork-claim":
+            if (child := os.fork()) == 0:
+                print(json.dumps(ask(connect(), "CLAIM", rid=2, job=more[0], attempt=int(more[1]))), flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+            continue
+        elif word == "say":
+            assert claims is not None
+            claims.send(wire.encode(more[0], job=more[1], attempt=int(more[2]), reason="its own fault" if more[0] == "FAILED" else None))
+        elif word == "files":
+            told = [describe(number) for number in files]
+        elif word == "write":
+            os.pwrite(files[1], bytes.fromhex(more[0]), 0)
+        elif word == "order":
+            told = os.pread(files[0], 100, 0).decode()
+        print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()
