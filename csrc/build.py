@@ -23,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,12 +63,15 @@ def run(command: list[str]) -> None:
 
 
 def compile_objects(sources: list[Path], flags: list[str], objects: Path) -> list[Path]:
-    outputs = []
-    for source in sources:
+    """As many at a time as there are processors."""
+
+    def compile_one(source: Path) -> Path:
         output = objects / f"{source.stem}.o"
         run([*compiler(), *CFLAGS, *flags, "-c", str(source), "-o", str(output)])
-        outputs.append(output)
-    return outputs
+        return output
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compile_one, sources))
 
 
 def replace_linked(command: list[str], output: Path) -> None:

@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -104,7 +105,8 @@ def build(output_directory: Path, cc: str = "cc") -> list[Path]:
             if library in GENERATED:
                 sources.append(objects / f"stubs_{library.partition('.')[0]}.c")
                 sources[-1].write_text(GENERATED[library]())
-            files = [str(_compile(compiler, source, objects)) for source in sources]
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                files = list(pool.map(lambda source: str(_compile(compiler, source, objects)), sources))
             fresh = output_directory / f".{library}.{os.getpid()}"
             _run([*compiler, *files, *LDFLAGS, f"-Wl,-soname,{library}", *LIBRARIES, "-o", str(fresh)])
             outputs.append(fresh.replace(output_directory / library))

@@ -23,6 +23,9 @@ NEEDED = {
 }  # fmt: skip
 
 
+pytestmark = pytest.mark.timeout(600)  # the first of them compiles everything
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built offline, from a copy without anything built."""
