@@ -1,5 +1,5 @@
 """A cluster's three months once more, on the queue and the planner of nodemgr's core, with a simulated clock: how long jobs wait if
-they are served strictly in order, by priority with ageing, and with backfill.
+they are served strictly in order, by priority with ageing, with backfill, and with both.
 
     python bench/philly_replay.py [TRACE.csv.gz] [--gpus N] [--load 1] [--depth 100]
 
@@ -12,10 +12,10 @@ The pool: without --gpus the smallest number of whole servers of 8 GPUs that is 
 weeks in which queues only grow, whoever is served first.) Any GPU does for any job, and a job's duration is its time limit:
 told beforehand, and true.
 
-What of the core runs here: WorkQueue (insert, peek, pop, withdraw, ranks and ageing) for all three, Plan for the backfill, with the
-core's depth. The core's matcher makes its plan anew at each look; here one plan lasts, since all happens as planned, and at every
-CHECKED-th event it is compared with one that is made anew from what runs and from the queue. What does not run here: quotas, memory,
-the placement on GPUs, the store. Standard library only.
+What of the core runs here: WorkQueue (insert, peek, pop, withdraw, ranks and ageing) for all, Plan and its Profile for the backfill,
+with the core's depth. The core's matcher makes its plan anew at each look; here one plan lasts, since all happens as planned, and who
+comes before others has only them planned anew. At every CHECKED-th event it is compared with one that is made anew from what runs and
+from the queue. What does not run here: quotas, memory, the placement on GPUs, the store. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ import os
 import statistics
 import sys
 import time
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from nodemgr.core.model import Config
-from nodemgr.core.plan import Plan
-from nodemgr.core.work_queue import WorkQueue
+from nodemgr.core.plan import Plan, Profile
+from nodemgr.core.work_queue import Order, WorkQueue
 
 SERVER_GPUS = 8
 WEEK_S = 7 * 86_400
@@ -95,63 +97,90 @@ def strict(jobs: list[Job], gpus: int, queue: WorkQueue, queue_of: Callable[[Job
     return starts
 
 
-class Backfill:
-    """One queue, planned as far as the core plans."""
+class Planned(NamedTuple):
+    order: Order
+    number: int
+    """Of the job."""
+    start: int
+    before: Profile | None
+    """What is free without him and those behind him; None where nobody comes before others."""
 
-    def __init__(self, jobs: list[Job], gpus: int, depth: int) -> None:
+
+class Backfill:
+    """The beginning of the queues, planned as far as the core plans."""
+
+    def __init__(self, jobs: list[Job], gpus: int, depth: int, queue: WorkQueue, queue_of: Callable[[Job], str]) -> None:
         self.jobs = jobs
         self.gpus = gpus
         self.depth = depth
-        self.queue = WorkQueue((("normal", 0),))
-        self.plan = Plan(gpus, 0)
+        self.queue = queue
+        self.queue_of = queue_of
+        self.ranks = len(list(queue.names())) > 1
+        self.free = Profile(gpus, 0)
         self.starts = [0] * len(jobs)
-        self.planned: list[tuple[int, int]] = []
-        """(when it starts, job), the next one first."""
-        self.next = 0
-        """The first job that is not planned yet."""
+        self.planned: list[Planned] = []
+        """In the order of service."""
         self.checks = 0
 
     def run(self) -> Starts:
         come, events = 0, 0
         while come < len(self.jobs) or self.queue:
-            now = min([*(start for start, _ in self.planned[:1]), *(job.comes for job in self.jobs[come : come + 1])])
-            self.plan.advance(now)
+            now = min([*(row.start for row in self.planned), *(job.comes for job in self.jobs[come : come + 1])])
+            self.free.advance(now)
             while come < len(self.jobs) and self.jobs[come].comes <= now:
-                self.queue.insert("normal", str(come), self.jobs[come].comes)
+                self.comes(come, now)
                 come += 1
-            self.look(now, come)
+            while due := [place for place, row in enumerate(self.planned) if row.start <= now]:
+                self.starts_now(due[0], now)
             events += 1
             if events % CHECKED == 0:
-                self.check(now)
+                self.check(now, come)
         return self.starts
 
-    def look(self, now: int, come: int) -> None:
-        """Who is due starts; who is within the depth is planned."""
-        while True:
-            while self.planned and self.planned[0][0] <= now:
-                start, number = heapq.heappop(self.planned)
-                self.queue.withdraw(str(number))
-                self.starts[number] = start
-            if self.next == come or len(self.planned) >= self.depth:
-                return
-            job = self.jobs[self.next]
-            start_at = self.plan.place(job.gpus, job.lasts)
-            assert start_at is not None
-            heapq.heappush(self.planned, (start_at.time, self.next))
-            self.next += 1
+    def comes(self, number: int, now: int) -> None:
+        self.queue.insert(self.queue_of(self.jobs[number]), str(number), self.jobs[number].comes)
+        order = self.queue.order(str(number))
+        place = bisect(self.planned, order, key=lambda row: row.order)
+        if place < self.depth:
+            behind = self.planned[place:]
+            if behind and behind[0].before is not None:
+                self.free = behind[0].before
+                self.free.advance(now)
+            self.planned = self.planned[:place]
+            for other in [number, *(row.number for row in behind)][: self.depth - place]:
+                self.plan(other)
 
-    def check(self, now: int) -> None:
+    def plan(self, number: int) -> None:
+        """Behind all others."""
+        job, before = self.jobs[number], self.free.copy() if self.ranks else None
+        start = self.free.earliest(job.gpus, job.lasts)
+        assert start is not None
+        self.free.take(job.gpus, start, start + job.lasts)
+        self.planned.append(Planned(self.queue.order(str(number)), number, start, before))
+
+    def starts_now(self, place: int, now: int) -> None:
+        """Those before him are planned beside him from now on; one more comes within the depth."""
+        row, job = self.planned[place], self.jobs[self.planned[place].number]
+        for other in self.planned[:place]:
+            if other.before is not None:
+                other.before.take(job.gpus, now, now + job.lasts)
+        del self.planned[place]
+        self.queue.withdraw(str(row.number))
+        self.starts[row.number] = now
+        if len(self.planned) < min(self.depth, len(self.queue)):
+            self.plan(int(next(islice(self.queue, len(self.planned), None))))
+
+    def check(self, now: int, come: int) -> None:
         """A plan made anew says the same."""
         plan = Plan(self.gpus, now)
-        waiting = {int(entry) for entry in self.queue}
-        for number, job in enumerate(self.jobs[: self.next]):
-            if number not in waiting and self.starts[number] + job.lasts > now:
+        for number, job in enumerate(self.jobs[:come]):
+            if str(number) not in self.queue and self.starts[number] + job.lasts > now:
                 plan.runs(job.gpus, self.starts[number] + job.lasts)
-        planned = {number: start for start, number in self.planned}
-        for number in [int(entry) for entry in self.queue][: self.depth]:
-            start_at = plan.place(self.jobs[number].gpus, self.jobs[number].lasts)
-            assert start_at is not None
-            assert planned[number] == start_at.time, (number, planned[number], start_at)
+        assert [row.number for row in self.planned] == [int(entry) for entry in islice(self.queue, self.depth)]
+        for row in self.planned:
+            start = plan.place(self.jobs[row.number].gpus, self.jobs[row.number].lasts)
+            assert start is not None
+            assert row.start == start.time, (row.number, row.start, start)
         self.checks += 1
 
 
@@ -193,17 +222,19 @@ def main() -> None:
     offered = sum(job.lasts * job.gpus for job in jobs) / (gpus * jobs[-1].comes)
     print(f"{len(jobs):,} jobs in {jobs[-1].comes / 86_400:.0f} days on {gpus} GPUs: offered load {offered:.2f}")
     ageing_s = Config().ageing_ms // 1_000
-    backfill = Backfill(jobs, gpus, options.depth)
+    backfill = Backfill(jobs, gpus, options.depth, WorkQueue((("normal", 0),)), lambda job: "normal")
+    both = Backfill(jobs, gpus, options.depth, WorkQueue(Config().queues, ageing_s), by_size)
     replays: tuple[tuple[str, Callable[[], Starts]], ...] = (
         ("strictly in order", lambda: strict(jobs, gpus, WorkQueue((("normal", 0),)), lambda job: "normal")),
         ("by priority (fewer GPUs first, ageing)", lambda: strict(jobs, gpus, WorkQueue(Config().queues, ageing_s), by_size)),
         (f"in order with backfill (depth {options.depth})", backfill.run),
+        ("by priority with backfill", both.run),
     )
     for name, replay in replays:
         begin = time.process_time()
         starts = replay()
         show(name, jobs, starts, gpus, time.process_time() - begin)
-    print(f"\nThe lasting plan was found to be the same as one made anew {backfill.checks} times.")
+    print(f"\nThe lasting plan was found to be the same as one made anew {backfill.checks + both.checks} times.")
 
 
 if __name__ == "__main__":
