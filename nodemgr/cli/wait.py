@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from nodemgr.cli import jobs, options, tables
+from nodemgr.cli import jobs, options, status, tables
 from nodemgr.cli.faults import Exit, Fault, Lost, say
 
 AWAY_S = 600.0
 """A manager that went away meanwhile is waited for so long: jobs outlive it, and it finds them again."""
 PAUSE_S = 1.0
+LOOKED_AT = 5
+"""Of so many it is asked whether they can start at all."""
 
 
 @click.command(short_help="Wait until jobs have ended; its exit code is theirs.")
@@ -53,8 +56,18 @@ def _outcomes(job_ids: list[str], run_dir: Path | None, env: str | None) -> list
     return [rows[job_id] for job_id in job_ids]
 
 
+def _say_what_stalls(way: jobs.Way, job_ids: list[str]) -> None:
+    """Who waits for what cannot start should know."""
+    with contextlib.suppress(Fault):  # the answer itself says what is wrong
+        health = way.ask("queue", limit=1)
+        if health["launcher"]["state"] != "ok":
+            rows = [row for job_id in job_ids[:LOOKED_AT] for row in way.ask("job_show", job=job_id)["jobs"]]
+            status.say_if_failing(None, health["launcher"], rows)
+
+
 def _ask(way: jobs.Way, job_ids: list[str]) -> Any:
     """The answer, which comes when all have ended; asked for again where the manager went away."""
+    _say_what_stalls(way, job_ids)
     gone_at: float | None = None
     while True:
         try:

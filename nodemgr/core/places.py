@@ -17,6 +17,9 @@ from nodemgr.core.state import State
 HERE = ""
 """This node itself."""
 
+NAMELESS = "mnt:"
+"""Before the number of a mount namespace, which is all that is known of a container without an engine; its end is the place's."""
+
 
 def container(place: str) -> str:
     """Its name, of ENV/UID/CONTAINER."""
@@ -34,7 +37,11 @@ def why_down(draft: Draft | State, place: str) -> str:
     if place == HERE:
         return why or "no job can be started now"
     more = f" ({why})" if why else ""
-    return f"waits for its container {container(place)}{more}: start it, then say nodemgr queue there"
+    name = container(place)
+    if name.startswith(NAMELESS):
+        end = "say nodemgr queue there while it lives, or withdraw it"
+        return f"waits for its container, of which no engine here knows ({name}){more}: {end}"
+    return f"waits for its container {name}{more}: start it, then say nodemgr queue there"
 
 
 def changed(draft: Draft, event: PlaceChanged, _now_ns: int) -> None:

@@ -25,7 +25,7 @@ def started(node: Node) -> list[str]:
 def why(node: Node, job_id: str) -> str:
     """Why it waits, without its place."""
     request_id = node.job(job_id).request_id
-    _, line = telling.standing(node.state, node.state.requests[request_id or ""])
+    _, line = telling.Standings(node.state).of(node.state.requests[request_id or ""])
     return line.partition(": ")[2]
 
 
@@ -54,6 +54,11 @@ def test_each_is_told_what_it_waits_for_and_in_which_place() -> None:
     node.place(DEV, up=False, why="its runner has another version")
     assert why(node, there) == (
         "needs 1 GPU; waits for its container dev (its runner has another version): start it, then say nodemgr queue there"
+    )
+    nameless = submitted(node, gpus=1, place="alice/1000/mnt:4026532001")
+    assert why(node, nameless) == (
+        "needs 1 GPU; waits for its container, of which no engine here knows (mnt:4026532001): "
+        "say nodemgr queue there while it lives, or withdraw it"
     )
 
 

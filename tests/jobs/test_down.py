@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nodemgr import cli
+from nodemgr.cli import jobs as ways
 from nodemgr.core import events
 from nodemgr.core.model import JobState
 from nodemgr.edge.launcher import PROGRAM, Launcher
@@ -120,8 +121,16 @@ def test_who_looks_is_told_why_and_what_to_do(
         assert (code, why in out) == (0, True)
         assert err == f"nodemgr: warning: {why} (nodemgr doctor says what to do; the jobs keep their places)\n"
     assert said("queue", "position", job_id)[1] == f"{job_id}: place 1 in queue normal: needs 1 GPU; {why}\n"
-    world.set_up(True)
-    assert said("wait", job_id)[0] == 0
+    ask = ways.AdminWay.ask
+
+    def up_before_it_waits(way: ways.AdminWay, verb: str, *more: Any, **arguments: Any) -> Any:
+        if verb == "job_wait":
+            world.set_up(True)
+        return ask(way, verb, *more, **arguments)
+
+    monkeypatch.setattr(ways.AdminWay, "ask", up_before_it_waits)
+    assert said("wait", job_id) == (0, "", f"nodemgr: warning: {why} (nodemgr doctor says what to do; the jobs keep their places)\n")
+    assert said("wait", job_id) == (0, "", ""), "it has ended, and all is well"
 
 
 def test_what_was_to_be_started_when_it_went_down_is_back_in_its_place(make: Callable[..., World]) -> None:
