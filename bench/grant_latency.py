@@ -29,6 +29,7 @@ from nodemgr.edge.journal import Journal
 from nodemgr.edge.store import SCHEMA, Batch, Store
 
 TARGET_RATIO = 3.0
+GRANTED = b"NODEMGR/1 GRANT\n"
 SETTLE_S = 0.005
 """After a release the manager asks the driver whether the memory is gone: not a part of the next request."""
 
@@ -132,8 +133,10 @@ def request(rid: int) -> bytes:
 
 
 def ask(client: Client, packet: bytes) -> None:
+    """What the echo's client does, no more: the answer is known by its first words."""
     client.socket.send(packet)
-    client.until("GRANT")
+    while not client.socket.recv(2_000).startswith(GRANTED):
+        pass
 
 
 def give_back(client: Client, rid: int) -> None:
