@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from nodemgr.core.model import DenyCode
+from nodemgr.core.model import ConnectionId, DenyCode
 from nodemgr.edge import requests
 from nodemgr.edge.clients import Connection
 from nodemgr.edge.order import OrderError
@@ -49,7 +49,8 @@ class Runners:
         self, loop: asyncio.AbstractEventLoop, place_of: Callable[[Session], str], is_needed: Callable[[str], bool], idle_s: float = IDLE_S
     ) -> None:
         self._loop, self._place_of, self._is_needed, self._idle_s = loop, place_of, is_needed, idle_s
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, Connection] = {}
+        self._place_by_connection: dict[ConnectionId, str] = {}
         self._idle: dict[str, asyncio.TimerHandle] = {}
         self._attempts: Attempts
 
@@ -64,9 +65,9 @@ class Runners:
         return session is not None
 
     def drop(self, place: str) -> None:
-        """One that does not do what it is told; it may come again."""
-        if place in self._sessions:
-            self._leave(place)
+        """One that does not do what it is told; when it sees that, it may come again."""
+        if (session := self._sessions.get(place)) is not None:
+            session.server.drop(session)
 
     def look(self) -> None:
         """A job has ended: whoever is not needed any more goes, but not at once."""
@@ -78,6 +79,7 @@ class Runners:
         for timer in self._idle.values():
             timer.cancel()
         self._sessions.clear()
+        self._place_by_connection.clear()
 
     # -- what they say (daemon.on_runner) --
 
@@ -102,17 +104,17 @@ class Runners:
             session.answer("DENY", rid=rid, code=DenyCode.BAD_REQUEST.value, reason=requests.line(str(error)))
 
     def closed(self, session: Session) -> None:
-        place = next((place for place, runner in self._sessions.items() if runner is session), None)
+        place = self._place_by_connection.get(session.connection)
         if place is not None:
             self._leave(place)
 
     # -- inside --
 
-    def _register(self, place: str, session: Session, rid: int) -> None:
+    def _register(self, place: str, session: Connection, rid: int) -> None:
         other = self._sessions.get(place)
         if other is not None and other is not session:
             raise OrderError("jobs are started here by another runner already", "refused")
-        if any(runner is session for named, runner in self._sessions.items() if named != place):
+        if self._place_by_connection.setdefault(session.connection, place) != place:
             raise OrderError("this runner is another place's already", "refused")
         self._sessions[place] = session
         session.answer("ACK", rid=rid)
@@ -138,7 +140,7 @@ class Runners:
             self._leave(place)
 
     def _leave(self, place: str) -> None:
-        del self._sessions[place]
+        del self._place_by_connection[self._sessions.pop(place).connection]
         if (timer := self._idle.pop(place, None)) is not None:
             timer.cancel()
         self._loop.call_soon(self._tell_down, place)

@@ -21,7 +21,9 @@ SUBMIT_NS = 200_000
 """The same of a sheet, and of the submission that is written on it: 2 500 jobs in a second."""
 
 
-_COST_NS = {"BEAT": BEAT_NS, "ASK": ASK_NS}
+CLAIM_NS = 1_000_000
+"""What a runner or a supervisor in a container says: whose it is is looked for in /proc, and files are opened."""
+_COST_NS = {"BEAT": BEAT_NS, "ASK": ASK_NS, **dict.fromkeys(("RUNNER", "CLAIM", "RUNNING", "FAILED"), CLAIM_NS)}
 
 
 def cost_ns(verb: str) -> int:

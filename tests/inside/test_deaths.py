@@ -1,0 +1,51 @@
+"""The manager is killed at each commit of a container's job: it runs once, and its end is known."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.inside.boxes import PATIENCE_S, Box
+from tests.inside.test_life import CPU
+from tests.support.local import Died, DyingStore, LocalManager
+
+COMMITS = 4
+"""Of the submission, the start, that it runs, its end."""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_whenever_the_manager_dies_it_runs_once(tmp_path: Path, when: str) -> None:
+    store = DyingStore()
+    managers = [LocalManager(factory=None, store=store)]
+    directory = managers[0].directory
+    managers[0].call("quota_set", env="alice", gpus=1)
+    box = Box(managers[0], "alice")
+    marks = directory / "marks"
+    try:
+        for commit in range(1, COMMITS + 1):
+            store.die(when, commit)
+            submitted = box.spawn("sh", str(box.verbs), "submit", *CPU, "--", "sh", "-c", f"echo {commit} >> {marks}")
+            _revive(managers, directory, store, commit)
+            job = submitted.communicate(timeout=PATIENCE_S)[0].split()[-1]
+            box.say("queue")  # starts a runner, if that is what it waits for
+            (told,) = managers[-1].call("job_wait", jobs=[job])["jobs"]
+            assert (told["state"], told["exit"]) == ("done", 0), (when, commit, told)
+        assert marks.read_text().split() == [str(commit) for commit in range(1, COMMITS + 1)]
+        assert store.deaths == COMMITS
+    finally:
+        box.stop()
+        managers[-1].close()
+
+
+def _revive(managers: list[LocalManager], directory: Path, store: DyingStore, deaths: int) -> None:
+    """When the present one has died: the next."""
+    deadline = time.monotonic() + PATIENCE_S
+    while store.deaths < deaths or managers[-1].is_alive:
+        assert time.monotonic() < deadline, "it does not die"
+        time.sleep(0.01)
+    while not managers[-1].is_alive:
+        with contextlib.suppress(Died):
+            managers.append(LocalManager(directory=directory, factory=None, store=store))

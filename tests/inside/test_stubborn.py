@@ -1,0 +1,97 @@
+"""What does not do its part in a container is not waited for: a supervisor that is stopped, a runner that hangs or is not needed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from nodemgr.edge import node_factory
+from nodemgr.edge.control_client import EventStream
+from nodemgr.edge.node_factory import NodeFactory
+from tests.inside.boxes import PATIENCE_S, Box
+from tests.inside.test_life import CPU, named, runner_of
+from tests.support.local import LocalManager
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LocalManager, Box]]:
+    """A manager in this process that is short of patience, and a box."""
+    monkeypatch.setattr(node_factory, "GRACE_MS", 100)
+    monkeypatch.setattr(node_factory, "RELUCTANCE_S", 0.1)
+    monkeypatch.setattr(node_factory, "CLAIM_PATIENCE_S", 0.3)
+    with LocalManager(factory=None) as manager:
+        manager.call("quota_set", env="alice", gpus=1)
+        factory = manager.daemon.jobs.factory
+        assert isinstance(factory, NodeFactory)
+        factory._grace_ms = 100
+        box = Box(manager, "alice")
+        yield manager, box
+        box.stop()
+
+
+def event(manager: LocalManager, name: str, count: int = 1, **fields: object) -> None:
+    """Waits for the so-many-th event of this name with these fields since the manager's start."""
+    with EventStream(manager.run_dir) as stream:
+        for told in stream.follow(0, timeout_s=PATIENCE_S):
+            count -= told["name"] == name and all(told.get(key) == value for key, value in fields.items())
+            if count == 0:
+                return
+    raise AssertionError(f"no {name} with {fields}")
+
+
+def stopped_job(manager: LocalManager, box: Box, *options: str) -> tuple[str, int]:
+    """One whose supervisor hears nothing."""
+    job = box.submit(*CPU, *options, "--", "sleep", "600")
+    event(manager, "job.started", job=job)
+    (supervisor,) = named(box, "nodemgr-job")
+    os.kill(supervisor, signal.SIGSTOP)
+    return job, supervisor
+
+
+def test_a_supervisor_that_is_stopped_keeps_no_job_alive(here: tuple[LocalManager, Box]) -> None:
+    """Whoever is this user in the container can stop it."""
+    manager, box = here
+    job, _ = stopped_job(manager, box)
+    manager.call("job_withdraw", job=job)
+    (told,) = manager.call("job_wait", jobs=[job])["jobs"]
+    assert told["state"] == "withdrawn"
+    assert named(box, "sleep") == [box.pid]  # its first process
+
+
+def test_nor_does_it_keep_it_beyond_its_time(here: tuple[LocalManager, Box]) -> None:
+    manager, box = here
+    job, _ = stopped_job(manager, box, "--time", "2s", "--max-restarts", "3")
+    (told,) = manager.call("job_wait", jobs=[job])["jobs"]
+    assert (told["state"], told["why"]) == ("failed", "time limit")
+    assert named(box, "sleep") == [box.pid]
+
+
+def test_a_runner_that_hangs_holds_nothing_back(here: tuple[LocalManager, Box]) -> None:
+    """What it was told goes back to the queue; when it wakes up it comes again, and the job runs once."""
+    manager, box = here
+    first = box.submit(*CPU, "--hold", "--", "true")
+    box.say("queue")
+    runner = runner_of(box)
+    os.kill(runner, signal.SIGSTOP)
+    job = box.submit(*CPU, "--", "sh", "-c", "echo begun; exit 3")
+    event(manager, "place.down")
+    (row,) = (row for row in manager.call("queue")["queue"] if row["id"] == job)
+    assert "waits for its container" in row["reason"]
+    os.kill(runner, signal.SIGCONT)
+    (told,) = manager.call("job_wait", jobs=[job])["jobs"]
+    assert told["exit"] == 3
+    assert box.say("logs", job).stdout == "begun\n"
+    manager.call("job_withdraw", job=first)
+
+
+def test_a_runner_that_nobody_needs_is_sent_away(here: tuple[LocalManager, Box]) -> None:
+    """Not at once; and the next job has another."""
+    manager, box = here
+    manager.do(lambda: setattr(manager.service.runners, "_idle_s", 0.05))
+    for count in (1, 2):
+        job = box.submit(*CPU, "--", "true")
+        assert manager.call("job_wait", jobs=[job])["jobs"][0]["exit"] == 0
+        event(manager, "place.down", count)
