@@ -26,6 +26,7 @@ from nodemgr.cli.asking import Fault
 from nodemgr.cli.faults import Exit, Lost
 from nodemgr.cli.jobs import UserWay
 from nodemgr.edge.control_client import ControlClient, ManagerLost, ManagerRefused, ManagerUnreachable
+from nodemgr.edge.processes import ancestors
 from tests.supervisor.world import own_audit_session
 from tests.support.manager import Manager
 
@@ -48,14 +49,14 @@ case $0 in
     well) ;;
     badly) exit 3 ;;
     takes*) sleep "${0#takes}" ;;
-    leaves|hides) [ $0 = hides ] && wipe="env -i PATH=$PATH"
-        (trap '' TERM HUP; exec $wipe setsid sh -c 'echo "$$:$(cut -d" " -f22 /proc/$$/stat)" >> "pids/$0"; : > "left/$1"; sleep 1.5' \
-            "$job" "$NODEMGR_JOB") & until [ -e "left/$NODEMGR_JOB" ]; do sleep 0.02; done ;;
+    leaves*|hides*) case $0 in hides*) wipe="env -i PATH=$PATH" ;; esac
+        (trap '' TERM HUP; exec $wipe setsid sh -c 'echo "$$:$(cut -d" " -f22 /proc/$$/stat)" >> "pids/$0"; : > "left/$1"; sleep "$2"' \
+            "$job" "$NODEMGR_JOB" "${0#*s}") & until [ -e "left/$NODEMGR_JOB" ]; do sleep 0.02; done ;;
 esac
 """
 """In the storm's directory; what it does is its $0. Who is alive is known by when he was born: a PID alone could be somebody else's."""
-DEEDS = ("well", "well", "badly", "takes0.1", "takes0.5", "takes2", "leaves")
-HIDES = ("hides",)
+DEEDS = ("well", "well", "badly", "takes0.1", "takes0.5", "takes2", "leaves1", "leaves60")
+HIDES = ("hides1", "hides60")
 Deed = Callable[[random.Random], None]
 
 
@@ -132,11 +133,12 @@ class Storm:
             self.restart()
         supervisors, launchers = list(self.supervisors()), list(self.launchers())
         pids = []
-        if victim in ("launcher", "both") and launchers:
+        if victim == "launcher" and launchers:
             pids.append(dice.choice(launchers))
         if victim in ("supervisor", "both", "job") and supervisors:
             supervisor = dice.choice(supervisors)
-            pids += children(supervisor)[:1] if victim == "job" else [supervisor]
+            above = [pid for pid in ancestors(supervisor)[:1] if pid in launchers and victim == "both"]
+            pids += children(supervisor)[:1] if victim == "job" else [*above, supervisor]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
