@@ -265,6 +265,14 @@ class AttemptFiles:
         except BlockingIOError:
             raise FileNotFoundError(errno.ENOENT, "its owner keeps it from being read", str(self.directory / LOG)) from None
 
+    def log_room_bytes(self) -> int:
+        """Of one whose middle was dropped, what is left."""
+        try:
+            status = os.stat(self.directory / LOG, follow_symlinks=False)
+        except OSError:
+            return 0
+        return min(status.st_size, status.st_blocks * 512)
+
     def log_tail(self) -> str:
         """The last of what it wrote; no control character of it but the end of a line."""
         try:

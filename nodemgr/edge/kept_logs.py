@@ -8,7 +8,6 @@ power failure could lose what the store knows of a job's end, its files stay, fo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
@@ -65,25 +64,13 @@ class KeptLogs:
         self._sweep(now_wall_ns)
 
     def _add(self, job_id: str, ended_wall_ns: int) -> None:
-        size_bytes = self._size_bytes(job_id)
+        size_bytes = self._factory.room_bytes(job_id)
         self._kept[job_id] = _Kept(ended_wall_ns, size_bytes, self._journal.commits)
         self._bytes += size_bytes
 
     def _drop(self, job_id: str) -> None:
         before = self._kept.pop(job_id, None)
         self._bytes -= 0 if before is None else before.size_bytes
-
-    def _size_bytes(self, job_id: str) -> int:
-        """Of its last attempt's log, which is what people ask for; nothing where it never ran."""
-        try:
-            descriptor = self._factory.logs(job_id)
-        except OSError:
-            return 0
-        try:
-            status = os.fstat(descriptor)
-            return min(status.st_size, status.st_blocks * 512)  # of a log whose middle was dropped, what is left
-        finally:
-            os.close(descriptor)
 
     def _sweep(self, now_wall_ns: int) -> None:
         while self._kept:

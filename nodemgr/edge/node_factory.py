@@ -191,6 +191,10 @@ class NodeFactory:
             attempt = max(attempt_files.attempts_of(self._jobs_dir, job_id), default=0)
         return AttemptFiles(self._jobs_dir, job_id, attempt).open_log()
 
+    def room_bytes(self, job_id: str) -> int:
+        numbers = attempt_files.attempts_of(self._jobs_dir, job_id) if attempt_files.is_job_name(job_id) else ()
+        return sum(AttemptFiles(self._jobs_dir, job_id, number).log_room_bytes() for number in numbers)
+
     def names(self) -> list[str]:
         return attempt_files.jobs(self._jobs_dir)
 

@@ -108,6 +108,9 @@ class ResourceFactory(Protocol):
     def logs(self, job_id: str, attempt: int | None = None) -> int:
         """A descriptor of the attempt's output (None: of the last one), read-only, the caller's to close. Raises FileNotFoundError."""
 
+    def room_bytes(self, job_id: str) -> int:
+        """What the output of all its starts takes of the disk, as far as it is still there."""
+
     def names(self) -> list[str]:
         """Of all jobs, known to the store or not, of which something is left: another job of that name would be taken for it."""
 

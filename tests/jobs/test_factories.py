@@ -147,6 +147,16 @@ def test_it_is_begun_once_however_often_that_is_said(world: World) -> None:
     assert (world.directory / "marks").read_text() == "once\n"
 
 
+def test_its_room_is_that_of_the_output_of_all_its_starts(world: World) -> None:
+    assert world.do("room_bytes", "j1") == 0
+    for attempt, size in ((1, 5_000), (2, 70)):
+        world.create(f"head -c {size} /dev/zero", attempt=attempt)
+        world.until_ended(attempt=attempt)
+    assert world.do("room_bytes", "j1") == 5_070
+    world.do("delete", "j1")
+    assert world.do("room_bytes", "j1") == 0
+
+
 def test_another_attempt_is_another_start(world: World) -> None:
     for attempt in (1, 2):
         world.create("echo $NODEMGR_JOB", attempt=attempt)

@@ -44,6 +44,9 @@ class NoFactory:
     def logs(self, job_id: str, attempt: int | None = None) -> int:
         raise FileNotFoundError(f"{job_id} has no log: {WHY}")
 
+    def room_bytes(self, job_id: str) -> int:
+        return 0
+
     def names(self) -> list[str]:
         return []
 

@@ -211,6 +211,10 @@ class TwoNodes:
             raise FileNotFoundError(f"{job_id} has no log")
         return os.open(self._cluster.log((job_id, max(numbers) if attempt is None else attempt)), os.O_RDONLY | os.O_CLOEXEC)
 
+    def room_bytes(self, job_id: str) -> int:
+        logs = [self._cluster.log(key) for key in self._cluster.attempts if key[0] == job_id]
+        return sum(log.stat().st_size for log in logs if log.exists())
+
     def names(self) -> list[str]:
         return list(dict.fromkeys(job_id for job_id, _attempt in self._cluster.attempts))
 
