@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from nodemgr.core import books, job_invariants
+from nodemgr.core.effects import StartJob
 from nodemgr.core.model import LEDGER_SLOTS, Task, TaskState
 from nodemgr.core.outcome import Transition
 from nodemgr.core.state import State
@@ -25,9 +26,11 @@ def check(state: State) -> list[str]:
 
 def check_change(transition: Transition) -> list[str]:
     """Promises 1 and 2, of what a transition gives: no grant grows beyond its GPU, or takes its env above its quota. (What
-    a lowered quota or a smaller node left stays; so this is of the change, before it is applied, and not of the state.)"""
+    a lowered quota or a smaller node left stays; so this is of the change, before it is applied, and not of the state.) And nothing is
+    started where nobody could."""
     draft = transition.draft
-    wrong = []
+    starts = [effect.job_id for effect in transition.effects if isinstance(effect, StartJob)]
+    wrong = [f"{job_id} is started in a place that is down" for job_id in starts if not draft.state.is_up(draft.jobs[job_id].place)]
     for (env, uuid), grant in draft.grants.changes.items():
         before = draft.grants.base.get((env, uuid))
         if grant is None or (before is not None and grant.memory_bytes <= before.memory_bytes):
