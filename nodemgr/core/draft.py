@@ -81,6 +81,7 @@ class Draft:
     jobs = Seldom[Overlay[str, Job]](Overlay)
     job_of_key = Seldom[Overlay[tuple[str, str], str]](Overlay)
     spec_jobs = Seldom[Overlay[str, int]](Overlay)
+    spec_sizes = Seldom[Overlay[str, int]](Overlay)
     env_jobs = Seldom[Overlay[str, int]](Overlay)
     apart = Seldom[Overlay[str, tuple[int, int]]](Overlay)
     under_way = Seldom[Overlay[str, tuple[int, int]]](Overlay)
@@ -307,6 +308,8 @@ class Draft:
         _file(self.under_way, job.job_id, job.state in UNDER_WAY)
         self._count_cpu_job(before, job)
         if before is None:
+            if self.spec_jobs.get(job.spec_id) is None:
+                _add(self.spec_sizes, job.env, self.specs[job.spec_id].size)
             _add(self.spec_jobs, job.spec_id, 1)
             _add(self.env_jobs, job.env, 1)
             array = job_ids.array_of(job.job_id)
@@ -331,6 +334,7 @@ class Draft:
         self._count_cpu_job(job, None)
         _add(self.spec_jobs, job.spec_id, -1)
         if self.spec_jobs.get(job.spec_id) is None:
+            _add(self.spec_sizes, job.env, -self.specs[job.spec_id].size)
             self.specs.drop(job.spec_id)
         _add(self.env_jobs, job.env, -1)
         array = job_ids.array_of(job.job_id)

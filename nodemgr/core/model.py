@@ -342,7 +342,11 @@ class JobSpec:
     cwd: str
     environ: tuple[str, ...]
     """`KEY=value`, each."""
-    umask: int = 0o022
+
+    @property
+    def size(self) -> int:
+        """In characters: about what it takes of memory, and of the store."""
+        return len(self.cwd) + sum(map(len, self.argv)) + sum(map(len, self.environ))
 
 
 @value

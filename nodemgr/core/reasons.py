@@ -133,6 +133,10 @@ def too_many_jobs(whose: str, there: int, limit: int) -> str:
     return f"{whose} has {there} jobs that wait or run, and {limit} are the most: wait for some to end"
 
 
+def too_long_jobs(env: str, limit: int) -> str:
+    return f"the commands and variables of {env}'s jobs are {limit >> 20} MiB by now, the most that is taken: wait for some to end"
+
+
 def cpu_jobs(whose: str, running: int, setting: str) -> str:
     return f"{running} jobs of {whose} without a GPU run, as many as may ({setting}): waits for one of them to end"
 

@@ -21,6 +21,14 @@ MAX_INDEX = (1 << 31) - 1
 """Of an array's elements: it is part of a token (job_ids.py)."""
 MAX_AWAITED = 100_000
 """Elements of an array, each with so many jobs that it waits for: each such pair is remembered."""
+MAX_ENV_SPECS = 1 << 30
+"""What the living jobs of an env run is in memory, commands and variables: so many characters of it."""
+MAX_ARRAY_SPECS = 1 << 28
+"""The history has it of each element of an array, and all of them may end at once."""
+TOO_LONG_ARRAY = (
+    f"an array's command and variables, once for each element, are at most {MAX_ARRAY_SPECS >> 20} MiB: take fewer elements, or "
+    "submit with fewer variables (env -i)"
+)
 TOO_MANY_AWAITED = f"more than {MAX_AWAITED} pairs of an element and a job it waits for: let one job wait for them, and the array for that"
 
 
@@ -56,6 +64,7 @@ def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
         "a time limit is more than nothing": submission.time_limit_ms is not None and submission.time_limit_ms <= 0,
         "a number of restarts is 0 or more": submission.max_restarts < 0,
         "there is no command": not submission.spec.argv,
+        TOO_LONG_ARRAY: count * submission.spec.size > MAX_ARRAY_SPECS,
         TOO_MANY_AWAITED: count * len(submission.after) > MAX_AWAITED,
     }
     said = next((text for text, is_so in wrong.items() if is_so), None)
@@ -87,6 +96,8 @@ def _too_many(draft: Draft, submission: Submission) -> Refusal | None:
     ):
         if there + more > limit:
             return DenyCode.TOO_MANY_JOBS, reasons.too_many_jobs(whose, there, limit)
+    if (draft.spec_sizes.get(submission.env) or 0) + submission.spec.size > MAX_ENV_SPECS:
+        return DenyCode.TOO_MANY_JOBS, reasons.too_long_jobs(submission.env, MAX_ENV_SPECS)
     return None
 
 

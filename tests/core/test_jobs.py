@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core import events, job_orders, jobs, telling
+from nodemgr.core import events, job_orders, jobs, submissions, telling
 from nodemgr.core.effects import ForgetJob, OpenLedger, SetLimit, StartJob, StopJob, SubmitAnswered
 from nodemgr.core.manager import step
 from nodemgr.core.model import KEPT_ATTEMPTS, KEPT_DEEDS, LOG_TAIL_CHARACTERS, DenyCode, JobSpec, JobState, Request, TaskState
@@ -482,6 +482,33 @@ def test_so_many_pairs_of_who_waits_and_for_whom_are_taken() -> None:
     assert code is DenyCode.BAD_REQUEST
     assert reason.endswith("let one job wait for them, and the array for that")
     assert node.submits("alice", gpus=1, array=tuple(range(1_000)), after=others) is not None
+
+
+def spec(characters: int) -> JobSpec:
+    return JobSpec("", "ann", 1000, 1000, ("true",), "/", ("A=" + "x" * (characters - 7),))
+
+
+def test_what_an_envs_jobs_run_has_so_much_room_and_an_array_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions, "MAX_ENV_SPECS", 100)
+    node = node_of(4, 1)
+    node.submits("alice", gpus=1, spec=spec(60), array=(0, 1, 2))
+    assert node.state.spec_sizes == {"alice": 60}
+    code, reason = refusal(node, gpus=1, spec=spec(41))
+    assert (code, reason.endswith("wait for some to end")) == (DenyCode.TOO_MANY_JOBS, True)
+    submitted(node, gpus=1, spec=spec(40))
+    node.restart()
+    node.withdraws("j1")
+    assert node.state.spec_sizes == {"alice": 100}, "one of them runs"
+    node.job_ends("j1.0")
+    assert node.state.spec_sizes == {"alice": 40}
+
+
+def test_an_array_of_which_the_history_would_be_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions, "MAX_ARRAY_SPECS", 100)
+    node = node_of()
+    code, reason = refusal(node, gpus=1, spec=spec(51), array=(0, 1))
+    assert (code, "fewer elements" in reason) == (DenyCode.BAD_REQUEST, True)
+    assert node.submits("alice", gpus=1, spec=spec(50), array=(0, 1)) is not None
 
 
 def test_who_waits_for_two_of_which_one_can_no_more_be_served_is_withdrawn_once() -> None:
