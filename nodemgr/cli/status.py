@@ -20,11 +20,12 @@ def _pids(task: Row) -> str:
     return ",".join(map(str, pids[:MAX_PIDS_SHOWN])) + more or "-"
 
 
-def _who(row: Row) -> str:
+def who(row: Row) -> str:
     """root@web-1, or the user alone where there is no container."""
     found = {(place["user"], place["container_name"] or place["container"]) for place in row.get("places", ())}
-    whose = sorted(f"{user}@{container}" if container else user for user, container in found)
-    return ",".join(whose or row.get("users", ())) or "-"  # a job's user, where no process of it has come
+    if not found:  # a job's user, where no process of it has come; its place is ENV/UID/CONTAINER
+        found = {(user, (row.get("place") or "").split("/", 2)[-1]) for user in row.get("users", ())}
+    return ",".join(sorted(f"{user}@{container}" if container else user for user, container in found)) or "-"
 
 
 def _held_to(task: Row) -> str:
@@ -71,7 +72,7 @@ def task_columns(index_of: dict[str, int], *, jobs: bool) -> tuple[Column, ...]:
         Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True),
         Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True, spare=4),
         Column("PIDS", _pids, spare=2),
-        Column("WHO", _who, spare=1),
+        Column("WHO", who, spare=1),
         Column("COMMAND", lambda t: t["command"], rest=True),
     )
 
@@ -83,7 +84,7 @@ def queue_columns() -> tuple[Column, ...]:
         Column("ENV", lambda r: r["env"]),
         Column("GPUS", lambda r: r["gpus"], right=True),
         Column("QUEUE", lambda r: r["priority"], spare=1),
-        Column("WHO", _who, spare=1),
+        Column("WHO", who, spare=1),
         Column("WHY", tables.why, rest=True),
     )
 
@@ -94,7 +95,7 @@ def residue_columns() -> tuple[Column, ...]:
         Column("STILL HOLDS", lambda r: f"{'up to ' if r['at_most'] else ''}{tables.size(r['memory_bytes'])}", right=True),
         Column("PID", lambda r: r["pid"], right=True),
         Column("ENV", lambda r: r["env"]),
-        Column("WHO", _who, spare=1),
+        Column("WHO", who, spare=1),
         Column("WHY", lambda r: "lives without a lease" if r["alive"] else "is dead: the driver has not let go of it"),
     )
 

@@ -113,14 +113,17 @@ def test_who_looks_is_told_why_and_what_to_do(
         return int(code), out, err
 
     world.set_up(False)
-    assert "warning" not in said("queue")[2], "nobody waits for it"
+    inside = world.submit(place="alice/0/dev")
+    _, out, err = said("queue")
+    assert ("root@dev" in out, "waits for its container dev: start it, then say nodemgr queue there" in out) == (True, True)
+    assert err == "", "nobody waits for the node"
     job_id = world.submit()
     why = "no job can be started: both nodes are down"
     for verb in ("queue", "status"):
         code, out, err = said(verb)
         assert (code, why in out) == (0, True)
         assert err == f"nodemgr: warning: {why} (nodemgr doctor says what to do; the jobs keep their places)\n"
-    assert said("queue", "position", job_id)[1] == f"{job_id}: place 1 in queue normal: needs 1 GPU; {why}\n"
+    assert said("queue", "position", job_id)[1] == f"{job_id}: place 2 in queue normal: needs 1 GPU; {why}\n"
     ask = ways.AdminWay.ask
 
     def up_before_it_waits(way: ways.AdminWay, verb: str, *more: Any, **arguments: Any) -> Any:
@@ -131,6 +134,7 @@ def test_who_looks_is_told_why_and_what_to_do(
     monkeypatch.setattr(ways.AdminWay, "ask", up_before_it_waits)
     assert said("wait", job_id) == (0, "", f"nodemgr: warning: {why} (nodemgr doctor says what to do; the jobs keep their places)\n")
     assert said("wait", job_id) == (0, "", ""), "it has ended, and all is well"
+    assert world.waiting() == [inside]
 
 
 def test_what_was_to_be_started_when_it_went_down_is_back_in_its_place(make: Callable[..., World]) -> None:
