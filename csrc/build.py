@@ -45,7 +45,7 @@ SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
 SUPERVISOR_FLAGS = ["-fPIE", "-pie", "-Wl,-z,now,-z,relro", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"]
 RUNNER_SOURCES = [
     "wire.c", "mac.c", "prim.c", "conf.c",
-    *(f"jobs/{name}.c" for name in ("become", "below", "children", "log", "order", "supervise", "title")),
+    *(f"jobs/{name}.c" for name in ("become", "below", "children", "inherited", "log", "order", "supervise", "title")),
 ]  # fmt: skip
 RUNNER_FLAGS = ["-nostartfiles", *SUPERVISOR_FLAGS, "-Wl,--no-as-needed"]
 NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c", "manager/gate.c", "manager/huge.c"]

@@ -45,19 +45,6 @@ static void plain_oom_score(void)
     close(fd);
 }
 
-/* Nothing but 0, 1 and 2 goes on to the program. */
-static void close_others(void)
-{
-    long most;
-#ifdef SYS_close_range
-    if (syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */) == 0)
-        return;
-#endif
-    most = sysconf(_SC_OPEN_MAX);
-    for (int fd = 3; fd < most; fd++)
-        fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
-
 static bool standard_streams(int log)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -180,7 +167,7 @@ struct nm_failure nm_become(const struct nm_order *order, int log, pid_t parent)
         _exit(1);
     if (chdir(order->cwd) != 0)
         return (struct nm_failure){NM_AT_CWD, errno};
-    close_others();
+    nm_close_others(-1, true); /* nothing but 0, 1 and 2 goes on to the program */
     plain_signals();
     return search(order);
 }

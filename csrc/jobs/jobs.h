@@ -180,6 +180,11 @@ void nm_children_reap(struct nm_children *children);
    gone and no supervisor of its own runs any more. */
 int nm_launch(int socket, bool listens, const char *jobs);
 
+/* -- inherited.c -- */
+
+/* Closes all from 3 on but `kept` (-1: none is), now or when another program is executed. */
+void nm_close_others(int kept, bool at_exec);
+
 /* -- title.c -- */
 
 /* Our own words lie behind one another: there is as much room for a title as they take. */

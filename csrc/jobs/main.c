@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -48,19 +47,6 @@ static int listen_at(const char *path)
     return fd;
 }
 
-/* Whatever the manager left open, be it marked or not. */
-static void close_others(int kept)
-{
-    long most = sysconf(_SC_OPEN_MAX);
-#ifdef SYS_close_range
-    if ((kept <= 3 || syscall(SYS_close_range, 3u, (unsigned)kept - 1, 0u) == 0) && syscall(SYS_close_range, (unsigned)kept + 1, ~0u, 0u) == 0)
-        return;
-#endif
-    for (int fd = 3; fd < most; fd++)
-        if (fd != kept)
-            close(fd);
-}
-
 /* Forked by a manager, and no child of its: neither its terminal nor its directory nor whoever reads what it says is held by us,
    or by a job that outlives it. */
 static int serve_manager(const char *jobs, int fd)
@@ -71,7 +57,7 @@ static int serve_manager(const char *jobs, int fd)
         _exit(child < 0);
     for (int each = 0; null >= 0 && each < 3; each++)
         dup2(null, each);
-    close_others(fd);
+    nm_close_others(fd, false);
     setsid();
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     return chdir("/") == 0 ? nm_launch(fd, false, jobs) : 1;

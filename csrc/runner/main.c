@@ -21,20 +21,12 @@ static void detach(void)
         return; /* the one that we are in, then */
 }
 
-static void close_others(int kept)
-{
-    const long most = sysconf(_SC_OPEN_MAX);
-    for (int fd = 3; fd < most; fd++)
-        if (fd != kept)
-            close(fd);
-}
-
 /* In the child: how it went is said by a line at `told`, empty if well. */
 static int serve(int told)
 {
     char fault[NM_FAULT_BYTES] = "";
     setsid();
-    close_others(told);
+    nm_close_others(told, false);
     nm_keep_rights_of_container();
     const bool begun = nm_runner_begin(fault);
     if (begun)

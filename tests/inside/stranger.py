@@ -2,14 +2,16 @@
 
 runner: says that it starts jobs here, and goes on.  next: the next packet.  claim JOB ATTEMPT: on a new connection, kept with its files.
 files: what came with the last claim.  write HEX: over the record, from its beginning.  say VERB JOB ATTEMPT: on the last claim's
-connection.  fork-claim: as claim, by a child.
+connection.  fork-claim: as claim, by a child.  lease: on each file that it has open to write, so that who opens it has to wait.
 """
 
 from __future__ import annotations
 
 import array
+import fcntl
 import json
 import os
+import signal
 import socket
 import stat
 import sys
@@ -50,7 +52,16 @@ def describe(number: int) -> dict[str, Any]:
     return {"regular": stat.S_ISREG(found.st_mode), "mode": flags & os.O_ACCMODE, "path": os.readlink(f"/proc/self/fd/{number}")}
 
 
+def _lease(number: int) -> bool:
+    try:
+        fcntl.fcntl(number, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError:
+        return False
+    return True
+
+
 def main() -> None:
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # by which the kernel asks for a lease back
     runner = claims = None
     files: list[int] = []
     for line in sys.stdin:
@@ -79,6 +90,8 @@ def main() -> None:
             told = [describe(number) for number in files]
         elif word == "write":
             os.pwrite(files[1], bytes.fromhex(more[0]), 0)
+        elif word == "lease":
+            told = [_lease(number) for number in files[1:3]]
         elif word == "order":
             told = os.pread(files[0], 100, 0).decode()
         print(json.dumps(told), flush=True)

@@ -136,6 +136,22 @@ def test_what_a_record_says_is_bounded_by_what_can_be(node: Manager, box: Box) -
     assert "\x1b" not in told["why"]
 
 
+def test_a_lease_on_its_files_holds_nobody_up(node: Manager, box: Box) -> None:
+    """The kernel would let who opens such a file wait for 45 s; the manager waits for nobody."""
+    first = Stranger(box)
+    job = begun(node, box, first)
+    first("claim", job, "1")
+    if first("lease") != [True, True]:
+        pytest.skip("this file system gives no leases")
+    first("say", "RUNNING", job, "1")
+    node.events().expect("job.started", job=job)
+    said = box.say("logs", job)
+    assert (said.returncode, "Traceback" in said.stderr) == (0, False), said
+    assert node.call("job_show", job=job)["jobs"][0]["state"] == "running"
+    first.end()
+    assert node.call("job_wait", jobs=[job])["jobs"][0]["exit"] == 1
+
+
 def test_who_cannot_begin_says_why(node: Manager, box: Box) -> None:
     """As a supervisor does into whose container the kernel lets no files."""
     first = Stranger(box)
