@@ -126,7 +126,7 @@ def test_who_is_stopped_hears_it_too(world: World) -> None:
 
 
 def test_its_time_is_limited(world: World) -> None:
-    end = world.run("sleep", "600", time_limit_ms=50)
+    end = world.run("sleep", "600", time_limit_ms=1_500)  # it executes its program before that, or is killed
     assert (end.signal, end.why, end.hopeless) == (signal.SIGTERM, "time limit", True)
 
 
