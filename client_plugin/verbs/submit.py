@@ -97,7 +97,8 @@ def run(options: argparse.Namespace) -> int:
     _check_env(options.env)
     runner.check()
     _check_program(command[0])
-    arguments = {"argv": command, "cwd": _here(), "environ": _environ(options), "key": os.urandom(16).hex(), **_wishes(options)}
+    around = {"cwd": _here(), "environ": _environ(options), "umask": _umask()}
+    arguments = {"argv": command, **around, "key": os.urandom(16).hex(), **_wishes(options)}
     job: str = _submit(arguments)["job"]
     try:
         print(job, flush=True)
@@ -135,6 +136,13 @@ def _check_program(name: str) -> None:
         if shutil.which(name, mode=os.F_OK):
             raise asking.Refused(f"{name}: not executable", NOT_EXECUTABLE)
         raise asking.Refused(f"{name}: not found in PATH", NOT_FOUND)
+
+
+def _umask() -> int:
+    """There is no way to read it but to set it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _here() -> str:

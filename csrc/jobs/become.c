@@ -155,7 +155,7 @@ struct nm_failure nm_become(const struct nm_order *order, int log, pid_t parent)
     plain_oom_score();
     if (!order->keeps_identity)
         begin_audit_session(order->uid);
-    umask(022);
+    umask(order->umask);
     if (!standard_streams(log))
         return (struct nm_failure){NM_AT_IDENTITY, errno};
     failure = take_identity(order);

@@ -75,6 +75,7 @@ struct nm_order {
     uid_t uid;
     gid_t gid;
     long long grace_ms, log_bytes; /* log_bytes 0: as much as the job likes */
+    mode_t umask;
     char **argv, **environ;
     bool keeps_identity; /* the job runs as its supervisor does */
 };

@@ -57,6 +57,15 @@ bool nm_job_number(const char *text, long long most, long long *value)
     return digit > text && *digit == 0;
 }
 
+static bool is_number(const char *key)
+{
+    static const char *const numbers[] = {"uid", "gid", "grace_ms", "log_bytes", "umask"};
+    for (size_t index = 0; index < sizeof numbers / sizeof *numbers; index++)
+        if (strcmp(key, numbers[index]) == 0)
+            return true;
+    return false;
+}
+
 /* One "key=value"; false: a value that cannot be. */
 static bool take(struct nm_order *order, char *entry, size_t *args, size_t *variables)
 {
@@ -83,8 +92,10 @@ static bool take(struct nm_order *order, char *entry, size_t *args, size_t *vari
         order->grace_ms = value;
     else if (strcmp(entry, "log_bytes") == 0 && nm_job_number(text, 1ll << 50, &value))
         order->log_bytes = value;
+    else if (strcmp(entry, "umask") == 0 && nm_job_number(text, 0777, &value))
+        order->umask = (mode_t)value;
     else
-        return strcmp(entry, "uid") != 0 && strcmp(entry, "gid") != 0 && strcmp(entry, "grace_ms") != 0 && strcmp(entry, "log_bytes") != 0;
+        return !is_number(entry);
     return true;
 }
 
@@ -115,7 +126,7 @@ bool nm_order_read(const struct nm_files *files, struct nm_order *order, char wh
 {
     struct stat status;
     char *text;
-    *order = (struct nm_order){.uid = (uid_t)-1, .gid = (gid_t)-1, .keeps_identity = files->is_inside};
+    *order = (struct nm_order){.uid = (uid_t)-1, .gid = (gid_t)-1, .umask = 022, .keeps_identity = files->is_inside};
     if (files->order < 0)
         return fault(why, strerror(-files->order));
     if (!nm_file_status(files->order, &status) || !S_ISREG(status.st_mode))

@@ -1,6 +1,7 @@
 """`nodemgr submit --env ENV -- COMMAND`: have COMMAND run in an environment when its turn comes.
 
-What it will find around it is taken from here and now: the working directory, the variables (as `nodemgr run` composes them), the user.
+What it will find around it is taken from here and now: the working directory, the variables (as `nodemgr run` composes them), the
+umask, the user.
 What would be refused for certain is refused at once. Prints the job's id and nothing else on stdout.
 """
 
@@ -85,7 +86,8 @@ def command(
     env: str | None, gpus: int | None, memory: int | None, after: tuple[tuple[str, ...], ...], time_limit: int | None,
     run_dir: Path | None, command: tuple[str, ...], **said: Any,
 ) -> None:  # fmt: skip
-    """Have COMMAND run in environment ENV when its turn comes, as you, in this directory, with these variables.
+    """Have COMMAND run in environment ENV when its turn comes, as you, in this directory, with these variables and this umask. It finds
+    nothing to read on stdin.
 
     Prints the job's id. nodemgr queue shows where it waits and why, nodemgr logs what it wrote, nodemgr wait ends with its exit code.
     """
@@ -109,6 +111,7 @@ def command(
         "argv": list(command),
         "cwd": _here(),
         "environ": [f"{name}={value}" for name, value in variables.items()],
+        "umask": _umask(),
         "key": secrets.token_hex(KEY_BYTES),
         **{name: value for name, value in wishes.items() if value is not None},
     }
@@ -118,6 +121,12 @@ def command(
     except OSError:  # a full disk, a reader that left: the job runs all the same
         say(f"{job} is submitted")
         raise
+
+
+def _umask() -> int:
+    """There is no way to read it but to set it."""
+    os.umask(mask := os.umask(0o077))
+    return mask
 
 
 def _here() -> str:

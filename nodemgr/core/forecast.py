@@ -97,9 +97,12 @@ class _Count:
         for uuid in list(self._free):
             tasks = [state.tasks[task_id] for task_id in state.gpu_tasks.get(uuid, ())]
             ends = [self._end(task) for task in tasks]
-            for env in {task.env for task in tasks}:
-                own = [FOR_EVER if end is None else end.time_ns for task, end in zip(tasks, ends, strict=True) if task.env == env]
-                insort(self._held.setdefault(env, []), max(own))
+            last_ns: dict[str, int] = {}
+            for task, end in zip(tasks, ends, strict=True):
+                end_ns = FOR_EVER if end is None else end.time_ns
+                last_ns[task.env] = max(last_ns.get(task.env, end_ns), end_ns)
+            for env, end_ns in last_ns.items():
+                insort(self._held.setdefault(env, []), end_ns)
             known = [end for end in ends if end is not None]
             if len(known) < len(ends) or uuid in state.unbooked:
                 del self._free[uuid]

@@ -342,6 +342,7 @@ class JobSpec:
     cwd: str
     environ: tuple[str, ...]
     """`KEY=value`, each."""
+    umask: int = 0o022
 
     @property
     def size(self) -> int:

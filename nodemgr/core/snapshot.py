@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from nodemgr.core import books, job_rows, reasons
-from nodemgr.core.model import Env, Gpu, Process, ProcessKey, Quota, Residue, Task, Uuid, Violation
+from nodemgr.core.model import Env, Gpu, Grant, Process, ProcessKey, Quota, Residue, Task, Uuid, Violation
 from nodemgr.core.state import State
 
 SCHEMA_VERSION = 1
@@ -40,10 +40,14 @@ def status(
 def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str | None = None) -> Row:
     """The status without its tasks, which may be thousands."""
     waiting = Counter(request.env for request in state.requests.values())
+    gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.index)
+    grants: dict[Uuid, list[Grant]] = {gpu.uuid: [] for gpu in gpus}
+    for grant in state.grants.values():
+        grants[grant.uuid].append(grant)
     return {
         "schema_version": SCHEMA_VERSION,
-        "gpus": [_gpu(state, gpu, used_bytes.get(gpu.uuid)) for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index)],
-        "envs": [_env(state, row, waiting[name]) for name, row in sorted(state.envs.items()) if env in (None, name)],
+        "gpus": [_gpu(state, gpu, grants[gpu.uuid], used_bytes.get(gpu.uuid)) for gpu in gpus],
+        "envs": [_env(state, row, gpus, waiting[name]) for name, row in sorted(state.envs.items()) if env in (None, name)],
         "queue": job_rows.queue(state, now_ns, env=env, limit=SHOWN_JOBS),
         "queue_length": waiting.total() if env is None else waiting[env],
         "jobs": job_rows.under_way(state, env, SHOWN_JOBS),
@@ -78,9 +82,8 @@ def _indices(state: State, uuids: Iterable[Uuid]) -> list[int]:
     return [state.gpus[uuid].index for uuid in uuids]
 
 
-def _gpu(state: State, gpu: Gpu, used_bytes: int | None) -> Row:
+def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) -> Row:
     tasks = [state.tasks[task_id] for task_id in state.gpu_tasks.get(gpu.uuid, ())]
-    grants = [grant for grant in state.grants.values() if grant.uuid == gpu.uuid]
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
@@ -98,14 +101,19 @@ def _gpu(state: State, gpu: Gpu, used_bytes: int | None) -> Row:
     }
 
 
-def _env(state: State, env: Env, waiting: int) -> Row:
-    used = [gpu.uuid for gpu in sorted(state.gpus.values(), key=lambda gpu: gpu.index) if books.is_used(state, env.name, gpu.uuid)]
-    grants = [grant for uuid in state.gpus if (grant := state.grants.get((env.name, uuid))) is not None]
+def _env(state: State, env: Env, gpus: list[Gpu], waiting: int) -> Row:
+    grants, used = [], []
+    for gpu in gpus if env.name in state.env_tasks else ():
+        grant = state.grants.get((env.name, gpu.uuid))
+        if grant is not None:
+            grants.append(grant)
+            if gpu.healthy and books.active_tasks(grant) > 0:
+                used.append(gpu)
     return {
         "name": env.name,
         "quota": quota(env.name, env.quota),
-        "gpus": used,
-        "gpu_indices": _indices(state, used),
+        "gpus": [gpu.uuid for gpu in used],
+        "gpu_indices": [gpu.index for gpu in used],
         "memory_remaining_bytes": books.env_remaining(state, env.name),
         "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
         "memory_capped_bytes": sum(grant.caps_bytes for grant in grants),

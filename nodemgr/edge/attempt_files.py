@@ -294,7 +294,8 @@ def _order_text(order: Order, grace_ms: int, log_bytes: int) -> bytes:
     """As csrc/jobs/order.c reads it."""
     facts = {
         "job": f"{order.job_id}:{order.attempt}", "user": order.user, "uid": order.uid, "gid": order.gid,
-        "grace_ms": grace_ms, "log_bytes": log_bytes, "place": order.place, "limit_ms": order.time_limit_ms or "", "cwd": order.cwd,
+        "grace_ms": grace_ms, "log_bytes": log_bytes, "place": order.place, "limit_ms": order.time_limit_ms or "", "umask": order.umask,
+        "cwd": order.cwd,
     }  # fmt: skip
     entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
     entries += [f"arg={word}" for word in order.argv] + [f"env={variable}" for variable in order.environ] + ["end"]

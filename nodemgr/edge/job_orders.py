@@ -74,6 +74,7 @@ SUBMISSION = {
     "argv": Argument(kinds.argv, required=True),
     "cwd": Argument(kinds.directory, required=True),
     "environ": Argument(kinds.environ, required=True),
+    "umask": Argument(kinds.umask),
     "key": Argument(kinds.key, required=True),
     "name": Argument(kinds.name),
     "gpus": Argument(optional(kinds.gpus)),
@@ -85,6 +86,8 @@ SUBMISSION = {
     "max_restarts": Argument(kinds.restarts),
     "hold": Argument(flag),
 }
+FOUND_AROUND = ("argv", "cwd", "environ", "umask")
+"""What of it is the process's, named as in JobSpec."""
 
 
 class JobOrders:
@@ -161,7 +164,7 @@ class JobOrders:
     def _submit(self, who: Who, given: dict[str, Any]) -> Later:
         assert who.env is not None
         uid, gid, place = self._submitter(who)
-        spec = JobSpec("", user_name(uid), uid, gid, given.pop("argv"), given.pop("cwd"), given.pop("environ"))
+        spec = JobSpec("", user_name(uid), uid, gid, **{name: given.pop(name) for name in FOUND_AROUND if name in given})
         wished: dict[str, Any] = {"gpus": None, "memory_bytes": None, "priority": None, **given}
         wished["name"] = given.get("name") or kinds.name_of(spec.argv[0])
         wished["command"] = kinds.command_line(spec.argv)

@@ -21,6 +21,8 @@ PAGE_NS = 5_000_000
 """So long a page of the queue is in the making; the next one is asked for anew."""
 MAX_EXPECTED = 200
 """Of so many at the head of the queues it is worked out when they may expect to start, while everybody else waits."""
+EXPECTED_NS = 1_000_000_000
+"""So long that holds while nothing happens: for all pages of one list."""
 
 Reply = Callable[[Any], None]
 
@@ -33,6 +35,9 @@ class JobViews:
     def __init__(self, daemon: Daemon, past: Past) -> None:
         self._daemon = daemon
         self._past = past
+        self._expected_starts: dict[str, forecast.Expected] = {}
+        self._expected_version = -1
+        self._expected_until_ns = 0
 
     def queue(self, env: str | None, after: job_rows.Cursor, limit: int) -> dict[str, Any]:
         """A page of all that waits and of the jobs that run: what can be said in some milliseconds, for everybody else waits."""
@@ -64,7 +69,10 @@ class JobViews:
         """When each of these may expect to start."""
         daemon = self._daemon
         now_ns, wall_ns = daemon.clock.monotonic_ns(), daemon.clock.wall_ns()
-        expected = forecast.expected_starts(daemon.state, now_ns, daemon.journal.spread, MAX_EXPECTED)
+        if daemon.state.version != self._expected_version or now_ns > self._expected_until_ns:
+            self._expected_starts = forecast.expected_starts(daemon.state, now_ns, daemon.journal.spread, MAX_EXPECTED)
+            self._expected_version, self._expected_until_ns = daemon.state.version, now_ns + EXPECTED_NS
+        expected = self._expected_starts
         return [job_rows.expectation(expected.get(request_id), now_ns, wall_ns) for request_id in request_ids]
 
     def jobs(self, living: Iterable[Job], ended: Iterable[Ended]) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Jobs:
         self._orders.append(
             Order(
                 job_id=job.job_id, attempt=effect.attempt, env=effect.env, user=spec.user, uid=spec.uid, gid=spec.gid, argv=spec.argv,
-                cwd=spec.cwd, environ=environ(spec.environ, effect), time_limit_ms=effect.time_limit_ms, place=job.place,
+                cwd=spec.cwd, environ=environ(spec.environ, effect), time_limit_ms=effect.time_limit_ms, place=job.place, umask=spec.umask,
             )
         )  # fmt: skip
 

@@ -33,6 +33,7 @@ class Order:
     time_limit_ms: int | None = None
     place: str = ""
     """Where: empty for the node itself, else a container, as ENV/UID/CONTAINER."""
+    umask: int = 0o022
 
 
 @dataclass(frozen=True, slots=True)

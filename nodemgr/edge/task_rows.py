@@ -36,6 +36,8 @@ class TaskRows:
         self._state = state
         self._facts = facts
         self._kept: dict[str, _Lasting] = {}
+        self._shares: dict[Share, Share] = {}
+        """Those of the rows that are kept, each once."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -43,15 +45,15 @@ class TaskRows:
     def texts(self, tasks: Iterable[Task], now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> list[str]:
         """One JSON object for each task, in the order of their ids."""
         state = self._state
-        limits: dict[Share, str] = {}
+        limits: dict[int, str] = {}
         rows = []
         for task in tasks:
             kept = self._kept.get(task.task_id)
             if kept is None or kept.task is not task:
                 kept = self._keep(task)
-            limit = limits.get(kept.share)
+            limit = limits.get(id(kept.share))
             if limit is None:
-                limit = limits[kept.share] = _to_text(snapshot.limits_bytes(state, kept.share))
+                limit = limits[id(kept.share)] = _to_text(snapshot.limits_bytes(state, kept.share))
             duration, age, connected = snapshot.task_now(state, task, now_ns, last_beat_ns)
             now = f'"duration_seconds":{duration},"last_beat_age_seconds":{"null" if age is None else age},"connected":{connected}'
             rows.append((kept.number, f'{kept.facts},{now},"memory_limit_bytes":{limit}}}'))
@@ -60,7 +62,9 @@ class TaskRows:
 
     def _keep(self, task: Task) -> _Lasting:
         facts, share = _to_text(self._facts(task))[:-1], snapshot.share(self._state, task)
+        share = self._shares.setdefault(share, share)
         kept = self._kept[task.task_id] = _Lasting(task, record_id(task.task_id), facts, share)
         if len(self._kept) > 2 * len(self._state.tasks):
             self._kept = {key: row for key, row in self._kept.items() if key in self._state.tasks}
+            self._shares = {row.share: row.share for row in self._kept.values()}
         return kept

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from nodemgr.core import reasons, snapshot
 from nodemgr.core.model import Asker, Process, Task
+from nodemgr.core.records import record_id
 from nodemgr.core.snapshot import SECOND_NS
-from nodemgr.edge import doctor, processes
+from nodemgr.edge import doctor, log, processes
 from nodemgr.edge.crowd import Crowd
 from nodemgr.edge.daemon import Daemon
-from nodemgr.edge.order import JsonText
+from nodemgr.edge.order import JsonText, Later, OrderError, Reply
 from nodemgr.edge.settings import Settings
 from nodemgr.edge.store import KEPT_RECORDS, Store
 from nodemgr.edge.task_rows import TaskRows
@@ -29,6 +31,9 @@ COUNTERS = (
 )  # fmt: skip
 """What was counted since the start: each is in the status, also at zero."""
 
+
+TURN_TASKS = 1_000
+"""Of whom so many rows are written in some milliseconds."""
 
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -44,8 +49,35 @@ class Views:
         self._task_rows = TaskRows(daemon.state, self._task)
         self._since_wall_ns = daemon.clock.wall_ns()
 
-    def status(self, env: str | None = None) -> JsonText:
-        """The object of `nodemgr status --json`; with `env` what it may know of itself."""
+    def status(self, env: str | None = None) -> Later:
+        """The object of `nodemgr status --json`, as text; with `env` what it may know of itself. TURN_TASKS in each turn of the loop, so
+        that ten thousand tasks hold nobody up: each row is as it was in its turn. A task that ended meanwhile has none, and one that
+        came is in the next status."""
+        return Later(lambda reply: self._in_turns(env, reply))
+
+    def _in_turns(self, env: str | None, reply: Reply) -> None:
+        daemon, state = self._daemon, self._daemon.state
+        frame, texts = self._frame(env), list[str]()
+        ids = deque(sorted(state.tasks if env is None else state.env_tasks.get(env, ()), key=record_id))
+
+        def turn() -> None:
+            try:
+                some = [ids.popleft() for _ in range(min(TURN_TASKS, len(ids)))]
+                tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
+                texts.extend(self._task_rows.texts(tasks, daemon.clock.monotonic_ns(), daemon.last_beat_ns))
+            except Exception as error:  # an answer is owed whatever happens
+                log.fault("in a status", error)
+                reply(OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
+                return
+            if ids:
+                daemon.loop.call_soon(turn)
+            else:
+                reply(JsonText(f'{frame},"tasks":[{",".join(texts)}]}}'))
+
+        turn()
+
+    def _frame(self, env: str | None) -> str:
+        """All but the tasks: the open beginning of a JSON object."""
         daemon = self._daemon
         now_ns = daemon.clock.monotonic_ns()
         frame = snapshot.frame(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, env=env)
@@ -62,10 +94,7 @@ class Views:
             queue_loop = daemon.event_loop
             frame["queue_loop"] = {"wakes": queue_loop.wakes.total(), "scans": queue_loop.scans, "started": queue_loop.started}
             frame["crowds"] = [crowd.fields() for crowd in self.crowds()]
-        state = daemon.state
-        shown = state.tasks.values() if env is None else [state.tasks[task_id] for task_id in state.env_tasks.get(env, ())]
-        tasks = self._task_rows.texts(shown, now_ns, daemon.last_beat_ns)
-        return JsonText(f'{_to_text(frame)[:-1]},"tasks":[{",".join(tasks)}]}}')
+        return _to_text(frame)[:-1]
 
     def _task(self, task: Task) -> dict[str, Any]:
         """What the core says of it, and where its processes live."""

@@ -104,6 +104,8 @@ def test_an_order_that_is_none_is_refused_in_one_line(manager: LocalManager, tal
         ({"argv": ["\ud800"]}, "argv: holds what stands for no bytes"),
         ({"argv": ["x"] * 10_001}, "argv: must be a list of at most 10000"),
         ({"argv": ["x" * 2**17]}, "argv: holds one of 131072 bytes"),
+        ({"umask": 0o1000}, "umask: must be a whole number from 0 to 511"),
+        ({"umask": "022"}, "umask: must be a whole number from 0 to 511"),
         ({"environ": ["A"]}, "environ: must be a list of NAME=value"),
         ({"environ": ["=A"]}, "environ: must be a list of NAME=value"),
         ({"environ": ["A=\0"]}, "environ: must be texts without NUL"),

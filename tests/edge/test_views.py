@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nodemgr.core import snapshot
+from nodemgr.edge import views
 from tests.support.clients import FakeClient
 from tests.support.local import LocalManager
 
@@ -28,7 +29,9 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
         daemon = manager.daemon
         now_ns = daemon.clock.monotonic_ns()
         plain = snapshot.status(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, last_beat_ns=daemon.last_beat_ns, env=env)
-        text = json.loads(manager.service.views.status(env))
+        said: list[str] = []
+        manager.service.views.status(env).begin(said.append)
+        text = json.loads(said[0])
         for key in ("store", "launcher", "counters", "manager", "queue_loop", "crowds"):
             text.pop(key, None)
         for request in text["queue"]:
@@ -62,6 +65,21 @@ def test_text_and_snapshot_say_the_same_through_a_tasks_life(manager: LocalManag
     assert same()
     text, plain = both(manager, "alice")
     assert text == plain
+
+
+def test_a_long_status_is_made_in_turns(manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = [make_client(manager.env_dir("alice")) for _ in range(5)]
+    for client in clients:
+        client.acquire(1)
+    whole = [row["id"] for row in manager.call("status")["tasks"]]
+    assert len(whole) == 5
+    monkeypatch.setattr(views, "TURN_TASKS", 1)
+    assert [row["id"] for row in manager.call("status")["tasks"]] == whole
+    said: list[str] = []
+    manager.do(lambda: manager.service.views.status("alice").begin(said.append))
+    clients[3].release()
+    manager.call("ping")
+    assert [row["id"] for row in json.loads(said[0])["tasks"]] in (whole, whole[:3] + whole[4:])
 
 
 def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Client) -> None:

@@ -548,6 +548,18 @@ def test_who_may_enter_several_environments_need_not_say_whose_a_job_is(world: W
     refused(user("submit", "--", "true"), 2, "you may enter several environments (alice, bob): name one with --env")
 
 
+def test_what_a_job_makes_is_as_open_as_what_its_user_makes(world: World, nodemgr: Run) -> None:
+    for mask in (0o077, 0o002):
+        before = os.umask(mask)
+        try:
+            job = nodemgr("submit", "--env", "alice", "--", "sh", "-c", "umask").stdout.strip()
+            assert os.umask(mask) == mask
+        finally:
+            os.umask(before)
+        world.until_ended(job)
+        assert world.log(job) == f"{mask:04o}\n".encode()
+
+
 def test_an_option_that_is_not_known_is_not_taken_for_the_command(nodemgr: Run) -> None:
     refused(nodemgr("submit", "--env", "alice", "--gpu", 1, "--", "true"), 2, "No such option '--gpu'")
     refused(nodemgr("run", "--env", "alice", "--gpu", 1, "--", "true"), 2, "No such option '--gpu'")

@@ -310,6 +310,7 @@ def supervised(directory: Path) -> int:
         (lambda text: text.replace(b"uid=", b"uid=-"), "it has a value that cannot be"),
         (lambda text: text.replace(b"uid=", b"uid=9999999999"), "it has a value that cannot be"),
         (lambda text: text.replace(b"log_bytes=", b"log_bytes=-"), "it has a value that cannot be"),
+        (lambda text: text.replace(b"umask=", b"umask=9"), "it has a value that cannot be"),
         (lambda text: text.replace(b"uid=", b"uix="), "it does not say what is to be run"),
         (lambda text: text.replace(b"arg=", b"org="), "it does not say what is to be run"),
         (lambda text: text.replace(b"cwd=", b"cwd"), "it has a value that cannot be"),

@@ -88,7 +88,8 @@ class Cluster:
         with open(self.log(key), "wb") as log:
             try:
                 attempt.process = subprocess.Popen(
-                    order.argv, cwd=order.cwd, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    order.argv, cwd=order.cwd, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                    umask=order.umask,
                 )
             except OSError as error:
                 self._end(key, attempt, Status("ended", why=f"{order.argv[0]}: {error.strerror}", hopeless=True))
