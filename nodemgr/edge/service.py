@@ -137,12 +137,15 @@ class Service:
         """Everything up to the point where clients can be answered. Raises ServiceFault."""
         with contextlib.ExitStack() as stack:
             self._closing = stack
+            gc.disable()  # what is read of the store stays: to look for garbage in it again and again was most of a start with many jobs
             try:
                 self._open(stack)
             except (rundir.RunDirError, StoreUnusable, StoreFailed, NvmlUnavailable) as error:
                 raise ServiceFault(str(error)) from None
             except (OSError, zmq.ZMQError) as error:
                 raise ServiceFault(f"cannot start: {error}") from None
+            finally:
+                gc.enable()
             self._closing = stack.pop_all()
 
     def _open(self, stack: contextlib.ExitStack) -> None:

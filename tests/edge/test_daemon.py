@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import grp
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge import ask, ledgers
+from nodemgr.edge import ask, ledgers, service
 from nodemgr.edge.clock import RealClock
 from nodemgr.edge.control_client import EventStream
 from nodemgr.edge.ledger import Ledger, LedgerError
@@ -379,6 +380,19 @@ def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(make: M
 
 
 # -- the store --
+
+
+def test_what_a_store_holds_is_read_without_looking_for_garbage_in_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a hundred thousand jobs that would be most of a start."""
+    seen: list[bool] = []
+    restore = service.restore
+    monkeypatch.setattr(service, "restore", lambda *arguments: seen.append(gc.isenabled()) or restore(*arguments))
+    make()
+    assert (seen, gc.isenabled()) == ([False], True)
+    monkeypatch.setattr(service, "restore", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make()
+    assert gc.isenabled()
 
 
 def test_a_full_disk_refuses_grants_and_lets_releases_through(manager: LocalManager, make_client: Client) -> None:
