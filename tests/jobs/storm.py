@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -26,6 +28,7 @@ from nodemgr.cli.asking import Fault
 from nodemgr.cli.faults import Exit, Lost
 from nodemgr.cli.jobs import UserWay
 from nodemgr.edge.control_client import ControlClient, ManagerLost, ManagerRefused, ManagerUnreachable
+from nodemgr.edge.launcher import CAP_SETUID, PROGRAM
 from nodemgr.edge.processes import ancestors
 from tests.supervisor.world import own_audit_session
 from tests.support.manager import Manager
@@ -36,6 +39,7 @@ ENVS = ("alice", "bob")
 WRITERS = 3
 MOST_LIVING = 40
 KILLED = " killed"
+PR_CAPBSET_DROP = 24
 FINAL = frozenset({"done", "failed", "withdrawn"})
 SCRIPT = """
 born() { set -- $(cat "/proc/$1/stat" 2>/dev/null); case $3 in Z|X) ;; *) echo "${22}" ;; esac; }
@@ -264,11 +268,44 @@ def children(pid: int) -> list[int]:
     return []
 
 
-def storm(seconds: float, seed: int, trace: Path | None = None, submissions: int = 1, kills: int = 1) -> dict[str, int]:
+class Service:
+    """A launcher as systemd has it, begun again whenever it has ended; and managers that may fork none of their own."""
+
+    def __init__(self, manager: Manager) -> None:
+        manager.before_exec = self._give_up_setuid
+        self._command = [str(PROGRAM), "launcher", str(manager.state_dir / "jobs"), str(manager.run_dir / "launcher")]
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep)
+        for directory in (manager.state_dir / "jobs", manager.run_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+        (manager.state_dir / "jobs").chmod(0o700)
+        self._thread.start()
+
+    @staticmethod
+    def _give_up_setuid() -> None:
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SETUID, 0, 0, 0)
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            with subprocess.Popen(self._command) as launcher:
+                while launcher.poll() is None and not self._over.wait(0.05):
+                    pass
+                launcher.kill()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def storm(
+    seconds: float, seed: int, trace: Path | None = None, submissions: int = 1, kills: int = 1, *, service: bool = False
+) -> dict[str, int]:
     """Raises AssertionError where it did not hold, with all files copied to `trace`; how much happened. It lasts so long, and until there
     were so many submissions and kills."""
-    manager = Manager(simulate="3x8GiB", environment={"PYTHONFAULTHANDLER": "1"}).start()
+    manager = Manager(simulate="3x8GiB", environment={"PYTHONFAULTHANDLER": "1"})
+    launcher = Service(manager) if service else None
     try:
+        manager.start()
         for env in ENVS:
             manager.quota(env, 2)
         found = Storm(manager, seed)
@@ -282,6 +319,8 @@ def storm(seconds: float, seed: int, trace: Path | None = None, submissions: int
         raise
     finally:
         manager.close()
+        if launcher is not None:
+            launcher.close()
 
 
 def is_plain(directory: str, name: str) -> bool:
@@ -294,8 +333,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trace", type=Path, metavar="DIRECTORY", help="where the node's files are copied to on a failure")
+    parser.add_argument("--service", action="store_true", help="with the launcher as a service has it (root only)")
     options = parser.parse_args()
-    print(json.dumps(storm(options.seconds, options.seed, options.trace)))
+    print(json.dumps(storm(options.seconds, options.seed, options.trace, service=options.service)))
     return 0
 
 
