@@ -137,7 +137,7 @@ class Service:
         """Everything up to the point where clients can be answered. Raises ServiceFault."""
         with contextlib.ExitStack() as stack:
             self._closing = stack
-            gc.disable()  # what is read of the store stays: to look for garbage in it again and again was most of a start with many jobs
+            gc.disable()  # what is read of the store stays: to look for garbage in it is a quarter of a start with many jobs
             try:
                 self._open(stack)
             except (rundir.RunDirError, StoreUnusable, StoreFailed, NvmlUnavailable) as error:

@@ -383,7 +383,7 @@ def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(make: M
 
 
 def test_what_a_store_holds_is_read_without_looking_for_garbage_in_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a hundred thousand jobs that would be most of a start."""
+    """With a hundred thousand jobs that would be a quarter of a start: 24 s of a processor instead of 18."""
     seen: list[bool] = []
     restore = service.restore
     monkeypatch.setattr(service, "restore", lambda *arguments: seen.append(gc.isenabled()) or restore(*arguments))
