@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from itertools import compress
 from typing import Any, Generic, TypeVar
 
 from nodemgr.core import books, cpu_jobs, job_ids
@@ -550,7 +549,8 @@ def _reschedule(state: State, deadline: Deadline, due_ns: int | None) -> None:
 
 
 def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
-    """Who left, who came to the end of a queue, and, the last of them first, who came to its front."""
+    """Who left, who came to the end of a queue, and, the last of them first, who came to its front; then who goes back to where he was
+    among the others."""
     queue = state.queue
     came: list[Request] = []
     for request_id, request in changes.items():
@@ -560,11 +560,23 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
         elif request_id not in queue:
             came.append(request)
     came.sort(key=lambda request: (request.queued_ns, request.sequence))
-    fronts = {name: queue.front(name) for name in {request.priority for request in came}}
-    to_front = [(front_ns := fronts[request.priority]) is not None and request.queued_ns < front_ns for request in came]
-    to_end = [request for request, in_front in zip(came, to_front, strict=True) if not in_front]
-    for request in (*reversed(list(compress(came, to_front))), *to_end):
+    names = {request.priority for request in came}
+    fronts, ends = ({name: at(name) for name in names} for at in (queue.front, queue.end))
+    first: list[Request] = []
+    last: list[Request] = []
+    between: dict[str, list[Request]] = {}
+    for request in came:
+        front_ns, end_ns = fronts[request.priority], ends[request.priority]
+        if front_ns is None or end_ns is None or request.queued_ns >= end_ns:
+            last.append(request)
+        elif request.queued_ns < front_ns:
+            first.append(request)
+        else:
+            between.setdefault(request.priority, []).append(request)
+    for request in (*reversed(first), *last):
         queue.insert(request.priority, request.request_id, request.queued_ns, request.alike, request.owner)
+    for name, requests in between.items():
+        queue.merge(name, [(request.request_id, request.queued_ns, request.alike, request.owner) for request in requests])
 
 
 def _stop_timers(state: State) -> None:

@@ -214,6 +214,9 @@ class Line:
         else:
             self._renumber((entry, stamp, group, owner))
 
+    def merge(self, rows: Iterable[tuple[str, int, str, str]]) -> None:
+        self._renumber(*rows)
+
     def _append(self, entry: str, stamp: int, group: str, owner: str) -> None:
         self._places[entry] = Place(self, self._back.add(entry, stamp), group)
         there = self._groups.get(group) or self._begin(group, owner)
@@ -238,6 +241,11 @@ class Line:
 
     def peek(self) -> str | None:
         return self._front.last() or self._back.first()
+
+    def end(self) -> int | None:
+        """The stamp of the last."""
+        entry = self._back.last() or self._front.first()
+        return None if entry is None else self.stamp(self._places[entry].number)
 
     def withdraw(self, entry: str) -> None:
         _, number, group = self._places[entry]
@@ -414,11 +422,26 @@ class WorkQueue:
             self.configure(name, UNRANKED)
         self._lines[name].insert(entry, stamp, group, owner)
 
+    def merge(self, name: str, rows: Iterable[tuple[str, int, str, str]]) -> None:
+        """As insert, of many that come among those of the queue: (entry, stamp, group, owner), each behind who has the same stamp. All of
+        the queue are put anew, once."""
+        rows = sorted(rows, key=lambda row: row[1])
+        if name not in self._lines:
+            self.configure(name, UNRANKED)
+        if any(entry in self._places for entry, *_ in rows):
+            raise ValueError(f"one of {[entry for entry, *_ in rows]} waits already")
+        self._lines[name].merge(rows)
+
     def front(self, name: str) -> int | None:
         """The stamp of the first in the queue; None: nothing waits there."""
         line = self._lines.get(name)
         first = None if line is None else line.peek()
         return None if line is None or first is None else line.stamp(self._places[first].number)
+
+    def end(self, name: str) -> int | None:
+        """The stamp of the last in the queue; None: nothing waits there."""
+        line = self._lines.get(name)
+        return None if line is None else line.end()
 
     def peek(self) -> str | None:
         """The entry that is served first."""

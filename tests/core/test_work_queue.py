@@ -343,3 +343,26 @@ def test_no_stream_of_a_higher_rank_starves_a_lower_one(arrivals: list[tuple[str
 
 def test_without_ageing_nothing_bounds_it() -> None:
     assert overtaking_bound(100, 200, 0) is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 30), max_size=30), st.lists(st.integers(0, 30), max_size=10), st.data())
+def test_many_that_come_among_others_stand_where_they_would_have_come(there: list[int], more: list[int], data: st.DataObject) -> None:
+    """Behind who has the same stamp; some of the others have left meanwhile."""
+    queue = WorkQueue([("normal", 200)])
+    rows = [(f"r{number}", stamp) for number, stamp in enumerate(sorted(there))]
+    for entry, stamp in rows:
+        queue.insert("normal", entry, stamp, f"g{stamp % 3}", "alice")
+    gone = data.draw(st.sets(st.sampled_from([entry for entry, _ in rows]))) if rows else set()
+    for entry in gone:
+        queue.withdraw(entry)
+    came = [(f"m{number}", stamp) for number, stamp in enumerate(more)]
+    queue.merge("normal", [(entry, stamp, f"g{stamp % 3}", "alice") for entry, stamp in came])
+    left = [row for row in rows if row[0] not in gone]
+    expected = [entry for entry, _ in sorted([*left, *came], key=lambda row: row[1])]
+    assert list(queue.entries("normal")) == expected
+    assert [queue.position(entry) for entry in expected] == list(range(1, len(expected) + 1))
+    assert list(queue) == expected
+    if came:
+        with pytest.raises(ValueError, match="waits already"):
+            queue.merge("normal", [(came[0][0], 1, "g1", "alice")])
