@@ -108,16 +108,18 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("content", HOSTILE)
-def test_a_hostile_record_is_no_record(node: Manager, box: Box, content: str) -> None:
+def test_a_hostile_record_is_no_record(node: Manager, box: Box) -> None:
+    """Of an array, to each of whose jobs something else is done."""
     first = Stranger(box)
-    job = begun(node, box, first)
-    first("claim", job, "1")
-    first("write", HOSTILE[content][:60_000].hex() or "00")
-    first.end()
-    (told,) = node.call("job_wait", jobs=[job])["jobs"]
-    assert (told["state"], told["exit"]) == ("failed", 1)
-    assert "its container was stopped, or its supervisor there was killed" in told["why"]
+    assert first("runner")["verb"] == "ACK"
+    array = held_job(node, box, "--array", f"0-{len(HOSTILE) - 1}")
+    for what, content in HOSTILE.items():
+        told = first("next")
+        assert first("forge", told["job"], "1", content[:60_000].hex() or "00")["verb"] == "CLAIMED", what
+        (ended,) = node.call("job_wait", jobs=[told["job"]])["jobs"]
+        assert (ended["state"], ended["exit"]) == ("failed", 1), what
+        assert "its container was stopped, or its supervisor there was killed" in ended["why"]
+    assert node.call("job_wait", jobs=[array])["jobs"][0]["exit"] == 1
     assert "Traceback" not in node.log
 
 
