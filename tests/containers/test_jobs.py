@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.containers.podman import Containers, eventually
+from tests.inside.boxes import outcome
 from tests.support.manager import HOLD, Manager
 
 GIB = 1 << 30
@@ -16,11 +17,6 @@ def submit(containers: Containers, box: str, *words: str, user: str = "root") ->
     code, said = containers.execute(box, "nodemgr", "submit", *words, options=(f"--user={user}",))
     assert (code, said.count("\n")) == (0, 1), said
     return said.strip()
-
-
-def outcome(node: Manager, job: str) -> tuple[str, int, str]:
-    (told,) = node.call("job_wait", jobs=[job])["jobs"]
-    return told["state"], told["exit"], told["why"]
 
 
 def test_it_runs_there_with_gpus_and_within_the_quota(node: Manager, containers: Containers) -> None:
@@ -69,7 +65,7 @@ def test_a_container_that_stops_takes_its_job_along_and_brings_it_back(node: Man
     containers.tell(box, "start")
     code, said = containers.execute(box, "nodemgr", "queue")
     assert code == 0, said
-    assert [outcome(node, each)[0] for each in (job, second)] == ["done", "done"]
+    assert [outcome(node, each)["state"] for each in (job, second)] == ["done", "done"]
 
 
 def _reason(node: Manager, job: str) -> str | None:

@@ -12,8 +12,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from nodemgr.edge.control_client import ControlClient
 from nodemgr.paths import container_dir
+from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager
 
 VERBS = ROOT / "client_plugin" / "bin" / "nodemgr"
@@ -32,13 +35,21 @@ def unusable() -> str | None:
     return None if done.returncode == 0 else "no namespaces here"
 
 
+def outcome(node: Manager | LocalManager, job: str) -> dict[str, Any]:
+    """How it ended, waited for longer than a busy machine takes."""
+    with ControlClient(node.run_dir, PATIENCE_S) as client:
+        (told,) = client.call("job_wait", jobs=[job])["jobs"]
+    assert isinstance(told, dict)
+    return told
+
+
 class Box:
     """One container of `env`, from its start to `stop`."""
 
     _made = 0
     verbs = VERBS
 
-    def __init__(self, node: Manager, env: str) -> None:
+    def __init__(self, node: Manager | LocalManager, env: str) -> None:
         Box._made += 1
         self.env_dir = node.directory / f"box{Box._made}"
         self.env_dir.mkdir()

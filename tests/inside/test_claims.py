@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.inside.boxes import NOBODY, PATIENCE_S, Box
+from tests.inside.boxes import NOBODY, PATIENCE_S, Box, outcome
 from tests.support.manager import Manager
 
 STRANGER = Path(__file__).with_name("stranger.py")
@@ -116,10 +116,10 @@ def test_a_hostile_record_is_no_record(node: Manager, box: Box) -> None:
     for what, content in HOSTILE.items():
         told = first("next")
         assert first("forge", told["job"], "1", content[:60_000].hex() or "00")["verb"] == "CLAIMED", what
-        (ended,) = node.call("job_wait", jobs=[told["job"]])["jobs"]
+        ended = outcome(node, told["job"])
         assert (ended["state"], ended["exit"]) == ("failed", 1), what
         assert "its container was stopped, or its supervisor there was killed" in ended["why"]
-    assert node.call("job_wait", jobs=[array])["jobs"][0]["exit"] == 1
+    assert outcome(node, array)["exit"] == 1
     assert "Traceback" not in node.log
 
 
@@ -131,7 +131,7 @@ def test_what_a_record_says_is_bounded_by_what_can_be(node: Manager, box: Box) -
     started = b"started 1 1 1 1".ljust(LINE - 2) + b".\n"
     first("write", (started + b"ended 9000000000000000000 7 - 1 \x1b[2Jwell".ljust(LINE - 2) + b".\n").hex())
     first.end()
-    (told,) = node.call("job_wait", jobs=[job])["jobs"]
+    told = outcome(node, job)
     assert told["exit"] == 7
     (story,) = node.call("job_show", job=job)["jobs"]
     assert story["submitted"] <= story["attempts"][0]["started"] <= story["attempts"][0]["ended"] <= story["submitted"] + PATIENCE_S
@@ -151,7 +151,7 @@ def test_a_lease_on_its_files_holds_nobody_up(node: Manager, box: Box) -> None:
     assert (said.returncode, "Traceback" in said.stderr) == (0, False), said
     assert node.call("job_show", job=job)["jobs"][0]["state"] == "running"
     first.end()
-    assert node.call("job_wait", jobs=[job])["jobs"][0]["exit"] == 1
+    assert outcome(node, job)["exit"] == 1
 
 
 def test_who_cannot_begin_says_why(node: Manager, box: Box) -> None:
@@ -161,7 +161,7 @@ def test_who_cannot_begin_says_why(node: Manager, box: Box) -> None:
     first("claim", job, "1")
     first("say", "FAILED", job, "1")
     first.end()
-    (told,) = node.call("job_wait", jobs=[job])["jobs"]
+    told = outcome(node, job)
     assert (told["state"], told["why"]) == ("failed", "its own fault")
 
 
@@ -199,5 +199,5 @@ def test_a_runner_that_goes_gives_back_what_it_was_told(node: Manager, box: Box)
     assert "waits for its container" in row["reason"]
     assert late("claim", job, "1")["verb"] == "DENY"
     box.say("queue")
-    (told,) = node.call("job_wait", jobs=[job])["jobs"]
+    told = outcome(node, job)
     assert told["exit"] == 3

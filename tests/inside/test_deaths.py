@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.inside.boxes import PATIENCE_S, Box
+from tests.inside.boxes import PATIENCE_S, Box, outcome
 from tests.inside.test_life import CPU
 from tests.support.local import Died, DyingStore, LocalManager
 
@@ -31,7 +31,7 @@ def test_whenever_the_manager_dies_it_runs_once(tmp_path: Path, when: str) -> No
             _revive(managers, directory, store, commit)
             job = submitted.communicate(timeout=PATIENCE_S)[0].split()[-1]
             box.say("queue")  # starts a runner, if that is what it waits for
-            (told,) = managers[-1].call("job_wait", jobs=[job])["jobs"]
+            told = outcome(managers[-1], job)
             assert (told["state"], told["exit"]) == ("done", 0), (when, commit, told)
         assert marks.read_text().split() == [str(commit) for commit in range(1, COMMITS + 1)]
         assert store.deaths == COMMITS

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.inside.boxes import NOBODY, PATIENCE_S, Box
+from tests.inside.boxes import NOBODY, PATIENCE_S, Box, outcome
 from tests.support.manager import ROOT, Manager
 
 CPU = ("--gpus", "0", "--max-restarts", "0")
@@ -39,7 +39,7 @@ def runner_of(box: Box) -> int:
 
 
 def wait(node: Manager, job: str) -> tuple[str, int, str]:
-    (told,) = node.call("job_wait", jobs=[job])["jobs"]
+    told = outcome(node, job)
     return told["state"], told["exit"], told["why"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from nodemgr.edge import node_factory
 from nodemgr.edge.control_client import EventStream
 from nodemgr.edge.node_factory import NodeFactory
-from tests.inside.boxes import PATIENCE_S, Box
+from tests.inside.boxes import PATIENCE_S, Box, outcome
 from tests.inside.test_life import CPU, named, runner_of
 from tests.support.local import LocalManager
 
@@ -56,7 +56,7 @@ def test_a_supervisor_that_is_stopped_keeps_no_job_alive(here: tuple[LocalManage
     manager, box = here
     job, _ = stopped_job(manager, box)
     manager.call("job_withdraw", job=job)
-    (told,) = manager.call("job_wait", jobs=[job])["jobs"]
+    told = outcome(manager, job)
     assert told["state"] == "withdrawn"
     assert named(box, "sleep") == [box.pid]  # its first process
 
@@ -64,7 +64,7 @@ def test_a_supervisor_that_is_stopped_keeps_no_job_alive(here: tuple[LocalManage
 def test_nor_does_it_keep_it_beyond_its_time(here: tuple[LocalManager, Box]) -> None:
     manager, box = here
     job, _ = stopped_job(manager, box, "--time", "2s", "--max-restarts", "3")
-    (told,) = manager.call("job_wait", jobs=[job])["jobs"]
+    told = outcome(manager, job)
     assert (told["state"], told["why"]) == ("failed", "time limit")
     assert named(box, "sleep") == [box.pid]
 
@@ -81,7 +81,7 @@ def test_a_runner_that_hangs_holds_nothing_back(here: tuple[LocalManager, Box]) 
     (row,) = (row for row in manager.call("queue")["queue"] if row["id"] == job)
     assert "waits for its container" in row["reason"]
     os.kill(runner, signal.SIGCONT)
-    (told,) = manager.call("job_wait", jobs=[job])["jobs"]
+    told = outcome(manager, job)
     assert told["exit"] == 3
     assert box.say("logs", job).stdout == "begun\n"
     manager.call("job_withdraw", job=first)
@@ -93,5 +93,5 @@ def test_a_runner_that_nobody_needs_is_sent_away(here: tuple[LocalManager, Box])
     manager.do(lambda: setattr(manager.service.runners, "_idle_s", 0.05))
     for count in (1, 2):
         job = box.submit(*CPU, "--", "true")
-        assert manager.call("job_wait", jobs=[job])["jobs"][0]["exit"] == 0
+        assert outcome(manager, job)["exit"] == 0
         event(manager, "place.down", count)
