@@ -91,6 +91,13 @@ class Storm:
         except (ManagerLost, ManagerRefused, ManagerUnreachable):
             return None
 
+    def ask(self, verb: str, **arguments: object) -> dict[str, Any]:
+        """In the calm, of a manager that stays; a busy machine may be slow."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (answer := self.call(verb, **arguments)) is None:
+            assert time.monotonic() < deadline, f"{verb} is not answered"
+        return answer
+
     def submit(self, dice: random.Random) -> None:
         """As a client that asks until it is answered."""
         if len((self.call("queue", limit=MOST_LIVING) or {"queue": ()})["queue"]) >= MOST_LIVING:
@@ -134,7 +141,8 @@ class Storm:
     def kill(self, dice: random.Random) -> None:
         victim = dice.choice(["manager", "manager", "supervisor", "supervisor", "launcher", "both", "job"])
         if victim == "manager":
-            self.restart()
+            self.manager.kill()
+            self.start()
         supervisors, launchers = list(self.supervisors()), list(self.launchers())
         pids = []
         if victim == "launcher" and launchers:
@@ -149,8 +157,7 @@ class Storm:
         self.tally[victim + KILLED] += victim == "manager" or bool(pids)
         self.over.wait(dice.uniform(0.05, 0.6))
 
-    def restart(self) -> None:
-        self.manager.kill()
+    def start(self) -> None:
         self.manager.start(wait=False)
         try:
             self.manager.wait_for_line("ready on ", PATIENCE_S)
@@ -202,9 +209,10 @@ class Storm:
 
     def settle(self) -> None:
         """A manager with launchers of its own ends what is left."""
-        self.restart()
+        self.manager.kill()
+        self.start()
         seen, deadline = 0, 0.0
-        while living := self.manager.call("queue")["queue"]:
+        while living := self.ask("queue")["queue"]:
             if (done := len(self._lines("marks")) - len(living)) != seen:
                 seen, deadline = done, time.monotonic() + PATIENCE_S
             assert time.monotonic() < deadline, f"{len(living)} wait for nothing: {living[:3]}"
@@ -233,7 +241,7 @@ class Storm:
             assert row["state"] in FINAL, row
             assert row["state"] != "done" or last.get(job_id) == row["attempts"][-1]["number"], f"done without its last line: {row}"
             assert last.get(job_id, 0) <= max((attempt["number"] for attempt in row["attempts"]), default=0), f"unknown start: {row}"
-        assert self.manager.status()["tasks"] == []
+        assert self.ask("status")["tasks"] == []
         for path in (self.directory / "pids").iterdir():
             for pid, _, ticks in (line.partition(":") for line in path.read_text().split()):
                 assert born(int(pid)) != ticks, f"{pid} of {path.name} goes on"
@@ -246,9 +254,9 @@ class Storm:
     def _history(self) -> Iterator[dict[str, Any]]:
         before = None
         while True:
-            page = self.manager.call("history", limit=200, before=before)
+            page = self.ask("history", limit=200, before=before)
             for row in page["history"]:
-                yield self.manager.call("job_show", job=row["job"])["jobs"][0]
+                yield self.ask("job_show", job=row["job"])["jobs"][0]
             if (before := page.get("before")) is None or not page["history"]:
                 return
 
@@ -305,10 +313,10 @@ def storm(
     manager = Manager(simulate="3x8GiB", environment={"PYTHONFAULTHANDLER": "1"})
     launcher = Service(manager) if service else None
     try:
-        manager.start()
-        for env in ENVS:
-            manager.quota(env, 2)
         found = Storm(manager, seed)
+        found.start()
+        for env in ENVS:
+            found.ask("quota_set", env=env, gpus=2)
         found.blow(seconds, submissions, kills)
         found.settle()
         found.count()
