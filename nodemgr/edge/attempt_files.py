@@ -45,12 +45,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the manager needs to know again of an order that it gave. `place`: where it is run, "" the node."""
+    """What the manager needs to know again of an order that it gave. `place`: where it is run, "" the node. `env_dir`: where its
+    processes look for their environment; "": nobody told them."""
 
     uid: int | None
     gid: int | None
     limit_ms: int | None
     place: str
+    env_dir: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,7 @@ class AttemptFiles:
                 with contextlib.suppress(OSError):
                     return (self.directory / name).stat().st_ctime_ns
         return 0
+
     def is_given_up(self) -> bool:
         """Nobody has begun it, and from now on nobody can. False: somebody has, or the disk refuses."""
         if self.give_up() or not self.exist():
@@ -242,11 +245,7 @@ class AttemptFiles:
                 key, _, value = entry.decode("utf-8", "replace").partition("=")
                 said.setdefault(key, value)
         uid, gid, limit_ms = (_number(said.get(key, "")) for key in ("uid", "gid", "limit_ms"))
-        return Facts(uid, gid, limit_ms, said.get("place", ""))
-
-    def uid(self) -> int | None:
-        """The user of the order."""
-        return self.facts().uid
+        return Facts(uid, gid, limit_ms, said.get("place", ""), said.get("env_dir", ""))
 
     def record(self) -> tuple[Beginning | None, End | None]:
         """As far as it is written. Where the disk did not take the end, the claim tells it by its name."""
@@ -292,10 +291,11 @@ class AttemptFiles:
 
 def _order_text(order: Order, grace_ms: int, log_bytes: int) -> bytes:
     """As csrc/jobs/order.c reads it."""
+    env_dir = next((entry.partition("=")[2] for entry in order.environ if entry.startswith("NODEMGR_ENV_DIR=")), "")
     facts = {
         "job": f"{order.job_id}:{order.attempt}", "user": order.user, "uid": order.uid, "gid": order.gid,
         "grace_ms": grace_ms, "log_bytes": log_bytes, "place": order.place, "limit_ms": order.time_limit_ms or "", "umask": order.umask,
-        "cwd": order.cwd,
+        "env_dir": env_dir, "cwd": order.cwd,
     }  # fmt: skip
     entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
     entries += [f"arg={word}" for word in order.argv] + [f"env={variable}" for variable in order.environ] + ["end"]

@@ -443,7 +443,7 @@ class NodeFactory:
 
     def _end_remains(self, attempt: _Attempt) -> None:
         job, number = attempt.name
-        began, uid = None if attempt.place else attempt.files.record()[0], attempt.files.uid()
+        began, order = None if attempt.place else attempt.files.record()[0], attempt.files.facts()
         why = attempt.verdict[0] if attempt.verdict else CONTAINER_STOPPED if attempt.place else SUPERVISOR_KILLED
 
         def done(refused: int) -> None:
@@ -451,7 +451,7 @@ class NodeFactory:
             rest = f" but for {refused} processes that are not ours to end" if refused else ""
             self._told_by_record(attempt, why + rest)
 
-        attempt.hunt = remains.Hunt(self._loop, lambda: remains.find(f"{job}:{number}", uid, began), done)
+        attempt.hunt = remains.Hunt(self._loop, lambda: remains.find(f"{job}:{number}", order, began), done)
 
     def _lose(self, attempt: _Attempt, why: str) -> None:
         """It was not begun, and now never is; unless somebody has."""

@@ -2,9 +2,10 @@
 
 Knows: /proc, what tells a job's process from others. Must not know: attempts, launchers, what is done afterwards.
 
-The kernel ends the job's first process with its supervisor. The others are known by NODEMGR_JOB in their environment (of the
-job's own user: nobody can name himself into another's job), by the session that the first one made, by their audit session, which
-the kernel hands on to whatever a process starts and lets nobody change, and by descending from such a one.
+The kernel ends the job's first process with its supervisor. The others are known by the session that the first one made; by their
+audit session, which the kernel hands on to whatever a process starts and lets nobody change; where the job has none, by what their
+environment says (of the job's own user: nobody can name himself into another's job; and of this manager's environment, for another
+manager has a job of the same name); and by descending from such a one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import os
 from collections.abc import Callable, Iterator
 
 from nodemgr.core.model import ProcessKey
-from nodemgr.edge.attempt_files import Beginning
+from nodemgr.edge.attempt_files import Beginning, Facts
+from nodemgr.edge.belonging import ENV_DIR_VARIABLE, mount_namespace, outside_namespaces
 from nodemgr.edge.patience import read_within
 from nodemgr.edge.processes import RETRY_S, ProcessTable, credentials, process_key, stat_fields
 
@@ -23,13 +25,20 @@ MOST_TRIES = 5
 _PARENT, _SESSION, _START = 1, 3, 19
 
 
-def find(job: str, uid: int | None, beginning: Beginning | None) -> list[ProcessKey]:
-    """Living processes of `job` (JOB:ATTEMPT)."""
+def find(job: str, order: Facts, beginning: Beginning | None) -> list[ProcessKey]:
+    """Living processes of `job` (JOB:ATTEMPT), of which the order says so much."""
+    outside = outside_namespaces()
+
+    def is_its(pid: int) -> bool:
+        if beginning is not None and beginning.audit:
+            return _is_of_audit(pid, beginning.audit)
+        return _says(pid, job, order.env_dir) and not (order.place and mount_namespace(pid) in outside)
+
     parents: dict[int, int] = {}
     found: dict[int, ProcessKey] = {}
     for pid, fields in _all():
         parents[pid] = int(fields[_PARENT])
-        if _is_of_session(fields, beginning) or (_is_of_user(pid, uid) and (_is_of_audit(pid, beginning) or _says(pid, job))):
+        if _is_of_session(fields, beginning) or (_is_of_user(pid, order.uid) and is_its(pid)):
             found[pid] = process_key(pid, int(fields[_START]))
     for pid in sorted(parents):
         now = stat_fields(pid) if pid not in found and any(above in found for above in _line_of(pid, parents)) else None
@@ -98,21 +107,21 @@ def _is_of_session(fields: list[bytes], beginning: Beginning | None) -> bool:
     return leader is None or int(leader[_START]) == beginning.ticks
 
 
-def _is_of_audit(pid: int, beginning: Beginning | None) -> bool:
-    if beginning is None or not beginning.audit:
-        return False
+def _is_of_audit(pid: int, audit: int) -> bool:
     try:
-        return int(read_within(f"/proc/{pid}/sessionid", 32)) == beginning.audit
+        return int(read_within(f"/proc/{pid}/sessionid", 32)) == audit
     except (OSError, ValueError):
         return False
 
 
-def _says(pid: int, job: str) -> bool:
+def _says(pid: int, job: str, env_dir: str) -> bool:
+    """A process that says nothing of its environment's directory is the job's only where the job's order did not either."""
     try:
-        text = read_within(f"/proc/{pid}/environ", MOST_ENVIRON_BYTES)
+        said = read_within(f"/proc/{pid}/environ", MOST_ENVIRON_BYTES).split(b"\0")
     except OSError:
         return False
-    return f"NODEMGR_JOB={job}".encode() in text.split(b"\0")
+    directory = ENV_DIR_VARIABLE + os.fsencode(env_dir)
+    return f"NODEMGR_JOB={job}".encode() in said and (not env_dir or directory in said)
 
 
 def _is_of_user(pid: int, uid: int | None) -> bool:

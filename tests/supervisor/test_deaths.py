@@ -10,13 +10,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nodemgr.edge import attempt_files, node_factory
+from nodemgr.edge import attempt_files, node_factory, remains
 from nodemgr.edge import launcher as launcher_module
-from nodemgr.edge.attempt_files import AttemptFiles
+from nodemgr.edge.attempt_files import AttemptFiles, Facts
 from nodemgr.edge.launcher import PROGRAM
 from nodemgr.edge.node_factory import NODE_WENT_DOWN, SUPERVISOR_KILLED
 from nodemgr.edge.processes import ancestors, boot_id, start_ticks
@@ -293,6 +294,39 @@ def test_nobody_can_name_himself_into_anothers_job(served: World) -> None:
     assert (is_running(main), is_running(stranger.pid)) == (False, True)
     stranger.kill()
     stranger.wait()
+
+
+def test_another_managers_job_of_the_same_name_and_user_goes_on(served: World) -> None:
+    """By the audit session, and where a job has none by the directory of its environment."""
+    other = subprocess.Popen(["sleep", "600"], env={"NODEMGR_JOB": "j1:1", "NODEMGR_ENV_DIR": "/run/other/envs/alice"})
+    ours = ("PATH=/usr/bin:/bin", "NODEMGR_JOB=j1:1", "NODEMGR_ENV_DIR=/run/ours/envs/alice")
+    served.factory.create(served.order("sleep", "600", environ=ours))
+    main = served.begun()
+    end(served._programs[0].pid)
+    end(served.supervisor())
+    served.end()
+    assert (is_running(main), is_running(other.pid)) == (False, True)
+    other.kill()
+    other.wait()
+
+
+def test_what_says_whose_it_is_is_found_where_a_job_has_no_audit_session() -> None:
+    words = {"NODEMGR_JOB": "j1:1", "NODEMGR_ENV_DIR": "/run/ours/envs/alice"}
+    ours = subprocess.Popen(["sleep", "600"], env=words, start_new_session=True)
+    others = [
+        subprocess.Popen(["sleep", "600"], env={**words, **said}, start_new_session=True)
+        for said in ({"NODEMGR_JOB": "j1:2"}, {"NODEMGR_ENV_DIR": "/run/other/envs/alice"})
+    ]
+    try:
+        facts = Facts(os.geteuid(), os.getegid(), None, "", "/run/ours/envs/alice")
+        found = {int(key.split(":")[1]) for key in remains.find("j1:1", facts, None)}
+        assert found == {ours.pid}
+        inside = replace(facts, place="alice/0/box")
+        assert remains.find("j1:1", inside, None) == [], "a container's job is not outside of it"
+    finally:
+        for process in (ours, *others):
+            process.kill()
+            process.wait()
 
 
 def test_it_is_told_to_end_as_when_the_node_goes_down(world: World) -> None:
