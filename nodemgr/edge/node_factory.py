@@ -33,7 +33,7 @@ from nodemgr.edge.attempt_files import AttemptFiles, Beginning, End
 from nodemgr.edge.clients import Connection
 from nodemgr.edge.launcher import Launcher
 from nodemgr.edge.order import OrderError
-from nodemgr.edge.processes import ProcessTable, boot_id, pid_of, process_key, start_ticks
+from nodemgr.edge.processes import ProcessTable, age_ms, boot_id, pid_of, process_key, start_ticks
 from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
 from nodemgr.edge.runners import Runners
 
@@ -329,8 +329,7 @@ class NodeFactory:
         self._supervisors[supervisor] = attempt
         limit_ms = attempt.files.facts().limit_ms if attempt.place else None
         if limit_ms is not None:
-            begun_ms = (time.time_ns() - attempt.files.begun_wall_ns()) // 10**6
-            self._insist(attempt, max(0, limit_ms - begun_ms) + self._grace_ms, TIME_LIMIT, True)
+            self._insist(attempt, max(0, limit_ms - age_ms(supervisor)) + self._grace_ms, TIME_LIMIT, True)
         if not self._table.watch(supervisor):
             self._loop.call_soon(self._supervisor_gone, supervisor)
 
@@ -367,8 +366,8 @@ class NodeFactory:
         if self._closed:
             return
         self._listener.place_changed(place, is_up, "")
-        for attempt in [attempt for attempt in self._attempts.values() if attempt.place == place and self._is_open(attempt)]:
-            if not is_up:
+        if not is_up:
+            for attempt in [attempt for attempt in self._attempts.values() if attempt.place == place and self._is_open(attempt)]:
                 self._give_back(attempt)
 
     def claimed(self, name: Name, place: str, session: Connection) -> list[int]:

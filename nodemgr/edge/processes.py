@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -77,6 +78,12 @@ def start_ticks(pid: int) -> int | None:
     """When the process started, in clock ticks after boot; None: there is none."""
     fields = stat_fields(pid)
     return int(fields[19]) if fields else None
+
+
+def age_ms(key: ProcessKey) -> int:
+    """How long ago the process began, by the clock since boot, which nobody sets."""
+    began_ms = int(key.rpartition(":")[2]) * 1_000 // os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 10**6 - began_ms
 
 
 def ancestors(pid: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -67,6 +68,16 @@ def test_nor_does_it_keep_it_beyond_its_time(here: tuple[LocalManager, Box]) -> 
     told = outcome(manager, job)
     assert (told["state"], told["why"]) == ("failed", "time limit")
     assert named(box, "sleep") == [box.pid]
+
+
+def test_its_time_is_no_matter_of_the_wall_clock(here: tuple[LocalManager, Box], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is set on by a year."""
+    manager, box = here
+    true_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: true_ns() + 365 * 86_400 * 10**9)
+    job = box.submit(*CPU, "--time", "1h", "--max-restarts", "0", "--", "sh", "-c", "sleep 1; exit 3")
+    told = outcome(manager, job)
+    assert (told["state"], told["exit"], told["why"]) == ("failed", 3, "exit code 3")
 
 
 def test_a_runner_that_hangs_holds_nothing_back(here: tuple[LocalManager, Box]) -> None:
