@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from client_plugin.verbs import submit as submit_inside
+from nodemgr import units
 from tests.cli.conftest import clean_environment
 from tests.support.manager import ROOT, Manager
 from tests.verbs.test_verbs import PYTHONS, run
@@ -139,3 +141,14 @@ def test_a_long_order_has_its_own_time(node: Manager) -> None:
     """It goes another way than a short one, and waits as long."""
     assert run(node, "wait", *["j1"] * 200).returncode == 0
     refused(run(node, "wait", *["j4"] * 200), 1, "alice has no job 'j4'")
+
+
+def test_sizes_and_times_mean_the_same_in_a_container() -> None:
+    """The client cannot import the node's tables; they are one all the same."""
+    assert submit_inside.SIZES == units.SIZE_UNITS
+    assert submit_inside.DURATIONS_MS == units.DURATION_UNITS_MS
+    assert submit_inside.MIN_SIZE_BYTES == units.MIN_SIZE_BYTES
+    for text in ("8GiB", "1.5 GB", "300Mi", "0.001TB"):
+        assert submit_inside.size(text) == units.parse_size(text)
+    for text in ("90s", "1.5h", "2d", "10min"):
+        assert submit_inside.duration(text) == units.parse_duration_ms(text)
