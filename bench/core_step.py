@@ -24,6 +24,7 @@ from nodemgr.core.events import (
     GpusChanged,
     JobEnded,
     Match,
+    PlaceChanged,
     ProcessGone,
     Release,
     SetQuota,
@@ -34,6 +35,7 @@ from nodemgr.core.events import (
 )
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import Config, Gpu, JobSpec, JobState, Quota, Transport
+from nodemgr.core.values import replace
 
 GIB = 1 << 30
 WALL = 1_700_000_000_000_000_000
@@ -150,6 +152,7 @@ def submission(number: int) -> Submission:
 def backlog(jobs: int) -> State:
     """A node on which so many jobs of ten envs wait, and one of each runs."""
     state = node(0)
+    take(state, PlaceChanged("", True, "", WALL))
     take(state, SubmitJobs(tuple(map(submission, range(jobs))), WALL))
     return state
 
@@ -184,6 +187,48 @@ JOBS: tuple[tuple[str, Callable[[State], Iterator[tuple[float, float]]]], ...] =
 )
 
 
+def behind_one(jobs: int) -> State:
+    """As many jobs wait for the one GPU, which is held without an end."""
+    state = State(Config())
+    take(state, GpusChanged((Gpu("GPU-0", 0, "bench", 80 * GIB),), WALL))
+    take(state, PlaceChanged("", True, "", WALL))
+    take(state, SetQuota("env0", Quota(1), "root", WALL))
+    take(state, SetQuota("other", Quota(1), "root", WALL))
+    take(state, acquire(1, "other"))
+    take(state, SubmitJobs(tuple(replace(submission(0), ref=number) for number in range(jobs)), WALL))
+    return state
+
+
+def of_each_env(envs: int, *, own: bool) -> State:
+    """A job of each env waits: for the node's one GPU, or (`own`) for the env's own task, which holds one of as many."""
+    state = State(Config())
+    gpus = envs if own else 1
+    take(state, GpusChanged(tuple(Gpu(f"GPU-{index}", index, "bench", 80 * GIB) for index in range(gpus)), WALL))
+    take(state, PlaceChanged("", True, "", WALL))
+    take(state, SetQuota("other", Quota(1), "root", WALL))
+    for number in range(envs):
+        take(state, SetQuota(f"env{number}", Quota(1), "root", WALL))
+    for number in range(envs if own else 0):
+        take(state, acquire(number + 1, f"env{number}"))
+    if not own:
+        take(state, acquire(1, "other"))
+    take(state, SubmitJobs(tuple(replace(submission(number), env=f"env{number}") for number in range(envs)), WALL))
+    return state
+
+
+def show_looks() -> None:
+    """Looks along the queues that start nobody."""
+    looks = (
+        ("10 000 jobs behind one lease", behind_one(10_000)),
+        ("1 000 envs wait for the node", of_each_env(1_000, own=False)),
+        ("1 000 envs wait for their own tasks", of_each_env(1_000, own=True)),
+    )
+    print(f"{'a look that starts nobody, microseconds, median':48}{'step':>12}")
+    for name, state in looks:
+        found = [timed(lambda: step(state, Match(WALL), NOW)) for _ in range(ROUNDS)]  # noqa: B023
+        print(f"{name:48}{statistics.median(found):12.1f}")
+
+
 def show_steps() -> None:
     show(STEPS, "tasks", node(10), node(10_000))
     print()
@@ -204,3 +249,5 @@ def show(measures: Iterable[tuple[str, Callable[[State], Iterator[tuple[float, f
 
 if __name__ == "__main__":
     show_steps()
+    print()
+    show_looks()
