@@ -10,14 +10,15 @@ import json
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from nodemgr.cli.faults import Fault
+from nodemgr.core.model import Quota
 
 DATABASE_MAGIC = b"SQLite format 3\0"
-SAID = ("gpus", "memory_bytes", "default_gpus", "priority", "acquire", "no_gpu", "no_manager", "users", "groups", "enforce")
+SAID = tuple(field.name for field in fields(Quota))
 """What a quota says; the rest of a row follows from it, or is another version's."""
 STDIN = Path("-")
 
