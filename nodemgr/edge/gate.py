@@ -21,7 +21,7 @@ from nodemgr.edge import cgroups, gate_lines, log
 from nodemgr.edge.belonging import mount_namespace, outside_namespaces
 from nodemgr.edge.cgroups import Hierarchy
 from nodemgr.edge.device_nodes import Device, nodes
-from nodemgr.edge.gate_program import PinnedGate, env_pins, pin_directory, prepare_bpf, unpin
+from nodemgr.edge.gate_program import PinnedGate, env_pins, pinned_envs, prepare_bpf, unpin
 from nodemgr.edge.gate_records import DIRECTORY, Place, Records
 
 HOOK = Path(__file__).resolve().parent.parent / "gate_hook.py"
@@ -59,7 +59,7 @@ class Gate:
     def start(cls, run_dir: Path, note: Callable[..., None]) -> Gate:
         """Raises GateUnavailable."""
         if os.geteuid() != 0:
-            raise GateUnavailable("it needs root")
+            raise GateUnavailable("only a manager that runs as root can gate devices")
         by_rules = cgroups.mount_of(Hierarchy.DEVICES) is not None
         missing = "no cgroup v2 is mounted" if cgroups.mount_of(Hierarchy.UNIFIED) is None else prepare_bpf()
         if missing is not None and not by_rules:
@@ -71,7 +71,7 @@ class Gate:
         """The administrator wants no gate any more: containers that are behind one find it open. OSError."""
         known = nodes()
         everything = known.all_gpus()
-        for directory in _directories(pin_directory(run_dir)):
+        for directory in pinned_envs(run_dir):
             unpin(directory, everything)
         for directory in _directories(run_dir / DIRECTORY):
             records = Records(run_dir, directory.name)
@@ -89,7 +89,7 @@ class Gate:
             if directory.name not in known:
                 self.remove(directory.name)
         pins = {env_pins(self.run_dir, env) for env in known} if self.by_program else set()
-        for directory in _directories(pin_directory(self.run_dir)):
+        for directory in pinned_envs(self.run_dir):
             if directory not in pins:
                 unpin(directory)
 
@@ -107,7 +107,8 @@ class Gate:
         gate = self._gates.pop(env, None) or _EnvGate(Records(self.run_dir, env), None)
         if gate.pinned is not None:
             gate.pinned.close()
-        unpin(env_pins(self.run_dir, env))
+        if (pins := env_pins(self.run_dir, env)) in pinned_envs(self.run_dir):
+            unpin(pins)
         for place in _living(gate.records, Hierarchy.DEVICES):
             with _unless_gone(place):
                 gate_lines.settle(place.cgroup, self._nodes, set())

@@ -30,6 +30,15 @@ def env_pins(run_dir: Path, env: str) -> Path:
     return pin_directory(run_dir) / env.replace(".", "%")
 
 
+def pinned_envs(run_dir: Path) -> list[Path]:
+    """The env_pins() that are there. systemd mounts the BPF file system with mode 0700 for root: a manager that may not
+    enter it, an ordinary user's or one in a user namespace, has never pinned anything there."""
+    try:
+        return [path for path in pin_directory(run_dir).iterdir() if path.is_dir()]
+    except (FileNotFoundError, PermissionError):
+        return []
+
+
 def prepare_bpf() -> str | None:
     """Mounts the BPF file system where that is missing, and tries whether the kernel takes the program; else one line: why not."""
     try:

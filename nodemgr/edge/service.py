@@ -68,7 +68,8 @@ CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
 BOOT_META = "boot_id"
 JOBS_DIR = "jobs"
 """In the state directory: what runs and what it says."""
-NOTHING_TO_GATE = "for simulated GPUs have no device nodes"
+GATE_OFF_BY_SETTING = "off, as the settings say (device_gate)"
+GATE_OFF_FOR_SIMULATION = "off, simulated GPUs have no device nodes"
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Until the manager is ready they end it as they end any program; then cleanly."""
 
@@ -300,7 +301,7 @@ class Service:
         settings = self.settings
         if settings.device_gate == "off" or (settings.device_gate == "auto" and settings.simulate):
             Gate.lift(settings.run_dir)
-            return None, f"off, {'as the settings say (device_gate)' if settings.device_gate == 'off' else NOTHING_TO_GATE}"
+            return None, GATE_OFF_BY_SETTING if settings.device_gate == "off" else GATE_OFF_FOR_SIMULATION
         try:
             return Gate.start(settings.run_dir, note), ""
         except GateUnavailable as error:

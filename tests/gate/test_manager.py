@@ -20,6 +20,7 @@ from nodemgr.edge.gate import HOOK, Gate, GateUnavailable
 from nodemgr.edge.gate_program import env_pins, pin_directory
 from nodemgr.edge.service import ServiceFault
 from tests.gate.conftest import Probe
+from tests.support import ordinary
 from tests.support.clients import FakeClient
 from tests.support.local import LocalManager
 from tests.support.manager import Manager
@@ -222,7 +223,7 @@ def test_off_means_that_nobody_is_kept_out(node: Manager, container: Container) 
 
 def test_simulated_gpus_have_no_gate_unless_it_is_asked_for(manager: Manager) -> None:
     manager.quota("alice", 1)
-    assert row(manager) == (True, "off, for simulated GPUs have no device nodes")
+    assert row(manager) == (True, "off, simulated GPUs have no device nodes")
     assert not pin_directory(manager.run_dir).exists()
 
 
@@ -239,8 +240,40 @@ def test_a_manager_that_must_have_a_gate_and_cannot_does_not_start(monkeypatch: 
 
 def test_without_root_there_is_no_gate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
-    with pytest.raises(GateUnavailable, match="it needs root"):
+    with pytest.raises(GateUnavailable, match="only a manager that runs as root can gate devices"):
         Gate.start(tmp_path, lambda name, **fields: None)
+
+
+@pytest.mark.usefixtures("bpf")
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("auto", "off, simulated GPUs have no device nodes"),
+        ("off", "off, as the settings say (device_gate)"),
+    ],
+)
+def test_an_ordinary_user_s_manager_has_no_gate_and_starts(
+    setting: str, told: str, make_manager: Callable[..., Manager]
+) -> None:
+    made = make_manager(
+        simulate="1x16GiB", environment={"NODEMGR_DEVICE_GATE": setting}, before_exec=ordinary.become_ordinary, start=False
+    )
+    os.chown(made.directory, ordinary.UID, ordinary.UID)
+    made.start()
+    made.quota("alice", 1)
+    made.call("quota_rm", env="alice")
+    assert row(made) == (True, told)
+
+
+@pytest.mark.usefixtures("bpf")
+def test_an_ordinary_user_s_manager_that_must_have_a_gate_says_whose_can(make_manager: Callable[..., Manager]) -> None:
+    made = make_manager(
+        simulate="1x16GiB", environment={"NODEMGR_DEVICE_GATE": "on"}, before_exec=ordinary.become_ordinary, start=False
+    )
+    os.chown(made.directory, ordinary.UID, ordinary.UID)
+    made.start(wait=False)
+    assert made.wait() == 1
+    assert "cannot be gated here: only a manager that runs as root can gate devices" in made.log
 
 
 def test_a_stalled_task_keeps_its_gate_open_as_long_as_its_grant(
