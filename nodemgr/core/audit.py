@@ -200,7 +200,9 @@ def _act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
         return  # a race between driver and ledger looks the same
     enforce = policy(draft, violation.env)
     if violation.done != enforce:
-        acted = replace(violation, told=True, done=enforce, term_ns=now_ns if enforce == "kill" else None)
+        # Another policy starts with its first step, even where SIGKILL was sent under the last one: a process whose env is no longer
+        # known falls under "warn", and gets SIGTERM and the grace time again when its env is known again.
+        acted = replace(violation, told=True, done=enforce, term_ns=now_ns if enforce == "kill" else None, killed=False)
         draft.violations.put((violation.process, violation.uuid), acted)
         action = _action(draft, violation, enforce)
         draft.publish("audit.violation", {**_fields(draft, violation), "enforce": enforce, "action": action})

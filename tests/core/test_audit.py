@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nodemgr.core import audit
@@ -11,6 +11,7 @@ from nodemgr.core.effects import Kill, SendNote
 from nodemgr.core.events import Audited, Seen
 from nodemgr.core.model import Offence
 from tests.core.world import GIB, WALL, Node, key, seen
+from tests.support.examples import examples
 
 BEAT_MS = 1_000
 
@@ -194,6 +195,28 @@ def test_kill_asks_first_and_kills_after_the_grace_time_once(what: Seen) -> None
     assert node.of(Kill) == []
 
 
+@pytest.mark.parametrize("policy", ["env", "quota"])
+def test_a_policy_that_changes_after_a_kill_starts_with_sigterm_again(policy: str) -> None:
+    """The env of a killed process is unknown for one look, or its quota says "warn" for one look."""
+    node = node_of("kill", enforce_grace_ms=5_000)
+    twice(node, CHILD)
+    node.now_ns += 5_000 * 1_000_000
+    node.audit_sees(CHILD)
+    assert node.of(Kill) == [Kill(key(11), 11)]
+    if policy == "env":
+        node.audit_sees(seen(11, 0, 2, None))
+    else:
+        node.quota("alice", 1, 40, enforce="warn")
+        node.audit_sees(CHILD)
+        node.quota("alice", 1, 40, enforce="kill")
+    assert node.of(Kill) == []
+    node.audit_sees(CHILD)
+    assert node.of(Kill) == [Kill(key(11), 11, gently=True)]
+    node.now_ns += 5_000 * 1_000_000
+    node.audit_sees(CHILD)
+    assert node.of(Kill) == [Kill(key(11), 11)]
+
+
 def test_nobody_is_killed_who_is_not_provably_of_an_env() -> None:
     node = node_of("kill")
     twice(node, STRANGER)
@@ -242,7 +265,20 @@ MOVE = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+ENV_UNKNOWN_AFTER_THE_KILL: list[object] = [
+    [seen(8, 0, 0), seen(8, 1, 0), seen(10, 0, 1, "alice")],
+    1,
+    1,
+    998,
+    [seen(8, 0, 0), seen(8, 1, 0, charged_gib=1), seen(10, 0, 1, "alice")],
+    2823,
+    [seen(13, 1, 0, charged_gib=3), seen(10, 0, 5, "alice"), seen(14, 1, 33, "gone", charged_gib=45), seen(9, 2, 7, charged_gib=18)],
+    [seen(8, 0, 0), seen(10, 0, 2)],
+]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@example(ENV_UNKNOWN_AFTER_THE_KILL)
 @given(st.lists(MOVE, max_size=25))
 def test_whatever_is_seen_in_whatever_order_the_books_stay_true(moves: list[object]) -> None:
     """`Node` checks the promises and the books at each step; and nobody who is no env's is ever ended."""
