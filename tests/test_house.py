@@ -120,3 +120,37 @@ def test_functions_fit_on_a_screen() -> None:
                 if height > 70:
                     tall.append(f"{module_name(path)}.{node.name}: {height} lines")
     assert not tall, tall
+
+
+def counts_examples(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "examples"
+
+
+@pytest.mark.parametrize("path", [p for p in sources("tests") if "hypothesis" in p.read_text() and p != Path(__file__)], ids=module_name)
+def test_every_property_test_counts_its_examples_in_one_place(path: Path) -> None:
+    """So that a deep run (tests/deep.py) reaches all of them."""
+    tree = ast.parse(path.read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "settings"]
+    for call in calls:
+        counts = [word.value for word in call.keywords if word.arg == "max_examples"]
+        assert len(counts) == 1, f"{path.name}:{call.lineno}: settings without max_examples"
+        assert counts_examples(counts[0]), f"{path.name}:{call.lineno}: max_examples that is not examples(...)"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            marks = [ast.unparse(mark.func) for mark in node.decorator_list if isinstance(mark, ast.Call)]
+            assert "given" not in marks or "settings" in marks, f"{path.name}: {node.name} has no @settings"
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    machines = [node.name for node in classes if "RuleBasedStateMachine" in map(ast.unparse, node.bases)]
+    targets = [ast.unparse(node.targets[0]) for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    settled = [target for target in targets if target.endswith(".settings")]
+    assert len(settled) == len(machines), f"{path.name}: {machines} and {settled}"
+
+
+@pytest.mark.parametrize("path", sources("tests"), ids=module_name)
+def test_every_range_of_seeds_counts_its_examples_in_one_place(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SEEDS":
+            assert "examples(" in ast.unparse(node.value), f"{path.name}:{node.lineno}: SEEDS without examples(...)"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.parametrize" and ast.unparse(node.args[0]) == "'seed'":
+            seeds = ast.unparse(node.args[1])
+            assert "SEEDS" in seeds or "examples(" in seeds, f"{path.name}:{node.lineno}: seeds without examples(...)"

@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodemgr import units
 from nodemgr.units import UnitError, format_duration, format_size, parse_duration_ms, parse_node, parse_size
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,7 @@ def test_durations_for_people(duration_ms: int, text: str) -> None:
     assert format_duration(duration_ms) == text
 
 
+@settings(deadline=None, max_examples=examples(100))
 @given(st.integers(units.MIN_SIZE_BYTES, units.MAX_SIZE_BYTES))
 def test_a_size_that_is_shown_can_be_given_back(size_bytes: int) -> None:
     """Rounded to a tenth of its unit."""
@@ -123,6 +125,7 @@ def test_a_size_that_is_shown_can_be_given_back(size_bytes: int) -> None:
     assert abs(back - size_bytes) <= size_bytes * 0.051
 
 
+@settings(deadline=None, max_examples=examples(100))
 @given(st.text(max_size=12), st.sampled_from([parse_size, parse_duration_ms, parse_node]))
 def test_no_text_makes_anything_but_a_number_or_a_refusal(text: str, parse: Callable[[str], object]) -> None:
     with contextlib.suppress(UnitError):

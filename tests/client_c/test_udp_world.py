@@ -34,6 +34,7 @@ from nodemgr.edge.ledgers import Ledgers
 from nodemgr.edge.store import Batch
 from nodemgr.edge.udp import UdpServer
 from tests.client_c.compiled import CLIENT_SOURCES, HIDDEN, compile_c
+from tests.support.examples import examples
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -41,7 +42,7 @@ GIB = 2**30
 WRAPPED = ("nm_now_ns", "nm_random", "poll", "nm_thread_start", "nm_env_get", "nm_env_publish")
 NONE, WAITING, HELD, DENIED, LOST, NO_MANAGER = range(6)
 UNDERWAY = (WAITING, NO_MANAGER)
-SEEDS = range(12)
+SEEDS = range(examples(12))
 
 
 @pytest.fixture(scope="module")
@@ -346,7 +347,7 @@ def test_a_request_is_one_lease_and_none_is_left(seed: int, make: Callable[[int]
         assert len(tasks - world.store.silenced) <= 1, "one more only where the network was silent for longer than the timeout"
 
 
-@pytest.mark.parametrize("seed", SEEDS[:3])
+@pytest.mark.parametrize("seed", SEEDS[: examples(3)])
 def test_who_asks_gets_his_turn_through_all_of_it(seed: int, make: Callable[[int], World]) -> None:
     world = make(seed)
     for client in world.clients:

@@ -13,6 +13,7 @@ from nodemgr.core.manager import step
 from nodemgr.core.model import JobState
 from tests.core.test_plan import Entry, in_order
 from tests.core.world import GIB, WALL, Node, S, gpu, submission
+from tests.support.examples import examples
 
 ENVS = ("alice", "bob", "carol")
 
@@ -204,7 +205,7 @@ ENTRIES = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1
 
 
 @given(ENTRIES, st.integers(2, 4), st.sampled_from([1, 2, 100]))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_given_true_limits_no_job_starts_later_than_in_strict_order(rows: list[tuple[int, int, int, bool]], gpus: int, depth: int) -> None:
     """The node itself, one task a GPU, all alike; a job without a limit lasts as long as it does."""
     comes, entries = 0, []

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodemgr.core import cdi
 from nodemgr.paths import is_env_name
 from tests.core import cdi_rules
+from tests.support.examples import examples
 
 KIND = "nodemgr.local/env"
 COMMON = cdi.Edits((cdi.Mount("/n/client_plugin", "/opt/nodemgr/client_plugin"),), ("/dev/nvidia0", "/dev/nvidiactl"))
@@ -22,6 +23,7 @@ def device(name: str, *hooks: cdi.Hook) -> cdi.Device:
     return cdi.Device(name, cdi.Edits((cdi.Mount(f"/run/nodemgr/containers/{name}", "/run/nodemgr-env"),), hooks=hooks))
 
 
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(ENV_NAMES, min_size=1, unique=True))
 def test_every_file_keeps_the_rules_and_names_the_lowest_version(names: list[str]) -> None:
     fit = [name for name in names if cdi.is_device_name(name)]

@@ -16,6 +16,7 @@ from nodemgr.core import encoding
 from nodemgr.core.encoding import EncodingError
 from nodemgr.core.model import Task, TaskState
 from nodemgr.core.schema import STORED
+from tests.support.examples import examples
 
 TASK = Task("t1", "alice", "token", ("GPU-0",), ("GPU-0",), TaskState.RUNNING, "python", 1, 2, ("unix:1:1",))
 
@@ -26,7 +27,7 @@ def test_every_stored_table_has_its_kind() -> None:
 
 @pytest.mark.parametrize("kind", encoding.KINDS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_a_row_holds_comes_back_through_json(kind: str, data: st.DataObject) -> None:
     value = data.draw(values(encoding.KINDS[kind]))
     assert encoding.decode(kind, encoding.encode(kind, value)) == value

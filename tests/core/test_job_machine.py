@@ -3,7 +3,6 @@ model does. World.happens asserts after each step that invariants hold and that 
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -17,15 +16,14 @@ from tests.core import plain_jobs
 from tests.core.test_machine import Choices, pick
 from tests.core.walks import Rule, walk
 from tests.core.world import Node, gpu
+from tests.support.examples import examples
 
 GPUS = 3
 ENVS = ("alice", "bob")
 PLACES = ("", "", "alice/1000/dev")
 QUEUES = st.sampled_from(["high", "normal", "normal", "low"])
 RARELY = st.sampled_from([False, False, False, True])
-EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "25"))
-"""More of them for a longer search by hand."""
-SEEDS = 20
+SEEDS = examples(20)
 
 
 class Jobs(RuleBasedStateMachine):
@@ -263,7 +261,7 @@ class Jobs(RuleBasedStateMachine):
 
 TestJobs = Jobs.TestCase
 TestJobs.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples(25), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 
 

@@ -6,7 +6,6 @@ that were saved give the same state again (promise 3). Here the outcome is compa
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -19,12 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nodemgr.core.model import TaskState
 from tests.core import plain
 from tests.core.world import GIB, Node, gpu, key
+from tests.support.examples import examples
 
 SIZES_GIB = (80, 80, 40)
 ENVS = ("alice", "bob", "carol")
 RARELY = st.sampled_from([False, False, False, True])
-EXAMPLES = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "250"))
-"""More of them for a longer search by hand."""
 
 
 Choices = st.DataObject | random.Random
@@ -303,7 +301,7 @@ def number(row: str) -> int:
     return int(row[1:])
 
 
-TestCore = pytest.mark.timeout(300)(Core.TestCase)
+TestCore = pytest.mark.timeout(examples(300))(Core.TestCase)
 TestCore.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples(250), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )

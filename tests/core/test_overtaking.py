@@ -20,9 +20,10 @@ from nodemgr.core.effects import StartJob
 from nodemgr.core.manager import step
 from nodemgr.core.model import JobState
 from tests.core.world import GIB, Node, S, gpu
+from tests.support.examples import examples
 
 ENVS = ("alice", "bob", "carol")
-SEEDS = 200
+SEEDS = examples(200)
 
 
 class Row(NamedTuple):

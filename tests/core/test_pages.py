@@ -10,6 +10,7 @@ from nodemgr.core import job_rows
 from nodemgr.core.job_rows import BEGINNING, Row
 from nodemgr.core.model import JobState
 from tests.core.world import Node
+from tests.support.examples import examples
 
 ENVS = ("alice", "bob", "carol")
 
@@ -53,7 +54,7 @@ def something(busy: Node, dice: random.Random) -> None:
 
 
 @pytest.mark.parametrize("env", [None, "alice"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(examples(3)))
 def test_pages_put_together_are_the_whole(seed: int, env: str | None) -> None:
     dice = random.Random(seed)
     busy = node(20, dice)
@@ -67,7 +68,7 @@ def test_pages_put_together_are_the_whole(seed: int, env: str | None) -> None:
     assert {row["state"] for row in rows} >= {"queued", "held", "starting"}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(examples(5)))
 def test_who_waits_all_the_while_is_listed_once_and_in_order(seed: int) -> None:
     dice = random.Random(seed)
     busy = node(24, dice)

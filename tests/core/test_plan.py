@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodemgr.core.plan import Plan, Profile, Start
+from tests.support.examples import examples
 
 
 def test_whoever_is_planned_waits_until_enough_ends() -> None:
@@ -68,7 +69,7 @@ TAKEN = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20), st.one_of(st.n
 
 
 @given(TAKEN, st.integers(1, 6), st.one_of(st.none(), st.integers(1, 12)), st.one_of(st.none(), st.integers(0, 40)), st.integers(0, 25))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_a_profile_is_a_list_of_seconds(
     taken: list[tuple[int, int, int | None]], units: int, duration: int | None, horizon: int | None, now: int
 ) -> None:
@@ -157,7 +158,7 @@ QUEUES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6), st.integers(1,
 
 
 @given(QUEUES, st.integers(1, 6), st.sampled_from([1, 2, 100]))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_given_true_limits_nobody_starts_later_than_in_strict_order(rows: list[tuple[int, int, int]], units: int, depth: int) -> None:
     comes = 0
     entries = []
@@ -169,7 +170,7 @@ def test_given_true_limits_nobody_starts_later_than_in_strict_order(rows: list[t
 
 
 @given(QUEUES, st.integers(1, 6), st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_nor_where_some_tell_no_limit(rows: list[tuple[int, int, int]], units: int, data: st.DataObject) -> None:
     comes = 0
     entries = []
@@ -184,7 +185,7 @@ EARLY = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(1, 
 
 
 @given(EARLY, st.integers(1, 6), st.sampled_from([1, 2, 100]))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_whatever_ends_early_who_is_first_starts_no_later_than_was_planned_when_he_became_it(
     rows: list[tuple[int, int, int, int]], units: int, depth: int
 ) -> None:

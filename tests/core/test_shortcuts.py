@@ -7,7 +7,6 @@ the same, each effect and each event, and so is every line of the whole listing 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,8 +16,9 @@ import pytest
 from nodemgr.core import looking, telling
 from nodemgr.core.work_queue import Walk, WorkQueue
 from tests.core.world import GIB, Node, gpu
+from tests.support.examples import examples
 
-SEEDS = int(os.environ.get("NODEMGR_CORE_EXAMPLES", "8"))
+SEEDS = examples(8)
 """More of them for a longer search by hand."""
 STEPS = 60
 ENVS = ("alice", "bob", "carol", "dave")

@@ -8,8 +8,9 @@ import pytest
 
 from tests.core.test_machine import ENVS, Core
 from tests.core.walks import Rule, walk
+from tests.support.examples import examples
 
-SEEDS = 80
+SEEDS = examples(80)
 
 
 def ask(core: Core, dice: random.Random) -> None:

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nodemgr.core import work_queue
 from nodemgr.core.work_queue import Walk, WorkQueue, overtaking_bound
+from tests.support.examples import examples
 
 RANKS = (("high", 300), ("normal", 200), ("low", 100))
 
@@ -309,10 +310,10 @@ class Queues(RuleBasedStateMachine):
 
 
 TestQueues = Queues.TestCase
-TestQueues.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestQueues.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(ageing=st.integers(1, 50), low=st.integers(0, 300), more=st.integers(1, 300), came=st.integers(0, 1000), later=st.integers(-5, 5))
 def test_the_bound_is_exact(ageing: int, low: int, more: int, came: int, later: int) -> None:
     """Nobody of the higher rank who came later than the bound goes first; who came at it does."""
@@ -324,7 +325,7 @@ def test_the_bound_is_exact(ageing: int, low: int, more: int, came: int, later: 
     assert queue.peek() == ("new" if later <= 0 else "old")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.tuples(st.sampled_from(["high", "normal", "low"]), st.integers(0, 4000)), max_size=60))
 def test_no_stream_of_a_higher_rank_starves_a_lower_one(arrivals: list[tuple[str, int]]) -> None:
     """However they come: whoever goes before an entry of a lower rank came within the bound."""
@@ -345,7 +346,7 @@ def test_without_ageing_nothing_bounds_it() -> None:
     assert overtaking_bound(100, 200, 0) is None
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.integers(0, 30), max_size=30), st.lists(st.integers(0, 30), max_size=10), st.data())
 def test_many_that_come_among_others_stand_where_they_would_have_come(there: list[int], more: list[int], data: st.DataObject) -> None:
     """Behind who has the same stamp; some of the others have left meanwhile."""

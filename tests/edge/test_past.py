@@ -13,6 +13,7 @@ import pytest
 
 from nodemgr.edge.past import MAX_QUESTIONS, Past, PastFault, Reading
 from nodemgr.edge.store import Batch, RecordRow, Store
+from tests.support.examples import examples
 
 SECOND = 10**9
 NOW = 10_000 * SECOND
@@ -70,7 +71,7 @@ def plain_seconds(leases: list[dict[str, Any]], since_s: int, now_s: int) -> int
     )
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_a_gpu_counts_once_however_many_tasks_share_it(tmp_path: Path, loop: asyncio.AbstractEventLoop, seed: int) -> None:
     dice = random.Random(seed)
     leases = []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodemgr._native import ffi, lib
@@ -19,6 +19,7 @@ from nodemgr.edge.cgroups import Hierarchy
 from nodemgr.edge.device_nodes import Device, Nodes
 from nodemgr.edge.gate_program import BPF_FS, PinnedGate, env_pins, unpin
 from tests.gate.conftest import Probe
+from tests.support.examples import examples
 
 CAPS_MAJOR = 237
 BLOCK, CHARACTER = 1, 2
@@ -89,6 +90,7 @@ minors = st.sampled_from([0, 1, 2, 253, 254, 255, 256, 2**20 - 1])
 devices = st.builds(Device, majors, minors)
 
 
+@settings(deadline=None, max_examples=examples(100))
 @given(
     kind=st.sampled_from([BLOCK, CHARACTER]), access=st.integers(0, 7), device=devices,
     caps_major=st.sampled_from([-1, CAPS_MAJOR]), opened=st.sets(devices, max_size=3),

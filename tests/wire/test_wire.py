@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from nodemgr.edge import wire
 from nodemgr.edge.wire import Direction, WireError, decode, encode
 from tests.client_c.compiled import ENVIRONMENT
+from tests.support.examples import examples
 from tests.wire import fuzz, reference
 from tests.wire.make_golden import DIRECTORY, GOLDEN
 
@@ -141,12 +142,14 @@ def test_our_own_mistakes_are_told(verb: str, fields: dict[str, wire.Value], rea
 # -- any text, any bytes --
 
 
+@settings(deadline=None, max_examples=examples(100))
 @given(text=st.text(max_size=150))
 def test_any_text_comes_back(text: str) -> None:
     sent = text.encode("utf-8", "replace").decode()
     assert decode(encode("NOTE", text=text), Direction.DOWN).text("text") == sent
 
 
+@settings(deadline=None, max_examples=examples(100))
 @given(text=st.text(max_size=400), most=st.integers(0, 300))
 def test_cut_text_fits(text: str, most: int) -> None:
     cut = wire.cut_text(text, most)
@@ -155,7 +158,7 @@ def test_cut_text_fits(text: str, most: int) -> None:
 
 
 @given(packet=st.binary(max_size=1400))
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_any_bytes_are_a_message_or_an_error(packet: bytes) -> None:
     for head in (b"", b"NODEMGR/1 ", b"NODEMGR/1 BEAT\ntask=ab\n"):
         with contextlib.suppress(WireError):
@@ -185,7 +188,7 @@ def test_mutated_packets_in_c(codec: Path, name: str) -> None:
     run(codec, packet, direction, seed, 4000)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(examples(3)))
 def test_a_second_decoder_says_the_same_of_any_packet(codec: Path, seed: int) -> None:
     """Longer: `python -m tests.wire.fuzz`."""
     fuzz.compare(codec, list(itertools.islice(fuzz.packets(random.Random(seed)), 8 * fuzz.BATCH)))
