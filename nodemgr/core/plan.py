@@ -113,17 +113,11 @@ class Plan:
     def runs(self, units: int, end: int | None, start: int | None = None) -> None:
         """So many units are in use from now on, or from `start` on; `end` None: nobody knows how long, or whether at all."""
         begin = self._profile.times[0] if start is None else start
-        if end is not None:
-            self._take(units, begin, end)
-            return
-        if self._hopeful is self._profile:
+        if end is None and self._hopeful is self._profile:
             self._hopeful = self._profile.copy()
-        self._profile.take(units, begin, None)
-
-    def _take(self, units: int, start: int, end: int | None) -> None:
-        self._profile.take(units, start, end)
-        if self._hopeful is not self._profile:
-            self._hopeful.take(units, start, end)
+        self._profile.take(units, begin, end)
+        if end is not None and self._hopeful is not self._profile:
+            self._hopeful.take(units, begin, end)
 
     def place(self, units: int, duration: int | None, *, may_be_later: bool = False) -> Start | None:
         """Plans him who comes next in the order of service. `duration` None: nobody knows how long he stays. `may_be_later`: he waits
@@ -133,7 +127,7 @@ class Plan:
             return None
         sure = earliest if self._hopeful is self._profile else self._profile.earliest(units, duration, self.horizon)
         if sure == earliest and not may_be_later:
-            self._take(units, sure, None if duration is None else sure + duration)
+            self.runs(units, None if duration is None else sure + duration, start=sure)
             return Start(sure, True)
         self.close(earliest)
         return Start(earliest, False)

@@ -181,6 +181,24 @@ def test_nor_where_some_tell_no_limit(rows: list[tuple[int, int, int]], units: i
     assert all(after[name] <= before[name] for name in before), (before, after)
 
 
+def test_a_request_behind_one_of_unknown_length_is_delayed_by_no_later_one() -> None:
+    """Four units. The fifth entry alone has a limit. At 1 the sixth is planned for 2 and may end at any moment after that, so the
+    seventh may start from 2 on: the eighth, which runs until 4, must not take the spare unit."""
+    first = [Entry(name, 0, 1, 1, known=False) for name in range(4)]
+    queue = [Entry(4, 0, 2, 1), Entry(5, 0, 3, 1, known=False), Entry(6, 0, 4, 1, known=False), Entry(7, 0, 1, 3, known=False)]
+    strict = in_order(first + queue, 4)
+    assert backfilled(first + queue, 4, 100) == strict
+    assert (strict[6], strict[7]) == (3, 4)
+
+
+def test_a_planned_entry_of_unknown_length_may_end_as_soon_as_it_has_started() -> None:
+    plan = Plan(4, now=1)
+    plan.runs(2, 2)
+    assert plan.place(3, None) == Start(2, True)
+    assert plan.place(4, 5) == Start(2, False)
+    assert (plan.spare(1), plan.spare(2)) == (2, 0)
+
+
 EARLY = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(1, 8), st.integers(0, 12)), min_size=1, max_size=14)
 
 
