@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from tests.containers.podman import Containers
 from tests.support.manager import HOLD, Manager
@@ -51,7 +52,7 @@ def bare_image() -> Iterator[Path]:
 def fill(root: Path) -> Path:
     root.chmod(0o755)
     machine = sysconfig.get_config_var("MULTIARCH")
-    linker = next(path for path in Path("/").glob("lib*/ld-linux*") if path.exists())
+    linker = linker_of(HOLD)
     for name in ("bin", "dev", "proc", "sys", "etc", "run", "tmp", f"lib/{machine}", str(linker.parent).lstrip("/")):
         (root / name).mkdir(parents=True, exist_ok=True)
     shutil.copy(linker.resolve(), root / str(linker).lstrip("/"))
@@ -60,6 +61,12 @@ def fill(root: Path) -> Path:
     shutil.copy(Path("/bin/sh").resolve(), root / "bin" / "sh")
     shutil.copy(HOLD, root / "bin" / "hold")
     return root
+
+
+def linker_of(program: Path) -> Path:
+    """The dynamic linker that a program names (PT_INTERP). A machine may have several, e.g. that of libc6-i386."""
+    with program.open("rb") as file:
+        return Path(next(part.get_interp_name() for part in ELFFile(file).iter_segments("PT_INTERP")))
 
 
 @debian
