@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 
 from nodemgr.edge import log
-from nodemgr.edge.control_client import WELCOME
+from nodemgr.edge.control_client import MAX_SYNC_BYTES, SYNC_PREFIX
 from nodemgr.edge.order import JsonText, Later, Order, OrderError, Orders, check, parse, unknown_verb
 from nodemgr.edge.rundir import CONTROL_SOCKET, EVENTS_SOCKET, give_to_group
 from nodemgr.edge.store import StoreFailed
@@ -25,6 +25,8 @@ MAX_ORDER_BYTES = 2**18
 SEND_HWM = 100_000
 """Events that one slow subscriber may lag behind before it misses some (their numbers show it)."""
 LINGER_MS = 200
+SUBSCRIBES = b"\x01"
+"""The first byte of a subscription; that of its end is 0."""
 
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -47,7 +49,6 @@ class Control:
         self._stream = self._context.socket(zmq.XPUB)
         self._looking = False
         self._stream.setsockopt(zmq.SNDHWM, SEND_HWM)
-        self._stream.setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
         for socket, name in ((self._router, CONTROL_SOCKET), (self._stream, EVENTS_SOCKET)):
             socket.setsockopt(zmq.LINGER, LINGER_MS)
             self._bind(socket, run_dir / name, group)
@@ -76,10 +77,13 @@ class Control:
             self._loop.call_soon(self._subscribed)
 
     def _subscribed(self) -> None:
-        """Subscriptions are zmq's own affair, but must be taken out of the socket."""
+        """Zmq keeps the subscriptions itself. They are taken out of the socket, and a sync topic is published back."""
         self._looking = False
         while _option(self._stream, zmq.EVENTS) & zmq.POLLIN:
-            self._stream.recv_multipart(zmq.NOBLOCK)
+            subscription = self._stream.recv(zmq.NOBLOCK)
+            topic = subscription[1:]
+            if subscription[:1] == SUBSCRIBES and topic.startswith(SYNC_PREFIX) and len(topic) <= MAX_SYNC_BYTES:
+                self._stream.send(topic, zmq.NOBLOCK)
 
     # -- orders --
 

@@ -6,8 +6,9 @@ Knows: the control sockets of a run directory, JSON. Must not know: what a verb 
 from __future__ import annotations
 
 import json
+import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,8 +19,10 @@ from nodemgr.edge.interruptible import readable
 
 CONTROL_SOCKET = "control.sock"
 EVENTS_SOCKET = "events.sock"
-WELCOME = b'{"schema_version":1,"sequence":0,"name":"stream.opened"}'
-"""The one frame that says that a subscription holds. No event: its number is below every event's."""
+SYNC_PREFIX = b"sync-"
+"""A subscriber subscribes to everything, then to a topic of its own with this prefix. The manager publishes that topic as
+the only frame of a message when it has taken the subscription: what is published from then on reaches the subscriber."""
+MAX_SYNC_BYTES = 64
 PAGE = 1_000
 
 
@@ -112,7 +115,7 @@ class ControlClient:
 
 
 class EventStream:
-    """The manager's events, past and coming, none twice and none left out (unless the reader lags by thousands)."""
+    """The manager's events, past and coming, none twice and none left out."""
 
     def __init__(self, run_dir: Path) -> None:
         """Subscribes and waits until the subscription holds. Raises ManagerUnreachable."""
@@ -122,7 +125,9 @@ class EventStream:
         self._socket = self._context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, 100_000)
-        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+        self._sync = SYNC_PREFIX + os.urandom(16).hex().encode()
+        for topic in (b"", self._sync):
+            self._socket.setsockopt(zmq.SUBSCRIBE, topic)
         self._socket.connect(address)
         if not readable((self._socket,), 5_000):
             self.close()
@@ -132,15 +137,19 @@ class EventStream:
         """Events with a sequence above `since` as they come (None: only new ones). Ends where none comes for `timeout_s`."""
         last = since
         while readable((self._socket,), None if timeout_s is None else int(timeout_s * 1_000)):
-            frames = self._socket.recv_multipart()
-            if frames[0] != WELCOME:
-                news: Iterable[dict[str, Any]] = (json.loads(frames[-1]),)
-            else:  # at the beginning, and again when a restarted manager takes the subscription
-                news = self._past(last) if last is not None else ()
-            for event in news:
+            for event in self._news(self._socket.recv_multipart(), last):
                 if last is None or event["sequence"] > last:
                     last = event["sequence"]
                     yield event
+
+    def _news(self, frames: list[bytes], last: int | None) -> Iterator[dict[str, Any]]:
+        if len(frames) > 1:
+            event = json.loads(frames[-1])
+            if last is not None and event["sequence"] > last + 1:
+                yield from self._past(last)  # some were dropped on their way
+            yield event
+        elif frames[0] == self._sync and last is not None:
+            yield from self._past(last)  # at the beginning, and again when a restarted manager takes the subscription
 
     def _past(self, since: int) -> Iterator[dict[str, Any]]:
         with ControlClient(self._run_dir) as client:

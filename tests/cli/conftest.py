@@ -20,6 +20,7 @@ import pytest
 
 from nodemgr import cli
 from nodemgr.edge import wire
+from nodemgr.edge.control_client import SYNC_PREFIX
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
@@ -224,6 +225,8 @@ class ManagerStandIn:
     """Verb -> result, or the (code, error) of a refusal, or a function of the arguments."""
     orders: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     subscribed: threading.Event = field(default_factory=threading.Event)
+    published: int = 0
+    """Events."""
 
     def reply(self, order: dict[str, Any]) -> dict[str, Any]:
         self.orders.append((order["verb"], order["args"]))
@@ -248,8 +251,10 @@ class ManagerStandIn:
                 peer, frame = control.recv_multipart()
                 control.send_multipart([peer, json.dumps(self.reply(json.loads(frame))).encode()])
             if events in ready:
-                events.recv()
-                self.subscribed.set()
+                subscription = events.recv()
+                if subscription.startswith(b"\x01" + SYNC_PREFIX):
+                    events.send(subscription[1:])
+                    self.subscribed.set()
             if orders in ready:
                 frame = orders.recv()
                 if not frame:
@@ -263,11 +268,8 @@ class RunningManager(ManagerStandIn):
     def start(self) -> None:
         import zmq
 
-        from nodemgr.edge.control_client import WELCOME
-
         self._context = zmq.Context()
         sockets = [self._context.socket(kind) for kind in (zmq.ROUTER, zmq.XPUB, zmq.PAIR)]
-        sockets[1].setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
         sockets[0].bind(f"ipc://{self.run_dir}/control.sock")
         sockets[1].bind(f"ipc://{self.run_dir}/events.sock")
         sockets[2].bind("inproc://o")
@@ -277,6 +279,7 @@ class RunningManager(ManagerStandIn):
         self._thread.start()
 
     def publish(self, event: dict[str, Any]) -> None:
+        self.published += 1
         self._orders.send(json.dumps(event).encode())
 
     def stop(self) -> None:

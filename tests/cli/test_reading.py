@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import EnvStandIn, Run, RunningManager, clean_environment, event, one_line, status
+from nodemgr.edge.control_client import EventStream
+from tests.cli.conftest import TIMEOUT_S, EnvStandIn, Run, RunningManager, clean_environment, event, one_line, status
 
 # -- status
 
@@ -274,11 +276,18 @@ def test_events_of_a_family(nodemgr: Run, manager: RunningManager) -> None:
     assert [json.loads(line)["sequence"] for line in nodemgr("events", "--json", "--name", "quota.set").stdout.splitlines()] == [2]
 
 
-def follow(manager: RunningManager) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def follow(manager: RunningManager) -> Iterator[subprocess.Popen[str]]:
+    """`nodemgr events --follow`, which ends with the test, failed or not."""
+    process = subprocess.Popen(
         [sys.executable, "-m", "nodemgr", "events", "--follow", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=clean_environment(NODEMGR_RUN_DIR=str(manager.run_dir)),
     )  # fmt: skip
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_events_as_they_happen_until_ctrl_c(manager: RunningManager) -> None:
@@ -286,20 +295,38 @@ def test_events_as_they_happen_until_ctrl_c(manager: RunningManager) -> None:
     stored = [event(1, "quota.set")]
 
     def events(since: int = 0, limit: int = 1_000) -> dict[str, Any]:
-        return {"schema_version": 1, "events": [one for one in stored if one["sequence"] > since][-limit:]}
+        """Event 2 happens behind the first look, and before the subscription: only the store knows it."""
+        told = [one for one in stored if one["sequence"] > since][-limit:]
+        if not manager.subscribed.is_set():
+            stored.append(event(2, "task.granted"))
+        return {"schema_version": 1, "events": told}
 
     manager.answers["events"] = events
     with follow(manager) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["sequence"] == 1
-        stored.append(event(2, "task.granted"))  # while nobody listens: only the store knows it
-        assert manager.subscribed.wait(30)
+        assert manager.subscribed.wait(TIMEOUT_S)
         stored.append(event(3, "task.ended"))
         manager.publish(stored[-1])
         assert [json.loads(process.stdout.readline())["sequence"] for _ in range(2)] == [2, 3]
         process.send_signal(signal.SIGINT)
-        assert (process.wait(30), process.stderr.read()) == (130, "")
+        assert (process.wait(TIMEOUT_S), process.stderr.read()) == (130, "")
+
+
+def test_events_that_were_dropped_on_their_way_are_looked_up(manager: RunningManager) -> None:
+    stored = [event(number, "task.granted") for number in range(1, 4)]
+
+    def events(since: int, limit: int) -> dict[str, Any]:
+        known = stored if manager.published else stored[:1]
+        return {"schema_version": 1, "events": [one for one in known if one["sequence"] > since][:limit]}
+
+    manager.answers["events"] = events
+    with EventStream(manager.run_dir) as stream:
+        followed = stream.follow(0)
+        assert next(followed)["sequence"] == 1
+        manager.publish(stored[2])  # the second one never comes by itself
+        assert [next(followed)["sequence"] for _ in range(2)] == [2, 3]
 
 
 def test_events_without_a_manager(nodemgr: Run) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import zmq
 
-from nodemgr.edge.control_client import ControlClient, EventStream, ManagerRefused, ManagerUnreachable
+from nodemgr.edge.control_client import MAX_SYNC_BYTES, ControlClient, EventStream, ManagerRefused, ManagerUnreachable
 from tests.support.clients import FakeClient
 from tests.support.local import GIB, LocalManager
 
@@ -277,6 +277,24 @@ def test_the_stream_has_no_gap_between_past_and_present(manager: LocalManager) -
             break
     stream.close()
     assert names == [f"before{n}" for n in range(5)] + [f"after{n}" for n in range(5)]
+
+
+def test_a_subscriber_is_told_when_its_subscription_holds_and_not_before(manager: LocalManager) -> None:
+    """What is published between the first connection and the subscription would be lost to it."""
+    with zmq.Context() as context, context.socket(zmq.XSUB) as stream:
+        stream.setsockopt(zmq.LINGER, 0)
+        with stream.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
+            stream.connect(f"ipc://{manager.run_dir}/events.sock")
+            assert monitor.poll(20_000)
+        stream.disable_monitor()
+        manager.call("quota_set", env="lost", gpus=1)  # the manager has seen the connection by now
+        for subscription in (b"\1", b"\1sync-1", b"\1sync-" + b"x" * MAX_SYNC_BYTES, b"\1sync-2"):
+            stream.send(subscription)
+        heard = []
+        while b"sync-2" not in heard:
+            assert stream.poll(20_000), heard
+            heard += stream.recv_multipart()
+    assert heard == [b"sync-1", b"sync-2"]
 
 
 def test_a_reader_of_the_future_hears_nothing_of_the_past(manager: LocalManager) -> None:
