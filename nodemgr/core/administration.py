@@ -5,15 +5,16 @@ Knows: what a change means for those who hold and wait. Must not know: who may o
 
 from __future__ import annotations
 
-from nodemgr.core import admission, answers, effects, job_orders, jobs, leases, reasons, waiting
+from nodemgr.core import answers, effects, job_orders, leases, reasons, waiting
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
-from nodemgr.core.model import DenyCode, Env, Gpu, JobState, Quota, Uuid
+from nodemgr.core.model import DenyCode, Env, Gpu, Quota, Uuid
 from nodemgr.core.values import replace
 
 
-def set_quota(draft: Draft, event: SetQuota, now_ns: int) -> None:
-    """Live: GPUs from the next request, memory from the next allocation of a running task."""
+def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:
+    """Live: GPUs from the next request, memory from the next allocation of a running task. Waiting requests that it does not admit
+    wait until it is raised (admission.py)."""
     before = {uuid: grant for uuid in draft.gpus if (grant := draft.grants.get((event.env, uuid))) is not None}
     draft.put_env(Env(event.env, event.quota))
     draft.emit(effects.EnvChanged(event.env))
@@ -21,22 +22,7 @@ def set_quota(draft: Draft, event: SetQuota, now_ns: int) -> None:
     for uuid, grant in before.items():
         if draft.grants[event.env, uuid] != grant:
             leases.publish_grant(draft, event.env, uuid)
-    _refuse_impossible(draft, event.env, event.quota, now_ns, event.wall_ns)
     draft.rescan = True
-
-
-def _refuse_impossible(draft: Draft, env: str, quota: Quota, now_ns: int, wall_ns: int) -> None:
-    """Those who wait for what the new quota never gives."""
-    for request in [request for request in draft.requests.values() if request.env == env]:
-        if request.job_id is not None and request.gpus == 0:
-            continue
-        refused = admission.refused(draft, env, quota, request.gpus, request.memory_bytes, explicit=False)
-        if refused is None:
-            continue
-        if request.job_id is None:
-            waiting.refuse(draft, request, *refused, now_ns)
-        elif (job := draft.jobs.get(request.job_id)) is not None:  # else it waited for another one of these
-            jobs.finish(draft, job, JobState.FAILED, refused[1], now_ns, wall_ns)
 
 
 def _quota_fields(quota: Quota) -> dict[str, object]:

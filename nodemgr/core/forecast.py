@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from nodemgr.core import books
+from nodemgr.core import admission, books
 from nodemgr.core.model import MS, Request, Task, TaskState, Uuid
 from nodemgr.core.state import State
 from nodemgr.core.values import value
@@ -78,8 +78,8 @@ def expected_starts(state: State, now_ns: int, ran_before: RanBefore, most: int)
 
 
 def _may_start(state: State, request: Request) -> bool:
-    """Nobody knows when a place comes up that is down."""
-    return request.job_id is None or state.is_up(request.place)
+    """Nobody knows when a place comes up that is down, nor when a quota is raised."""
+    return (request.job_id is None or state.is_up(request.place)) and admission.is_admissible(state, request)
 
 
 class _Count:

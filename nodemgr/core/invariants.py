@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from nodemgr.core import books, job_invariants
+from nodemgr.core import admission, books, job_invariants
 from nodemgr.core.effects import StartJob
 from nodemgr.core.model import LEDGER_SLOTS, Task, TaskState
 from nodemgr.core.outcome import Transition
@@ -139,7 +139,8 @@ def _sleepers(state: State) -> Iterator[str]:
     """Of an env that no look comes by nobody could be served, whatever others have."""
     for env in state.queue.sleepers():
         mine = (request for request, _ in state.waiting() if request.owner == env)
-        first = next((request for request in mine if request.job_id is None or state.is_up(request.place)), None)
+        takes_part = (request for request in mine if request.job_id is None or state.is_up(request.place))
+        first = next((request for request in takes_part if admission.is_admissible(state, request)), None)
         if first is None:
             continue
         room = state.envs[env].quota.gpus - len(state.used_gpus(env)) if env in state.envs else 0

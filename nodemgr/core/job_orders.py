@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nodemgr.core import admission, jobs, queues, reasons
+from nodemgr.core import jobs, queues, reasons
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import FreeJob, HoldJob, MoveJob, RequeueJob, WithdrawJob
 from nodemgr.core.job_ids import order
-from nodemgr.core.model import FINAL, Job, JobState
+from nodemgr.core.model import FINAL, DenyCode, Job, JobState
 from nodemgr.core.state import State
 from nodemgr.core.values import replace
 
@@ -64,8 +64,9 @@ def _not_again(state: State, job: Job) -> str | None:
     there, limit = state.env_jobs.get(job.env, 0), state.config.max_env_jobs
     if there >= limit:
         return reasons.too_many_jobs(job.env, there, limit)
-    refusal = admission.refused(state, job.env, env.quota, job.gpus, job.memory_bytes, explicit=True) if job.gpus else None
-    return queues.full(state, job.priority) if refusal is None else refusal[1]
+    if job.gpus > len(state.gpus):  # a quota can be raised, the node stays as it is
+        return reasons.refusal(DenyCode.MORE_THAN_NODE, job.env, env.quota.gpus, job.gpus, len(state.gpus))
+    return queues.full(state, job.priority)
 
 
 # What speaks against each order.
@@ -156,8 +157,7 @@ def _into_queue(
     draft: Draft, job: Job, name: str, by: str, now_ns: int, wall_ns: int, queued_ns: int | None = None, **more: object
 ) -> None:
     queued = jobs.enqueue(draft, job, now_ns, wall_ns, queued_ns)
-    if queued is not None:
-        jobs.publish_queued(draft, queued, queued.why, name=name, by=by, **more)
+    jobs.publish_queued(draft, queued, queued.why, name=name, by=by, **more)
 
 
 def move(draft: Draft, event: MoveJob, now_ns: int) -> None:

@@ -9,7 +9,7 @@ STARTING is stored before anything is run, so an attempt runs at most once; what
 
 from __future__ import annotations
 
-from nodemgr.core import admission, answers, effects, job_ids, leases, reasons
+from nodemgr.core import answers, effects, job_ids, leases, reasons
 from nodemgr.core.allocator import Choice
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import JobEnded, JobStarted, JobUnbegun
@@ -44,14 +44,9 @@ def noted(job: Job, wall_ns: int, who: str, what: str) -> Job:
 # Into the queue, and out of it.
 
 
-def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | None = None) -> Job | None:
-    """It waits, at the end of its queue or where `queued_ns` puts it there. The job has its row. None: it can never be served, and
-    has failed."""
-    quota = draft.envs[job.env].quota
-    refusal = admission.refused(draft, job.env, quota, job.gpus, job.memory_bytes, explicit=False) if job.gpus else None
-    if refusal is not None:
-        finish(draft, job, JobState.FAILED, refusal[1], now_ns, wall_ns)
-        return None
+def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | None = None) -> Job:
+    """It waits, at the end of its queue or where `queued_ns` puts it there, also while its env's quota does not admit it. The job has
+    its row."""
     number = draft.count(IDS)
     request = Request(
         request_id=f"r{number}",
@@ -190,8 +185,7 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
         finish(draft, job, JobState.FAILED, said, now_ns, event.wall_ns)
     else:
         again = enqueue(draft, replace(job, restarts=job.restarts + 1, why=said), now_ns, event.wall_ns)
-        if again is not None:
-            publish_queued(draft, again, said)
+        publish_queued(draft, again, said)
 
 
 def unbegun(draft: Draft, event: JobUnbegun, now_ns: int) -> None:
@@ -245,9 +239,7 @@ def _stopped(draft: Draft, job: Job, then: JobState, said: str, now_ns: int, wal
     if then in FINAL:
         finish(draft, job, then, job.why or said, now_ns, wall_ns)
         return
-    again = enqueue(draft, job, now_ns, wall_ns)
-    if again is not None:
-        publish_queued(draft, again, job.why)
+    publish_queued(draft, enqueue(draft, job, now_ns, wall_ns), job.why)
 
 
 # The end.
@@ -304,6 +296,4 @@ def _awaits_one_less(draft: Draft, job: Job, awaited: str, now_ns: int, wall_ns:
     job = replace(job, after=tuple(other for other in job.after if other != awaited))
     draft.put_job(job)
     if job.state is JobState.AFTER and not job.after:
-        queued = enqueue(draft, job, now_ns, wall_ns)
-        if queued is not None:
-            publish_queued(draft, queued, f"{awaited} ended well")
+        publish_queued(draft, enqueue(draft, job, now_ns, wall_ns), f"{awaited} ended well")

@@ -11,7 +11,8 @@ quota, memory in its ledger, GPUs that it shares with nobody) keeps nothing from
 A waiter that is away (disconnected, `timeout_ms` to come back) keeps its place: it is not served, and keeps its GPUs.
 A job shares no GPU with its env's other tasks, unless it names its memory: nobody is there to see how crowded it becomes.
 A job that takes no GPU takes nothing from anybody, and waits for others of its kind alone (cpu_jobs.py).
-A job that nobody could start now, since its place is down (places.py), is passed by everybody and keeps nothing.
+A job that nobody could start now, since its place is down (places.py), is passed by everybody and keeps nothing; so is a request
+that needs more than its env's quota since that was lowered (admission.py).
 Where time limits say when what runs will end, a later request may have a kept GPU as long as that delays nobody who came before
 (backfill.py): so many who wait are planned as Config.backfill_depth says, and what the next ones keep is kept from everybody.
 
@@ -28,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nodemgr.core import books, cpu_jobs, members, places
+from nodemgr.core import admission, books, cpu_jobs, members, places
 from nodemgr.core.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice, Shortage, choose, reused
 from nodemgr.core.backfill import Board, is_roomy
 from nodemgr.core.draft import Draft
@@ -186,7 +187,7 @@ def look(draft: Draft, scan: Scan, request: Request, *, plan: bool = True) -> Ve
     """What the request would get, noting what it keeps if it has to wait; None: nothing, without a look. `plan`: it may get what
     others keep, for a while."""
     env = request.env
-    if not places.is_up(draft, request):  # as if it were not there
+    if not takes_part(draft, request):
         return None
     if request.gpus == 0:  # a job that takes nothing from anybody
         return Verdict(Choice((), (), 0), Ask(0, 0, None, 0), []) if cpu_jobs.limit(draft, env) is None else None
@@ -207,6 +208,11 @@ def look(draft: Draft, scan: Scan, request: Request, *, plan: bool = True) -> Ve
         scan.short[request.alike] = verdict
     _wait(draft, scan, request, verdict, plan=plan)
     return verdict
+
+
+def takes_part(draft: Draft, request: Request) -> bool:
+    """False: the request is passed as if it were not there."""
+    return places.is_up(draft, request) and admission.is_admissible(draft, request)
 
 
 def _passes_sleepers(draft: Draft, scan: Scan, board: Board, request: Request) -> None:
@@ -259,7 +265,7 @@ def _plan(draft: Draft, scan: Scan, request: Request, verdict: Verdict) -> None:
 def first_of(draft: Draft, env: str) -> Request | None:
     """Of an env that sleeps him behind whom its others wait."""
     firsts = [draft.requests[request_id] for request_id in draft.state.queue.firsts_of(env)]
-    return min([request for request in firsts if places.is_up(draft, request)], key=draft.order, default=None)
+    return min([request for request in firsts if takes_part(draft, request)], key=draft.order, default=None)
 
 
 def verdict_beside(draft: Draft, scan: Scan, request: Request, kept: Mapping[Uuid, Request]) -> Verdict:

@@ -61,6 +61,14 @@ def nowhere(request: Request, why: str) -> str:
     return f"needs {gpus(request.gpus)}; {why}" if request.gpus else why
 
 
+def inadmissible(request: Request, quota_gpus: int, limit_bytes: int) -> str:
+    """Of a request that waits since before its env's quota was lowered below its need."""
+    if request.gpus > quota_gpus:
+        return f"needs {gpus(request.gpus)}, but the quota of {request.env} is {quota_gpus} now: waits until an admin raises it"
+    asked = gib(request.memory_bytes or 0)
+    return f"needs {asked} per GPU, but {request.env} may have at most {gib(limit_bytes)} now: waits until an admin raises its quota"
+
+
 def at_once(request: Request) -> str:
     return f"needs {gpus(request.gpus)}; has its turn at once"
 

@@ -174,6 +174,5 @@ def shared(spec: JobSpec) -> JobSpec:
 def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
     draft.put_job(job)
     queued = jobs.enqueue(draft, job, now_ns, wall_ns) if job.state is JobState.AFTER and not job.after else job
-    if queued is not None:
-        place = draft.queued.get(job.priority) if queued.state is JobState.QUEUED else None
-        draft.publish("job.submitted", {**jobs.facts(queued), "state": queued.state.value, "gpus_wanted": job.gpus, "position": place})
+    place = draft.queued.get(job.priority) if queued.state is JobState.QUEUED else None
+    draft.publish("job.submitted", {**jobs.facts(queued), "state": queued.state.value, "gpus_wanted": job.gpus, "position": place})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from nodemgr.core import answers, cpu_jobs, looking, places, reasons
+from nodemgr.core import admission, answers, cpu_jobs, looking, places, reasons
 from nodemgr.core.allocator import Choice, Shortage
 from nodemgr.core.draft import Draft
 from nodemgr.core.looking import Verdict
@@ -55,6 +55,9 @@ class Words:
         draft = self._draft
         if not places.is_up(draft, request):
             return reasons.nowhere(request, places.why_down(draft, request.place))
+        if not admission.is_admissible(draft, request):
+            quota = draft.envs[request.env].quota
+            return reasons.inadmissible(request, quota.gpus, admission.most_memory(draft, quota))
         if request.gpus == 0 and (limit := cpu_jobs.limit(draft, request.env)) is not None:
             return reasons.cpu_jobs(*limit)
         order = draft.order(request)

@@ -223,8 +223,8 @@ class PlainNode:
         kept: set[int] = set()
         turns: set[str] = set()
         for request in self.in_order():
-            if request.env in turns:
-                continue
+            if request.env in turns or self.refusal(request.env, request.gpus, request.named, explicit=False) is not None:
+                continue  # a lowered quota does not admit it: as if it were not there
             answer = self.place(request, kept)
             if isinstance(answer, list) and any(pid not in request.away for pid in request.askers):
                 self.queue.remove(request)
@@ -448,9 +448,6 @@ class PlainNode:
 
     def set_quota(self, env: str, quota: Quota) -> None:
         self.quotas[env] = quota
-        for request in [request for request in self.queue if request.env == env]:
-            if self.refusal(env, request.gpus, request.named, explicit=False) is not None:
-                self.queue.remove(request)
         self.settle()
 
     def remove_quota(self, env: str) -> None:

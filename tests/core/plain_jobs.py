@@ -61,7 +61,7 @@ class PlainJobs:
     def fits(self, who: str) -> bool:
         """Could it be served now, if nobody were before it?"""
         env, quota = self.env_of[who], self.quota[self.env_of[who]]
-        if not self.is_up(who):
+        if not self.takes_part(who):
             return False
         if who in self.jobs and self.jobs[who].gpus == 0:
             return self.without_gpu(env) < MOST_WITHOUT_GPU_OF_ENV and self.without_gpu() < MOST_WITHOUT_GPU
@@ -73,9 +73,14 @@ class PlainJobs:
     def is_up(self, who: str) -> bool:
         return who not in self.jobs or self.jobs[who].place in self.up
 
+    def takes_part(self, who: str) -> bool:
+        """Its place is up, and its env's quota admits it."""
+        gpus = self.jobs[who].gpus if who in self.jobs else 1
+        return self.is_up(who) and gpus <= self.quota[self.env_of[who]]
+
     def idle(self) -> str | None:
-        """The first of all who wait and whose place is up, if nothing speaks against it; or one that waits for no GPU."""
-        waiting = [who for rank in RANKS for who in self.lines[rank] if self.is_up(who)]
+        """The first of all who wait and take part, if nothing speaks against it; or one that waits for no GPU."""
+        waiting = [who for rank in RANKS for who in self.lines[rank] if self.takes_part(who)]
         without_gpu = [who for who in waiting if who in self.jobs and self.jobs[who].gpus == 0]
         return next((who for who in (*waiting[:1], *without_gpu) if self.fits(who)), None)
 
@@ -145,9 +150,6 @@ class PlainJobs:
             self._queue(job)
 
     def _queue(self, job: Job, *, first: bool = False) -> None:
-        if job.gpus and self._impossible(job.env, job.gpus):
-            self.end(job, "failed")
-            return
         self.came += 1
         job.state, job.number = "queued", None if first else self.came
         self.lines[job.queue].insert(0 if first else len(self.lines[job.queue]), job.name)
@@ -162,7 +164,7 @@ class PlainJobs:
         then, job.then = job.then, ""
         if then and then != "queued":
             self.end(job, then)
-        elif then or (job.gpus and self._impossible(job.env, job.gpus)):
+        elif then:
             self._queue(job)
         else:
             job.state = "queued"
@@ -257,7 +259,7 @@ class PlainJobs:
             if job.state in ("starting", "running"):
                 job.state, job.then = "stopping", "queued"
         again = self.gone.get(name)
-        if not living and again is not None and again.env in self.quota and not (again.gpus and self._impossible(again.env, again.gpus)):
+        if not living and again is not None and again.env in self.quota:
             del self.over[name], self.gone[name]
             again.restarts, again.state, again.after = 0, "after", []
             self.jobs[name] = again
@@ -266,14 +268,8 @@ class PlainJobs:
     # -- the rest of the node --
 
     def set_quota(self, env: str, gpus: int) -> None:
+        """Nothing that waits fails by it."""
         self.quota[env] = gpus
-        for line in [list(line) for line in self.lines.values()]:
-            for who in line:
-                job = self.jobs.get(who)
-                if job is not None and job.state == "queued" and job.env == env and job.gpus and self._impossible(env, job.gpus):
-                    self.end(job, "failed")
-                elif job is None and who not in self.over and self.env_of[who] == env and gpus == 0:
-                    self.dies(who)
 
     def remove_quota(self, env: str) -> None:
         for who in [who for who, owner in self.env_of.items() if owner == env and who not in self.jobs]:

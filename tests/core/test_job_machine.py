@@ -190,7 +190,6 @@ class Jobs(RuleBasedStateMachine):
     def set_quota(self, env: str, gpus: int) -> None:
         self.plain.set_quota(env, gpus)
         self.node.quota(env, gpus)
-        self._forget_the_refused()
         self.heard()
 
     @rule(env=st.sampled_from(ENVS), sure=RARELY)
@@ -204,10 +203,6 @@ class Jobs(RuleBasedStateMachine):
             del self.waiters[pid]
             self.node.dies(pid)  # what it still has on a GPU goes with it
             self.heard()
-
-    def _forget_the_refused(self) -> None:
-        there = {who for line in self.plain.lines.values() for who in line} | {who for held in self.plain.holders.values() for who in held}
-        self.waiters = {pid: env for pid, env in self.waiters.items() if f"p{pid}" in there}
 
     @rule(index=st.integers(0, GPUS - 1), sure=RARELY)
     def lose_or_restore(self, index: int, sure: bool) -> None:

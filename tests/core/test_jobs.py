@@ -11,6 +11,7 @@ from nodemgr.core.effects import ForgetJob, OpenLedger, SetLimit, StartJob, Stop
 from nodemgr.core.manager import step
 from nodemgr.core.model import KEPT_ATTEMPTS, KEPT_DEEDS, LOG_TAIL_CHARACTERS, DenyCode, JobSpec, JobState, Request, TaskState
 from nodemgr.core.tables import Groups
+from nodemgr.core.values import replace
 from tests.core.world import GIB, WALL, Node, gpu, key, seen, submission
 
 
@@ -511,16 +512,15 @@ def test_an_array_of_which_the_history_would_be_too_long_is_refused(monkeypatch:
     assert node.submits("alice", gpus=1, spec=spec(50), array=(0, 1)) is not None
 
 
-def test_who_waits_for_two_of_which_one_can_no_more_be_served_is_withdrawn_once() -> None:
-    """The first ends well; that lets the second into its queue, where it fails at once; the third waited for both."""
+def test_a_job_that_waits_for_two_which_end_in_one_step_is_withdrawn_once() -> None:
+    """The first fails; the second waited for it, the third for both."""
     node = node_of(4, 2)
     first = submitted(node, gpus=1)
     second = submitted(node, gpus=2, after=(first,))
     third = submitted(node, gpus=1, after=(first, second))
-    node.quota("alice", 1)
-    node.job_ends(first)
+    node.job_ends(first, 1, hopeless=True)
     assert node.state.jobs == {}
-    assert [node.job(job_id).state for job_id in (second, third)] == [JobState.FAILED, JobState.WITHDRAWN]
+    assert [event["job"] for event in node.published("job.withdrawn")] == [second, third]
 
 
 def test_what_ended_well_before_is_not_waited_for() -> None:
@@ -621,18 +621,6 @@ def test_a_job_that_ended_runs_again_under_its_name() -> None:
     assert node.job(job_id).state is JobState.DONE
 
 
-def test_it_does_not_run_again_beyond_its_quota() -> None:
-    node = node_of()
-    job_id = submitted(node, gpus=2)
-    node.job_ends(job_id)
-    node.quota("alice", 1)
-    over = node.history[job_id]
-    order = events.RequeueJob(job_id, "root", WALL, over.job, over.spec)
-    assert job_orders.objection(node.state, order) == "2 GPUs asked, but the quota of alice is 1: ask for at most 1"
-    node.happens(order)
-    assert node.job(job_id).state is JobState.DONE
-
-
 def test_moved_to_another_queue() -> None:
     node = node_of(1, 1)
     _, second, third = [submitted(node) for _ in range(3)]
@@ -696,20 +684,53 @@ def test_an_order_to_an_array_is_for_those_it_makes_sense_for() -> None:
 # Quotas, GPUs, admins.
 
 
-def test_a_quota_that_is_lowered_ends_what_can_never_be_served() -> None:
+def test_a_quota_lowered_for_a_moment_fails_no_job() -> None:
     node = node_of(1, 2)
     node.gpus_are([gpu(0), gpu(1)])
     running, waiting, held = submitted(node, gpus=2), submitted(node, gpus=2), submitted(node, gpus=2, hold=True)
     follower = submitted(node, gpus=1, after=(waiting,))
     node.quota("alice", 1)
     assert node.job(running).state is JobState.STARTING
-    reason = "2 GPUs asked, but the quota of alice is 1: ask for at most 1"
-    assert (node.job(waiting).state, node.job(waiting).why) == (JobState.FAILED, reason)
-    assert node.job(follower).state is JobState.WITHDRAWN
+    assert [node.job(job_id).state for job_id in (waiting, follower)] == [JobState.QUEUED, JobState.AFTER]
+    *_, (_, position, line) = telling.listing(node.state)
+    why = "needs 2 GPUs, but the quota of alice is 1 now: waits until an admin raises it"
+    assert (position, line) == (1, f"place 1 in queue normal: {why}")
     node.frees(held)
-    assert node.job(held).state is JobState.FAILED
-    node.job_ends(running, 1)
-    assert (node.job(running).state, node.job(running).why) == (JobState.FAILED, reason)
+    node.requeues(running)
+    node.job_ends(running)
+    assert node.queued_jobs() == [waiting, held, running], "whatever brings a job back to its queue"
+    short = submitted(node, gpus=1)
+    assert node.job(short).state is JobState.STARTING, "it blocks no other job, nor one of its own env"
+    assert node.submits("alice", gpus=2) is None, "a submission above the quota is refused as ever"
+    node.restart()
+    assert node.queued_jobs() == [waiting, held, running]
+    node.job_ends(short)
+    node.quota("alice", 2)
+    assert node.job(waiting).state is JobState.STARTING
+    node.job_ends(waiting)
+    assert node.job(follower).state is JobState.QUEUED
+
+
+def test_a_job_that_has_ended_is_requeued_though_its_quota_is_low() -> None:
+    node = node_of(1, 2)
+    node.gpus_are([gpu(0), gpu(1)])
+    job_id = submitted(node, gpus=2)
+    node.job_ends(job_id)
+    node.quota("alice", 1)
+    node.requeues(job_id)
+    assert node.job(job_id).state is JobState.QUEUED
+    node.quota("alice", 2)
+    assert node.job(job_id).state is JobState.STARTING
+
+
+def test_a_requeued_job_that_needs_more_gpus_than_the_node_has_is_refused() -> None:
+    node = node_of(1, 2)
+    node.gpus_are([gpu(0), gpu(1)])
+    job_id = submitted(node, gpus=2)
+    node.job_ends(job_id)
+    over = node.history[job_id]
+    bigger = events.RequeueJob(job_id, "root (uid 0)", WALL, replace(over.job, gpus=3), over.spec)
+    assert job_orders.objection(node.state, bigger) == "3 GPUs asked, but this node has 2: ask for at most 2"
 
 
 def test_an_environment_that_is_removed_takes_its_jobs_along() -> None:

@@ -83,7 +83,7 @@ def test_fewer_gpus_with_the_same_memory_is_more_for_each_within_the_whole() -> 
     assert books.env_remaining(node.state, "alice") == 0
 
 
-def test_a_quota_that_makes_a_waiting_request_impossible_refuses_it() -> None:
+def test_a_quota_lowered_below_a_waiting_request_fails_and_blocks_nothing() -> None:
     node = Node(2)
     node.quota("bob", 2)
     node.quota("alice", 2)
@@ -91,13 +91,54 @@ def test_a_quota_that_makes_a_waiting_request_impossible_refuses_it() -> None:
     node.asks("alice", 10, 2)
     node.asks("alice", 11, 1)
     node.quota("alice", 1)
+    told = node.told(10)
+    assert told is not None
+    assert told.reason == "place 1 in queue normal: needs 2 GPUs, but the quota of alice is 1 now: waits until an admin raises it"
+    node.quota("alice", 0)
+    told = node.told(11)
+    assert told is not None
+    assert "the quota of alice is 0 now" in told.reason
+    node.dies(90)
+    assert node.waiting() == [10, 11]
+    node.quota("carol", 2)
+    node.asks("carol", 20, 2)
+    assert node.gpus_of(20) == [0, 1], "what waits for a quota keeps no GPU"
+    node.quota("alice", 1)
+    node.dies(20)
+    assert node.gpus_of(11) is not None, "the first one of its env is passed, too"
+    node.quota("alice", 2)
+    assert node.gpus_of(10) == [0, 1], "an interactive request shares its env's GPU"
+    assert node.waiting() == []
+
+
+def test_named_memory_above_a_lowered_quota_waits_until_it_is_raised() -> None:
+    node = Node(1)
+    node.quota("alice", 1, 40)
+    node.quota("bob", 1)
+    node.asks("bob", 90, 1)
+    node.asks("alice", 10, 1, gib=30)
+    node.quota("alice", 1, 20)
+    told = node.told(10)
+    assert told is not None
+    assert "needs 30.0 GiB per GPU, but alice may have at most 20.0 GiB now" in told.reason
+    node.dies(90)
+    assert node.waiting() == [10]
+    node.quota("alice", 1, 30)
+    assert node.gpus_of(10) == [0]
+
+
+def test_a_request_that_its_quota_does_not_admit_may_still_end_by_its_deadline() -> None:
+    node = Node(1)
+    node.quota("alice", 2)
+    node.quota("bob", 1)
+    node.asks("bob", 90, 1)
+    node.asks("alice", 10, 1, wait_ms=5_000)
+    node.quota("alice", 0)
+    node.passes(6_000)
     denied = node.denied(10)
     assert denied is not None
-    assert denied.code is DenyCode.OVER_QUOTA
-    assert node.waiting() == [11]
-    node.quota("alice", 0)
-    assert node.denied(11) is not None
-    assert node.waiting() == []
+    assert denied.code is DenyCode.WAIT_TIMEOUT
+    assert "the quota of alice is 0 now" in denied.reason
 
 
 def test_a_removed_quota_denies_who_waits_and_fences_who_holds() -> None:

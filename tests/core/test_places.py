@@ -259,11 +259,14 @@ def test_a_member_that_is_in_its_lease_all_the_same_is_fenced() -> None:
     assert node.job(job_id).state is JobState.QUEUED
 
 
-def test_a_job_that_could_never_be_served_again_has_failed_when_it_comes_back() -> None:
+def test_a_job_that_comes_back_while_its_quota_is_low_waits_at_its_place() -> None:
     node = node_of(2, 2)
     job_id = submitted(node, gpus=2)
     node.quota("alice", 1)
     node.place(up=False)
     node.gives_back((job_id, 1))
-    assert node.job(job_id).state is JobState.FAILED
-    assert node.job(job_id).why == "2 GPUs asked, but the quota of alice is 1: ask for at most 1"
+    assert node.job(job_id).state is JobState.QUEUED
+    node.place()
+    assert node.job(job_id).state is JobState.QUEUED
+    node.quota("alice", 2)
+    assert node.job(job_id).state is JobState.STARTING
