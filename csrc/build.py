@@ -22,6 +22,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,6 +55,31 @@ NATIVE_HEADERS = ["wire.h", "ledger.h", "manager/gate.h", "manager/huge.h"]
 
 def compiler() -> list[str]:
     return shlex.split(os.environ.get("CC", "cc"))
+
+
+INSTALL_COMPILER = "install one (Debian, Ubuntu: apt-get install build-essential; Fedora, RHEL: dnf install gcc), or name yours in $CC"
+
+
+def check_compiler() -> None:
+    """Before anything is built. Raises SystemExit with one line: what is missing, and how to install it."""
+    cc, python = compiler(), f"{sys.version_info.major}.{sys.version_info.minor}"
+    headers = sysconfig.get_path("include")
+    if shutil.which(cc[0]) is None:
+        raise SystemExit(f"nodemgr is built with a C compiler, and there is no {cc[0]!r} here: {INSTALL_COMPILER}")
+    if not _compiles("stdio.h", cc):
+        raise SystemExit(f"the C compiler {cc[0]!r} builds no program here (libc's headers or the linker are missing): {INSTALL_COMPILER}")
+    if not _compiles("Python.h", [*cc, "-c", f"-I{headers}"]):
+        raise SystemExit(
+            f"the headers of Python {python} are missing (no Python.h in {headers}): "
+            f"install them (Debian, Ubuntu: apt-get install python{python}-dev; Fedora, RHEL: dnf install python3-devel)"
+        )
+
+
+def _compiles(header: str, command: list[str]) -> bool:
+    with tempfile.TemporaryDirectory() as directory:
+        source = f"#include <{header}>\nint main(void) {{ return 0; }}\n"
+        command = [*command, "-x", "c", "-", "-o", str(Path(directory, "output"))]
+        return subprocess.run(command, input=source, text=True, capture_output=True, check=False).returncode == 0
 
 
 def run(command: list[str]) -> None:
@@ -186,6 +212,8 @@ class BuildExt(build_ext):
         super().build_extension(ext)
 
     def run(self) -> None:
+        check_compiler()
+        os.environ["CC"] = shlex.join(compiler())  # for the extension too: setuptools would take the one that built this Python
         super().run()
         root = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
         build_client(root / "client_plugin" / "_lib")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,18 +28,27 @@ NEEDED = {
 pytestmark = pytest.mark.timeout(600)  # the first of them compiles everything
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built offline, from a copy without anything built."""
-    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def copy_source(source: Path) -> Path:
+    """Without anything built."""
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=LEFT_OUT)
         elif (ROOT / name).exists():
             shutil.copy(ROOT / name, source / name)
+    return source
+
+
+def build(source: Path, output: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Offline."""
     offline = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
     command = [sys.executable, "-m", "pip", "wheel", *offline, "-w", str(output), str(source)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    result = build(copy_source(source), output)
     assert result.returncode == 0, result.stdout + result.stderr
     (built,) = output.iterdir()
     return built
@@ -71,3 +82,34 @@ def test_unpacked_it_runs(wheel: Path, tmp_path: Path) -> None:
     program = "import sys, nodemgr._native as n; print(n.__file__); print(n.lib.nm_wire_verb_direction(1))"
     result = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert result.stdout.split() == [str(tmp_path / "nodemgr" / "_native.abi3.so"), "1"]
+
+
+def test_without_a_compiler_one_line_says_what_to_install(tmp_path: Path) -> None:
+    result = build(copy_source(tmp_path), tmp_path / "wheel", CC="no-such-compiler")
+    assert result.returncode != 0
+    lines = result.stderr.partition("[end of output]")[0].strip().splitlines()
+    assert lines[-1].strip() == (
+        "nodemgr is built with a C compiler, and there is no 'no-such-compiler' here: install one (Debian, Ubuntu: apt-get install "
+        "build-essential; Fedora, RHEL: dnf install gcc), or name yours in $CC"
+    )
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        ("stdio.h", r"the C compiler '.*/cc' builds no program here \(.*\): install one \(.* build-essential;"),
+        ("Python.h", r"the headers of Python 3\.\d+ are missing \(no Python\.h in /.*\): install them \(.* python3\.\d+-dev;"),
+    ],
+)
+def test_what_a_compiler_lacks_is_named(missing: str, told: str, tmp_path: Path) -> None:
+    lacking = tmp_path / "cc"
+    lacking.write_text(f'#!/bin/sh\ntext=$(cat)\ncase $text in *{missing}*) exit 1; esac\necho "$text" | cc "$@"\n')
+    lacking.chmod(0o755)
+    command = [sys.executable, "-m", "csrc.build"]
+    result = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "CC": str(lacking)}, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert re.match(told, last), result.stderr
