@@ -29,8 +29,8 @@ GIB = 2**30
 BEYOND_BYTES = GIB
 """What the script's larger batch has more than its grant."""
 PROBE_TIMEOUT_S = 60
-LOOK_S = 5.0
-REAL_PATIENCE_S = 25.0
+LOOK_S = 20.0
+REAL_PATIENCE_S = 60.0
 """For a step on real GPUs: a real framework may take long to import, and a context to make."""
 
 

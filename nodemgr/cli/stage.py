@@ -22,8 +22,8 @@ from typing import Any
 from nodemgr.cli.asking import Control
 from nodemgr.cli.faults import Fault
 
-START_TIMEOUT_S = 15.0
-STEP_TIMEOUT_S = 8.0
+START_TIMEOUT_S = 60.0
+STEP_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 3.0
 LOOK_S = 0.3
 """How long no event comes until we look whether the program that is to bring one still lives."""

@@ -129,7 +129,7 @@ class EventStream:
         for topic in (b"", self._sync):
             self._socket.setsockopt(zmq.SUBSCRIBE, topic)
         self._socket.connect(address)
-        if not readable((self._socket,), 5_000):
+        if not readable((self._socket,), 10_000):
             self.close()
             raise ManagerUnreachable(f"the manager on {run_dir} does not answer: is it running? (nodemgr doctor)")
 

@@ -54,7 +54,7 @@ def test_one_who_left_before_he_answered_may_have_heard(short_dir: Path, end: Ca
 
 def test_one_who_does_not_answer_may_have_heard(short_dir: Path) -> None:
     done = threading.Event()
-    thread = behind(short_dir / "socket", lambda connection: done.wait(30) and None)
+    thread = behind(short_dir / "socket", lambda connection: done.wait(60) and None)
     with pytest.raises(Lost, match="does not answer"), Conversation(short_dir / "socket", 0.05) as talk:
         talk.ask("status")
     done.set()

@@ -59,7 +59,7 @@ BROKEN = """
 import sys
 import nodemgr.cli.demo as demo
 from nodemgr.cli import main
-demo.STEP_TIMEOUT_S = 5
+demo.STEP_TIMEOUT_S = 15
 {change}
 sys.exit(main(["demo"]))
 """

@@ -136,7 +136,7 @@ def test_a_wait_and_its_release(verb: Node, start: Callable[..., subprocess.Pope
     assert (row["env"], row["position"], row["gpus"]) == ("bob", 1, 1)
     assert row["id"] in verb("status").stdout
     assert verb("release", row["id"]).returncode == 0
-    _, stderr = waiter.communicate(timeout=30)
+    _, stderr = waiter.communicate(timeout=60)
     assert waiter.returncode != 0
     assert "nodemgr: " in stderr
 

@@ -64,7 +64,7 @@ class Child:
         """Ends it in the normal way; its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
     def kill(self) -> None:
         if self.process.poll() is None:

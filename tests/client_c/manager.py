@@ -20,7 +20,7 @@ GPUS = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(4
 GPU_BYTES = 80 << 30
 AFTER_LOSS = "; what this process holds stays, new allocations are refused; restart the program to ask for GPUs anew"
 """What the user is told behind the reason of a FENCE."""
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """A packet that has not come by then will not come: the test fails. Nothing waits for it to pass."""
 
 

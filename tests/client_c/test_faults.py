@@ -124,7 +124,7 @@ def test_a_long_path_to_the_socket(env: Env, spawn: Spawn) -> None:
     home = os.open(deep.directory, os.O_PATH)
     listener.bind(f"/proc/self/fd/{home}/socket")
     listener.listen()
-    listener.settimeout(20)
+    listener.settimeout(60)
     deep.write(address="unix:socket")
     child = spawn(NODEMGR_ENV_DIR=str(deep.directory))
     child.ask("begin")

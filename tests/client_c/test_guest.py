@@ -63,7 +63,7 @@ class Guest:
         assert self.process.stdin is not None
         self.process.stdin.close()
         said = self.process.stderr.read() if self.process.stderr is not None else ""
-        return self.process.wait(timeout=30), said
+        return self.process.wait(timeout=60), said
 
 
 class Seat:
@@ -403,5 +403,5 @@ def test_without_a_handler_ctrl_c_ends_the_program_as_ever(manager: Manager, sta
     client.send("WAIT", rid=request.number("rid"), position=1, reason="wait")
     guest.line()
     guest.process.send_signal(signal.SIGINT)
-    assert guest.process.wait(timeout=20) == -signal.SIGINT
+    assert guest.process.wait(timeout=60) == -signal.SIGINT
     client.closes()

@@ -20,7 +20,7 @@ from typing import Any
 RUNTIME = Path(__file__).parent / "runtime"
 CDI_DIR = Path("/etc/cdi")
 """Podman 4 reads no other."""
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 
 
 def _podman(*arguments: str, check: bool = True, timeout_s: float = PATIENCE_S) -> str:

@@ -23,7 +23,7 @@ TOKEN = "cd" * 16
 def connect() -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     connection.connect(f"{ENV_DIR}/socket")
-    connection.settimeout(20)
+    connection.settimeout(60)
     return connection
 
 

@@ -36,7 +36,7 @@ def test_an_image_is_foreign_that_has_musl_and_no_glibc(tmp_path: Path, files: t
 
 def arrive(text: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-S", arrival.__file__]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
 
 
 def state(tmp_path: Path, pid: int, terminal: bool = False) -> str:

@@ -48,7 +48,7 @@ class World:
 
     def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.settimeout(10)
+        sock.settimeout(60)
         sock.connect(str(self.path))
         self._sockets.append(sock)
         return sock

@@ -51,7 +51,7 @@ def raw(manager: LocalManager, body: bytes) -> dict[str, Any]:
     socket.setsockopt(zmq.LINGER, 0)
     socket.connect(f"ipc://{manager.run_dir}/control.sock")
     socket.send(body)
-    assert socket.poll(5_000)
+    assert socket.poll(60_000)
     answer: dict[str, Any] = json.loads(socket.recv())
     socket.close()
     context.term()
@@ -216,7 +216,7 @@ def test_the_doctor_tells_what_is_ill_with_its_cure(manager: LocalManager) -> No
     manager.do(lambda: manager.daemon.journal.retry())
     look = threading.Event()
     manager.do(lambda: manager.daemon.gpus.look(lambda reading: look.set()))
-    assert look.wait(10)
+    assert look.wait(60)
     checks = {check["name"]: check for check in manager.call("doctor")["checks"]}
     assert not checks["gpus"]["ok"]
     assert "ill: GPU 2" in checks["gpus"]["detail"]
@@ -270,7 +270,7 @@ def test_the_stream_has_no_gap_between_past_and_present(manager: LocalManager) -
     for number in range(5):
         manager.call("quota_set", env=f"after{number}", gpus=1)
     names = []
-    for event in stream.follow(since=0, timeout_s=5):
+    for event in stream.follow(since=0, timeout_s=60):
         if "env" in event:  # not of the manager itself
             names.append(event["env"])
         if names[-1:] == ["after4"]:
@@ -285,14 +285,14 @@ def test_a_subscriber_is_told_when_its_subscription_holds_and_not_before(manager
         stream.setsockopt(zmq.LINGER, 0)
         with stream.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
             stream.connect(f"ipc://{manager.run_dir}/events.sock")
-            assert monitor.poll(20_000)
+            assert monitor.poll(60_000)
         stream.disable_monitor()
         manager.call("quota_set", env="lost", gpus=1)  # the manager has seen the connection by now
         for subscription in (b"\1", b"\1sync-1", b"\1sync-" + b"x" * MAX_SYNC_BYTES, b"\1sync-2"):
             stream.send(subscription)
         heard = []
         while b"sync-2" not in heard:
-            assert stream.poll(20_000), heard
+            assert stream.poll(60_000), heard
             heard += stream.recv_multipart()
     assert heard == [b"sync-1", b"sync-2"]
 
@@ -301,7 +301,7 @@ def test_a_reader_of_the_future_hears_nothing_of_the_past(manager: LocalManager)
     manager.call("quota_set", env="old", gpus=1)
     with EventStream(manager.run_dir) as stream:
         manager.call("quota_set", env="new", gpus=1)
-        event = next(stream.follow(timeout_s=5))
+        event = next(stream.follow(timeout_s=60))
         assert event["env"] == "new"
 
 

@@ -63,7 +63,7 @@ def task_of(manager: LocalManager, client: FakeClient) -> dict[str, Any]:
 def until(manager: LocalManager, name: str) -> dict[str, Any]:
     """The first event of this name, past or coming."""
     with EventStream(manager.run_dir) as stream:
-        return next(event for event in stream.follow(0, timeout_s=20) if event["name"] == name)
+        return next(event for event in stream.follow(0, timeout_s=60) if event["name"] == name)
 
 
 # -- leases --
@@ -239,7 +239,7 @@ def test_a_stalled_task_is_killed_where_policy_says_so(make: Make, make_client: 
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
     client.acquire(1)
-    assert client.process.wait(20) == -signal.SIGKILL
+    assert client.process.wait(60) == -signal.SIGKILL
     assert until(manager, "task.ended")["task"] == client.grant["lease"]
 
 

@@ -40,7 +40,7 @@ def read_again(manager: LocalManager) -> None:
     """Until the devices were read once more, and what followed from that is done."""
     done = threading.Event()
     manager.do(lambda: manager.daemon.gpus.look(lambda _reading: done.set()))
-    assert done.wait(20)
+    assert done.wait(60)
     for _ in range(3):
         manager.do(lambda: None)
 
@@ -63,7 +63,7 @@ def test_a_gpu_that_is_lost_is_removed_and_one_that_is_back_wakes_the_matcher_on
     manager.do(lambda: manager.daemon.informer.subscribe(removed=lambda resource: lost.set()))
     uuid = manager.gpus.gpus[3].uuid
     manager.gpus.set_healthy(3, False)
-    assert lost.wait(20), "nobody asked for a look"
+    assert lost.wait(60), "nobody asked for a look"
     read_again(manager)
     before = scans(manager)
     manager.gpus.set_healthy(3, True)
@@ -90,7 +90,7 @@ def test_a_device_that_says_that_something_happened_is_looked_at_once(manager: L
     reads = manager.gpus.reads
     manager.gpus.set_healthy(0, False)
     manager.do(lambda: [manager.daemon.informer.stirred() for _ in range(5)])
-    assert gone.wait(20)
+    assert gone.wait(60)
     assert manager.gpus.reads == reads + 1
     assert len(news) == 1
 

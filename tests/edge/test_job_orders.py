@@ -23,7 +23,7 @@ from nodemgr.paths import container_dir
 from tests.support.local import LocalManager
 
 KEY = "0123456789abcdef"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")

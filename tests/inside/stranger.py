@@ -25,7 +25,7 @@ PATH = os.path.join(os.environ["NODEMGR_ENV_DIR"], "socket")
 
 def connect() -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.settimeout(30)
+    sock.settimeout(60)
     sock.connect(PATH)
     return sock
 

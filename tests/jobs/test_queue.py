@@ -305,7 +305,7 @@ def test_the_end_of_what_it_said_goes_into_the_journal_where_that_is_wanted(
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
         journal.bind(str(tmp_path / "socket"))
-        journal.settimeout(30)
+        journal.settimeout(60)
         monkeypatch.setattr(Journald.__init__, "__defaults__", (tmp_path / "socket",))
         world = make(job_log_sink="journald")
         job_id = world.submit("echo trouble; exit 3", max_restarts=0)

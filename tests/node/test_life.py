@@ -205,7 +205,7 @@ def test_a_stopped_task_is_ended_after_the_grace_where_the_policy_says_so(make_m
     config = tmp_path / "config.toml"
     config.write_text('stalled = "kill"\nstalled_grace_ms = 100\n')
     program, events = stop_a_holder(make_manager(simulate="1x8GiB", options=["--config", str(config)], environment=BRISK))
-    assert program.wait(20) == -signal.SIGKILL
+    assert program.wait(60) == -signal.SIGKILL
     assert events.expect("task.ended")["env"] == "alice"
     program.communicate()
 

@@ -24,7 +24,7 @@ HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgro
 """Where there are cgroups whose processes systemd sorts, by the kind of machine."""
 TARGET = "[Unit]\nDescription=A node\nDefaultDependencies=no\nAllowIsolate=yes\nWants=nodemgr.service\n"
 PATIENCE_S = 60.0
-BOOT_PATIENCE_S = 45.0
+BOOT_PATIENCE_S = 120.0
 
 
 def unusable() -> str | None:

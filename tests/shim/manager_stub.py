@@ -113,11 +113,11 @@ class ManagerStub:
 
     def await_verb(self, verb: str, count: int = 1) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: [m.verb for m in self.received].count(verb) >= count, timeout=20), self.verbs
+            assert self._changed.wait_for(lambda: [m.verb for m in self.received].count(verb) >= count, timeout=60), self.verbs
 
     def await_no_seats(self) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: not self.seats, timeout=20)
+            assert self._changed.wait_for(lambda: not self.seats, timeout=60)
 
     def set_state(self, state: SlotState) -> None:
         """Of every process that holds."""

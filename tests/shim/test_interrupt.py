@@ -41,7 +41,7 @@ def test_ctrl_c_ends_the_wait(make_world: Callable[..., World], loader: str) -> 
         waits(env, process)
         env.manager.answer = "grant"
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=20)
+        stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr) == (0, "interrupted\ngoes on 0\n", "")
     assert "CANCEL" in env.manager.verbs()
 
@@ -55,7 +55,7 @@ def test_ctrl_c_that_came_to_another_thread_ends_the_wait_too(make_world: Callab
         waits(env, process)
         env.manager.answer = "grant"
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=20)
+        stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr) == (0, "interrupted\ngoes on 0\n", "")
 
 
@@ -67,5 +67,5 @@ def test_a_handler_of_the_programs_own_runs_and_the_wait_goes_on(make_world: Cal
         assert process.stdout is not None
         assert process.stdout.readline() == "handled\n"
         env.manager.grant_waiting()
-        stdout, _ = process.communicate(timeout=20)
+        stdout, _ = process.communicate(timeout=60)
     assert stdout == "cuInit 0\ngoes on 0\n"

@@ -225,7 +225,7 @@ class Probe:
 
     def end(self, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Its exit code, and all that it wrote beside the answers."""
-        stdout, stderr = self.process.communicate(f"quit {code}\n", timeout=20)
+        stdout, stderr = self.process.communicate(f"quit {code}\n", timeout=60)
         return subprocess.CompletedProcess([], self.process.returncode, stdout, stderr)
 
     def __enter__(self) -> Self:

@@ -60,7 +60,7 @@ class FakeClient:
     def send(self, verb: str, *, with_fds: bool = False, **fields: object) -> None:
         self.order("send", text=packet(verb, **fields), with_fds=with_fds)
 
-    def receive(self, timeout_s: float = 20.0) -> dict[str, str] | None:
+    def receive(self, timeout_s: float = 60.0) -> dict[str, str] | None:
         """The next message as its fields and `verb`; None where nothing comes, {"verb": "EOF"} at the end."""
         answer = self.order("receive", timeout_s=timeout_s)
         if answer.get("end"):
@@ -71,7 +71,7 @@ class FakeClient:
         fields = dict(line.split("=", 1) for line in lines)
         return {key: unquote(value) for key, value in fields.items()} | {"verb": head.removeprefix("NODEMGR/1 ")}
 
-    def expect(self, verb: str, timeout_s: float = 20.0) -> dict[str, str]:
+    def expect(self, verb: str, timeout_s: float = 60.0) -> dict[str, str]:
         """The next message of this verb; WAITs before it are skipped, anything else fails."""
         while True:
             message = self.receive(timeout_s)

@@ -29,7 +29,7 @@ class Client:
 
     def do_connect(self, path: str) -> dict:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.sock.settimeout(20)
+        self.sock.settimeout(60)
         self.sock.connect(path)
         return {}
 
@@ -67,7 +67,7 @@ class Client:
         os.waitpid(pid, 0)
         return {"pid": pid}
 
-    def do_receive(self, timeout_s: float = 20.0) -> dict:
+    def do_receive(self, timeout_s: float = 60.0) -> dict:
         """The next packet, or null where none comes or (with "end") the manager is gone."""
         if not select.select([self.sock], [], [], timeout_s)[0]:
             return {"text": None}

@@ -170,7 +170,7 @@ class LocalManager:
             done.set()
 
         self.service.loop.call_soon_threadsafe(run)
-        assert done.wait(20), "the manager's loop hangs"
+        assert done.wait(60), "the manager's loop hangs"
         value, fault = result[0]
         if fault is not None:
             raise fault

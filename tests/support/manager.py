@@ -20,7 +20,7 @@ from tests.support.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HOLD = ROOT / "nodemgr" / "_sim" / "hold"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long a test waits for what must happen; never how long something takes."""
 
 

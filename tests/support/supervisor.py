@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 LAUNCH = """
 import os, sys
 kept = [int(fd) for fd in sys.argv[1].split(",") if fd]
