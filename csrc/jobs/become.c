@@ -45,10 +45,10 @@ static void plain_oom_score(void)
     close(fd);
 }
 
-static bool standard_streams(int log)
+static bool standard_streams(int output)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    return null >= 0 && dup2(null, 0) == 0 && dup2(log, 1) == 1 && dup2(log, 2) == 2;
+    return null >= 0 && dup2(null, 0) == 0 && dup2(output, 1) == 1 && dup2(output, 2) == 2;
 }
 
 /* The kernel's own number for all that the job starts: inherited by every process, and none without the right to (CAP_AUDIT_CONTROL)
@@ -148,7 +148,7 @@ static struct nm_failure search(const struct nm_order *order)
     return (struct nm_failure){NM_AT_PROGRAM, is_refused ? EACCES : ENOENT};
 }
 
-struct nm_failure nm_become(const struct nm_order *order, int log, pid_t parent)
+struct nm_failure nm_become(const struct nm_order *order, int output, pid_t parent)
 {
     struct nm_failure failure;
     setsid();
@@ -156,7 +156,7 @@ struct nm_failure nm_become(const struct nm_order *order, int log, pid_t parent)
     if (!order->keeps_identity)
         begin_audit_session(order->uid);
     umask(order->umask);
-    if (!standard_streams(log))
+    if (!standard_streams(output))
         return (struct nm_failure){NM_AT_IDENTITY, errno};
     failure = take_identity(order);
     if (failure.error != 0)

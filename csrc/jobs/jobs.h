@@ -14,7 +14,7 @@
  *   record   two lines at fixed places, written over blanks: when the job's process began, and how it ended. Where the disk does
  *            not take the end, the claim is renamed to claim.PID.TICKS.ended.WALL.EXIT.SIGNAL.HOPELESS; where it takes neither,
  *            the supervisor tries on and lives until it does, or until it is asked to end
- *   log      what the job wrote; it belongs to the job's user
+ *   log      what the job wrote to its pipe (log.c)
  *   limit    the time that the job may take, in milliseconds, or blanks; written over in place
  *
  * In a container there is no launcher and no directory, but a runner (csrc/runner), which is told the same by the manager and whose
@@ -97,7 +97,7 @@ struct nm_failure {
 };
 
 /* In a forked child: becomes the job. Returns only if it could not. */
-struct nm_failure nm_become(const struct nm_order *order, int log, pid_t parent);
+struct nm_failure nm_become(const struct nm_order *order, int output, pid_t parent);
 /* The same in words; true: trying again cannot help. */
 bool nm_failure_words(const struct nm_order *order, struct nm_failure failure, char why[NM_JOB_WHY_BYTES]);
 
@@ -123,16 +123,17 @@ unsigned long nm_audit_session(pid_t pid);
 
 /* -- log.c -- */
 
+/* The process that keeps a job's output. */
 struct nm_log {
-    int fd;               /* to write to; -1: none */
-    long long most_bytes; /* 0: any */
-    long long seen_bytes, next_ms;
+    pid_t keeper;
+    int control; /* the keeper ends when this does; -1: there is no keeper */
 };
 
-/* Looks after it where that is due; returns when to look again, -1: never. */
-long long nm_log_look(struct nm_log *log);
-/* The last look, at what was written since the one before. */
-void nm_log_close(struct nm_log *log);
+/* Begins to keep output in `file`, of which at most most_bytes stay on the disk (0: any number). Returns the descriptor to which the
+   job writes, or -1 with errno. `file` stays the caller's. */
+int nm_log_begin(struct nm_log *log, int file, long long most_bytes);
+/* What was written so far is in the file; the output is closed. */
+void nm_log_end(struct nm_log *log);
 
 /* -- supervise.c -- */
 

@@ -1,76 +1,221 @@
 /*
- * log.c: what a job writes is bounded while it runs, and the job never waits for that.
+ * log.c: the output of a job. The job writes to a pipe; a process of ours, the keeper, empties the pipe into the log file.
  *
- * Knows: the log's descriptor, how much of it the disk holds. Must not know: what is in it, who reads it.
+ * Knows: the pipe, the log file, the room that the file takes on the disk. Must not know: the content, the readers of the file.
  *
- * Of a log that takes more room than it may, the middle is given back to the disk: its beginning and its newest part stay where
- * they are, so whoever writes or reads goes on undisturbed (a reader sees a hole). A file system without holes is told so in one
- * line of the log, which begins anew. The room counts, not the length: the log is the user's, who can make it any length.
+ * No process of the job ever has the file open, so no process of the job can reserve blocks in it, or write to it after the job's end.
+ * The keeper is a process of its own because a read from a pipe can block for ever, O_NONBLOCK or not: a writer whose memory is served
+ * by a file system in user space holds the pipe's mutex as long as that file system likes. The supervisor must not wait for that, nor
+ * for a slow disk.
+ *
+ * The keeper ends when the supervisor asks for it or is gone. It then reads the bytes that are in the pipe at that moment and no more:
+ * the write end may have been handed to a process outside of the job, and no end of file would ever come.
+ *
+ * Of a file that takes more room than it may, the middle is given back to the disk: the beginning and the newest part stay where they
+ * are, and a reader sees a hole. A file system without holes is told so in one line of the log, which begins anew. Output that the disk
+ * does not take is dropped, so that the job never waits for room; one line of the log says how much is missing and why.
  */
 #include "jobs.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 
 enum {
-    GROWING_PAUSE_MS = 1000,
-    SILENT_PAUSE_MS = 5000,
     HEAD_PARTS = 8, /* this part of the room stays to the beginning */
-    TAIL_PARTS = 2, /* and this to what is newest; the rest lets the log grow until the next cut */
-    STEP_BYTES = 65536
+    TAIL_PARTS = 2, /* and this to the newest output; the rest lets the log grow until the next cut */
+    CHUNK_BYTES = 65536,
+    END_WAIT_MS = 10000, /* for the keeper, which may have to wait for the disk */
 };
 
-static void begin_anew(const struct nm_log *log)
+enum { OUTPUT, FILE_END, CONTROL }; /* the keeper's descriptors */
+
+static struct keeper {
+    long long most_bytes;
+    long long unseen_bytes, next_look_bytes; /* written since the last look at the room; the next look is due after so many */
+    long long lost_bytes;                    /* dropped since the disk last took something */
+    int error;                               /* why */
+    bool is_silent;                          /* every write end of the pipe is closed */
+} keeper;
+
+/* -- room -- */
+
+static void begin_anew(void)
 {
     char line[160];
     int size = snprintf(line, sizeof line,
                         "nodemgr: the output so far was dropped: it passed the %lld bytes of job_log_bytes, "
                         "and this file system cannot drop the middle alone\n",
-                        log->most_bytes);
-    if (ftruncate(log->fd, 0) == 0 && write(log->fd, line, (size_t)size) < 0)
+                        keeper.most_bytes);
+    if (ftruncate(FILE_END, 0) == 0 && write(FILE_END, line, (size_t)size) < 0)
         return; /* a full disk: the line is lost, not the room */
 }
 
-static void cut(const struct nm_log *log, long long size, long long room)
+static void cut(long long size, long long room)
 {
-    const long long from = (log->most_bytes / HEAD_PARTS + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES;
-    const long long to = (size - log->most_bytes / TAIL_PARTS) / STEP_BYTES * STEP_BYTES;
-    if (to <= from || fallocate(log->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from) == 0)
+    const long long from = (keeper.most_bytes / HEAD_PARTS + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
+    const long long to = (size - keeper.most_bytes / TAIL_PARTS) / CHUNK_BYTES * CHUNK_BYTES;
+    if (to <= from || fallocate(FILE_END, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, to - from) == 0)
         return;
-    if (errno == EOPNOTSUPP || errno == ENOSYS || room > 2 * log->most_bytes) /* else it may be better at the next look */
-        begin_anew(log);
+    if (errno == EOPNOTSUPP || errno == ENOSYS || room > 2 * keeper.most_bytes) /* else it may be better at the next look */
+        begin_anew();
 }
 
-long long nm_log_look(struct nm_log *log)
+/* Before the log can have grown beyond its room by the next chunk. */
+static void look_at_room(void)
 {
-    const long long now = nm_monotonic_ms();
     struct stat status;
-    long long room;
-    if (log->fd < 0 || log->most_bytes <= 0)
-        return -1;
-    if (now < log->next_ms)
-        return log->next_ms;
-    log->next_ms = now + SILENT_PAUSE_MS;
-    if (!nm_file_status(log->fd, &status))
-        return log->next_ms;
-    if (status.st_size != log->seen_bytes)
-        log->next_ms = now + GROWING_PAUSE_MS;
-    log->seen_bytes = status.st_size;
-    room = status.st_blocks * 512ll;
-    if (room > status.st_size)
-        room = status.st_size; /* what is kept ready behind the end is no output */
-    if (room > log->most_bytes)
-        cut(log, status.st_size, room);
-    return log->next_ms;
+    long long rest;
+    if (keeper.most_bytes <= 0 || keeper.unseen_bytes < keeper.next_look_bytes)
+        return;
+    keeper.unseen_bytes = 0;
+    keeper.next_look_bytes = CHUNK_BYTES;
+    if (!nm_file_status(FILE_END, &status))
+        return;
+    const long long room = status.st_blocks * 512ll < status.st_size ? status.st_blocks * 512ll : status.st_size;
+    rest = keeper.most_bytes - room - 2 * CHUNK_BYTES;
+    if (rest < 0)
+        cut(status.st_size, room);
+    else if (rest > CHUNK_BYTES)
+        keeper.next_look_bytes = rest;
 }
 
-void nm_log_close(struct nm_log *log)
+/* -- from the pipe to the file -- */
+
+/* Returns how many of the bytes the disk did not take. */
+static size_t keep(const char *bytes, size_t size)
 {
-    log->next_ms = 0;
-    nm_log_look(log);
-    close(log->fd);
-    log->fd = -1;
+    while (size > 0) {
+        const ssize_t count = write(FILE_END, bytes, size);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0) {
+            keeper.error = errno;
+            return size;
+        }
+        keeper.unseen_bytes += count;
+        bytes += count;
+        size -= (size_t)count;
+    }
+    return 0;
+}
+
+/* false: the disk does not take this line either. */
+static bool tell_loss(void)
+{
+    char line[160];
+    const int size = snprintf(line, sizeof line, "\nnodemgr: %lld bytes of output were dropped here: %s\n", keeper.lost_bytes,
+                              strerror(keeper.error));
+    if (keep(line, (size_t)size) > 0)
+        return false;
+    keeper.lost_bytes = 0;
+    return true;
+}
+
+/* Up to `most` bytes of the output; returns how many, 0: none now. */
+static size_t take(size_t most)
+{
+    static char bytes[CHUNK_BYTES];
+    const ssize_t size = read(OUTPUT, bytes, most < sizeof bytes ? most : sizeof bytes);
+    if (size == 0)
+        keeper.is_silent = true;
+    if (size <= 0)
+        return 0;
+    if (keeper.lost_bytes > 0 && !tell_loss())
+        keeper.lost_bytes += size;
+    else
+        keeper.lost_bytes += (long long)keep(bytes, (size_t)size);
+    look_at_room();
+    return (size_t)size;
+}
+
+static void take_rest(void)
+{
+    int rest = 0;
+    if (ioctl(OUTPUT, FIONREAD, &rest) != 0)
+        return;
+    for (size_t count; rest > 0 && (count = take((size_t)rest)) > 0; rest -= (int)count)
+        ;
+}
+
+/* The life of the keeper. */
+static _Noreturn void serve(void)
+{
+    for (;;) {
+        struct pollfd ready[] = {{.fd = keeper.is_silent ? -1 : OUTPUT, .events = POLLIN}, {.fd = CONTROL, .events = POLLIN}};
+        if (poll(ready, sizeof ready / sizeof *ready, -1) < 0)
+            continue;
+        if (ready[1].revents != 0)
+            break;
+        take(CHUNK_BYTES);
+    }
+    take_rest();
+    if (keeper.lost_bytes > 0)
+        tell_loss();
+    _exit(0);
+}
+
+/* -- the supervisor's side -- */
+
+static _Noreturn void become_keeper(int output, int file, int control, long long most_bytes)
+{
+    /* All three are above 2: the supervisor has its own 0, 1 and 2 open. */
+    if (dup2(output, OUTPUT) != OUTPUT || dup2(file, FILE_END) != FILE_END || dup2(control, CONTROL) != CONTROL)
+        _exit(1);
+    nm_close_others(-1, false);
+    fcntl(OUTPUT, F_SETFL, O_NONBLOCK);
+    prctl(PR_SET_NAME, "nodemgr-log");
+    keeper.most_bytes = most_bytes;
+    serve();
+}
+
+/* A child without an exit signal: wait() for a process of the job does not find it, and an end of it is no SIGCHLD. */
+static pid_t fork_unseen(void)
+{
+    return (pid_t)syscall(SYS_clone, 0, NULL, NULL, NULL, 0);
+}
+
+int nm_log_begin(struct nm_log *log, int file, long long most_bytes)
+{
+    int output[2], control[2];
+    if (pipe2(output, O_CLOEXEC) != 0)
+        return -1;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) != 0) {
+        close(output[0]);
+        close(output[1]);
+        return -1;
+    }
+    log->keeper = fork_unseen();
+    if (log->keeper == 0)
+        become_keeper(output[0], file, control[1], most_bytes);
+    close(output[0]);
+    close(control[1]);
+    log->control = control[0];
+    if (log->keeper > 0)
+        return output[1];
+    close(output[1]);
+    return -1;
+}
+
+void nm_log_end(struct nm_log *log)
+{
+    struct pollfd gone = {.fd = log->control, .events = POLLIN};
+    if (log->control < 0)
+        return;
+    if (log->keeper > 0) {
+        shutdown(log->control, SHUT_WR);
+        if (poll(&gone, 1, END_WAIT_MS) == 0)
+            kill(log->keeper, SIGKILL); /* nothing of the log changes after the end is recorded */
+        else
+            waitpid(log->keeper, NULL, __WCLONE);
+    }
+    close(log->control);
+    log->control = -1;
 }

@@ -95,11 +95,13 @@ static void say_why(struct attempt *attempt, const char *why, bool hopeless)
 
 static void ask_all(struct attempt *attempt, long long now)
 {
-    const struct nm_spared told = {.alone = attempt->phase == ASKED ? attempt->main : 0};
+    const struct nm_spared spared = {
+        .alone = attempt->phase == ASKED ? attempt->main : 0, .trees = &attempt->log.keeper, .tree_count = 1,
+    };
     if (attempt->phase == RUNS)
         attempt->kill_ms = now + (attempt->order.grace_ms < REST_GRACE_MS ? attempt->order.grace_ms : REST_GRACE_MS);
     attempt->phase = ALL_ASKED;
-    nm_signal_below(SIGTERM, told);
+    nm_signal_below(SIGTERM, spared);
 }
 
 static void ask(struct attempt *attempt, const char *why, bool hopeless)
@@ -124,7 +126,7 @@ static void insist(struct attempt *attempt, long long now)
         attempt->pause_ms = LAST_KILL_PAUSE_MS;
     attempt->phase = KILLED;
     attempt->kill_ms = now + attempt->pause_ms;
-    swept = nm_signal_below(SIGKILL, (struct nm_spared){0});
+    swept = nm_signal_below(SIGKILL, (struct nm_spared){.trees = &attempt->log.keeper, .tree_count = 1});
     if (swept.found > 0 && swept.found == swept.refused) {
         say_why(attempt, "processes of other users, which it started, go on: they are not this manager's to end", false);
         attempt->alone = true;
@@ -221,11 +223,6 @@ static void tell(struct attempt *attempt)
     attempt->manager = -1;
 }
 
-static long long sooner(long long one_ms, long long other_ms)
-{
-    return one_ms < 0 || (other_ms >= 0 && other_ms < one_ms) ? other_ms : one_ms;
-}
-
 /* How long to sleep until then, for poll. */
 static int timeout(long long then_ms)
 {
@@ -239,7 +236,7 @@ static void watch(struct attempt *attempt)
 {
     while (!attempt->alone || attempt->report >= 0) {
         /* alone: nobody holds the other end of the report any more */
-        const long long next = attempt->alone ? 0 : sooner(act(attempt), nm_log_look(&attempt->log));
+        const long long next = attempt->alone ? 0 : act(attempt);
         struct pollfd ready[] = {
             {.fd = attempt->signals, .events = POLLIN},
             {.fd = attempt->report, .events = POLLIN},
@@ -319,34 +316,44 @@ int nm_take_signals(void)
     return sigprocmask(SIG_SETMASK, &blocked, NULL) == 0 ? signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
 }
 
-/* The log that the manager made becomes the user's, as what he writes himself is. */
-static bool give_log(const struct attempt *attempt)
+/* -1: errno. */
+static int begin_log(struct attempt *attempt)
 {
-    const int log = attempt->files->log;
+    const int file = attempt->files->log;
     struct stat status;
-    if (log < 0) {
-        errno = -log;
-        return false;
+    int output;
+    errno = file < 0 ? -file : EINVAL;
+    if (file < 0 || !nm_file_status(file, &status) || !S_ISREG(status.st_mode))
+        return -1;
+    output = nm_log_begin(&attempt->log, file, attempt->order.log_bytes);
+    close(file);
+    if (output >= 0 && !attempt->files->is_inside && geteuid() == 0 && fchown(output, attempt->order.uid, attempt->order.gid) != 0) {
+        close(output); /* the pipe is to be the user's, who opens /dev/stdout again */
+        return -1;
     }
-    return nm_file_status(log, &status) && S_ISREG(status.st_mode) &&
-           (attempt->files->is_inside || geteuid() != 0 || fchown(log, attempt->order.uid, attempt->order.gid) == 0);
+    return output;
 }
 
 static bool begin(struct attempt *attempt)
 {
     int ends[2];
     const pid_t self = getpid();
-    if (!give_log(attempt) || pipe2(ends, O_CLOEXEC) != 0)
+    const int output = begin_log(attempt);
+    if (output < 0)
         return false;
-    attempt->log = (struct nm_log){.fd = attempt->files->log, .most_bytes = attempt->order.log_bytes};
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        close(output);
+        return false;
+    }
     attempt->report = ends[0];
     attempt->started_ms = nm_monotonic_ms();
     attempt->main = fork();
     if (attempt->main == 0) {
-        const struct nm_failure failure = nm_become(&attempt->order, attempt->log.fd, self);
+        const struct nm_failure failure = nm_become(&attempt->order, output, self);
         _exit(write(ends[1], &failure, sizeof failure) == (ssize_t)sizeof failure ? 0 : 1);
     }
     close(ends[1]);
+    close(output);
     return attempt->main > 0;
 }
 
@@ -371,7 +378,7 @@ static void prepare(struct attempt *attempt)
 int nm_supervise(const struct nm_files *files, int signals, int manager, nm_running_word *running_word)
 {
     struct attempt attempt = {
-        .files = files, .log.fd = -1, .signals = signals, .report = -1, .manager = manager, .running_word = running_word, .status = -1,
+        .files = files, .log.control = -1, .signals = signals, .report = -1, .manager = manager, .running_word = running_word, .status = -1,
     };
     int end;
     setsid();
@@ -381,7 +388,7 @@ int nm_supervise(const struct nm_files *files, int signals, int manager, nm_runn
     watch(&attempt);
     if (!attempt.began)
         attempt.status = -1; /* of our own child, not of the job's program */
-    nm_log_close(&attempt.log);
+    nm_log_end(&attempt.log);
     end = write_end(&attempt);
     if (attempt.manager >= 0)
         close(attempt.manager);

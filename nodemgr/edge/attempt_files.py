@@ -167,14 +167,14 @@ class AttemptFiles:
             return claim is not None and claim.supervisor == supervisor
         return True
 
-    def hand_out(self, uid: int, gid: int) -> list[int]:
+    def hand_out(self) -> list[int]:
         """Order, record, log and limit, open for a supervisor in a container, the caller's to close. Nothing of them leads anywhere: the
         order is a sealed copy, the others are plain files, which are never anything else. Raises OSError."""
         with contextlib.ExitStack() as opened:
             files = []
-            for descriptor in (self._sealed_order(), *self._writable(uid, gid), self._open("limit", os.O_RDONLY)):
-                opened.callback(os.close, descriptor)
-                files.append(descriptor)
+            for opening in (self._sealed_order, self._writable_record, self._writable_log, self._readable_limit):
+                files.append(opening())
+                opened.callback(os.close, files[-1])
             opened.pop_all()
             return files
 
@@ -191,15 +191,14 @@ class AttemptFiles:
             raise
         return copy
 
-    def _writable(self, uid: int, gid: int) -> Iterator[int]:
-        """The log is the user's, as on the node, where that can be; for a second supervisor it is ours again for a moment."""
-        yield self._open("record", os.O_WRONLY)
-        with contextlib.suppress(OSError):
-            os.chown(self.directory / LOG, os.geteuid(), os.getegid(), follow_symlinks=False)
-        log = self._open(LOG, os.O_WRONLY | os.O_APPEND)
-        with contextlib.suppress(OSError):
-            os.fchown(log, uid, gid)
-        yield log
+    def _writable_record(self) -> int:
+        return self._open("record", os.O_WRONLY)
+
+    def _writable_log(self) -> int:
+        return self._open(LOG, os.O_WRONLY | os.O_APPEND)
+
+    def _readable_limit(self) -> int:
+        return self._open("limit", os.O_RDONLY)
 
     def _open(self, name: str, flags: int) -> int:
         """Waits for nobody: who has a file open may hold a lease on it."""
@@ -265,12 +264,24 @@ class AttemptFiles:
             raise FileNotFoundError(errno.ENOENT, "its owner keeps it from being read", str(self.directory / LOG)) from None
 
     def log_room_bytes(self) -> int:
-        """Of one whose middle was dropped, what is left."""
+        """On the disk: without a middle that was dropped, with blocks that are reserved behind the end."""
         try:
             status = os.stat(self.directory / LOG, follow_symlinks=False)
         except OSError:
             return 0
-        return min(status.st_size, status.st_blocks * 512)
+        return status.st_blocks * 512
+
+    def bound_log(self, most_bytes: int) -> None:
+        """When the attempt has ended. Our supervisor keeps the log within `most_bytes` (0: any); a supervisor in a container may be any
+        program of that user. Such a log is replaced: a process that still has the old file open writes to no log."""
+        if most_bytes == 0 or self.log_room_bytes() <= 2 * most_bytes:
+            return
+        fresh = self.directory / f".{LOG}"
+        with contextlib.suppress(OSError):
+            os.truncate(self.directory / LOG, 0)
+            fresh.unlink(missing_ok=True)
+            _write(fresh, b"nodemgr: the output was dropped: it took more than twice the %d bytes of job_log_bytes\n" % most_bytes)
+            fresh.rename(self.directory / LOG)
 
     def log_tail(self) -> str:
         """The last of what it wrote; no control character of it but the end of a line."""

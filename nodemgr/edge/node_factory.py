@@ -383,7 +383,7 @@ class NodeFactory:
             raise OrderError("somebody else has begun it, or it is over", "refused")
         self._watch(attempt, session.key)
         try:
-            return attempt.files.hand_out(identity.uid, identity.gid)
+            return attempt.files.hand_out()
         except OSError as error:
             attempt.verdict = f"its files cannot be opened: {error.strerror}", False
             raise OrderError(attempt.verdict[0], "refused") from None
@@ -485,6 +485,7 @@ class NodeFactory:
         self._counts["ended"] += 1
         self._counts["failed"] += status.exit_code != 0
         attempt.files.forget_order()
+        attempt.files.bound_log(self._log_bytes)
         self._listener.ended(*attempt.name, status, attempt.files.log_tail(), wall_ns)
 
     def _disown(self, files: AttemptFiles) -> None:

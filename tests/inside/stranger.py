@@ -3,12 +3,13 @@
 runner: says that it starts jobs here, and goes on.  next: the next packet.  claim JOB ATTEMPT: on a new connection, kept with its files.
 files: what came with the last claim.  write HEX: over the record, from its beginning.  say VERB JOB ATTEMPT: on the last claim's
 connection.  fork-claim: as claim, by a child; forge JOB ATTEMPT HEX: by one that writes so over the record, and ends.  lease: on each
-file that it has open to write, so that who opens it has to wait.
+file that it has open to write, so that who opens it has to wait.  reserve BYTES: of the disk, behind the end of the log.
 """
 
 from __future__ import annotations
 
 import array
+import ctypes
 import fcntl
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any
 
 from nodemgr.edge import wire
 
+FALLOC_FL_KEEP_SIZE = 1
 PATH = os.path.join(os.environ["NODEMGR_ENV_DIR"], "socket")
 
 
@@ -96,6 +98,8 @@ def main() -> None:
             os.pwrite(files[1], bytes.fromhex(more[0]), 0)
         elif word == "lease":
             told = [_lease(number) for number in files[1:3]]
+        elif word == "reserve":
+            told = ctypes.CDLL(None).fallocate(files[2], FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(int(more[0])))
         elif word == "order":
             told = os.pread(files[0], 100, 0).decode()
         print(json.dumps(told), flush=True)

@@ -154,6 +154,19 @@ def test_a_lease_on_its_files_holds_nobody_up(node: Manager, box: Box) -> None:
     assert outcome(node, job)["exit"] == 1
 
 
+def test_blocks_that_a_false_supervisor_reserved_in_the_log_go_with_the_end(node: Manager, box: Box) -> None:
+    first = Stranger(box)
+    job = begun(node, box, first)
+    first("claim", job, "1")
+    assert first("reserve", str(600 * 2**20)) == 0, "256 MiB are allowed, and twice that is borne with"
+    (log,) = (node.state_dir / "jobs" / job).glob("*/log")
+    assert log.stat().st_blocks * 512 >= 600 * 2**20
+    first.end()
+    outcome(node, job)
+    assert log.stat().st_blocks * 512 <= 65536
+    assert box.say("logs", job).stdout.startswith("nodemgr: the output was dropped: it took more than twice the 268435456 bytes")
+
+
 def test_who_cannot_begin_says_why(node: Manager, box: Box) -> None:
     """As a supervisor does into whose container the kernel lets no files."""
     first = Stranger(box)

@@ -150,7 +150,7 @@ class Storm:
         if victim in ("supervisor", "both", "job") and supervisors:
             supervisor = dice.choice(supervisors)
             above = [pid for pid in ancestors(supervisor)[:1] if pid in launchers and victim == "both"]
-            pids += children(supervisor)[:1] if victim == "job" else [*above, supervisor]
+            pids += of_job(supervisor)[:1] if victim == "job" else [*above, supervisor]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -268,6 +268,17 @@ def born(pid: int) -> str | None:
     except OSError:
         return None
     return None if fields[0] in "ZX" else fields[19]
+
+
+def of_job(supervisor: int) -> list[int]:
+    """Its children but for the one that keeps the log."""
+    return [pid for pid in children(supervisor) if comm(pid) not in ("", "nodemgr-log")]
+
+
+def comm(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
 
 
 def children(pid: int) -> list[int]:

@@ -1,10 +1,13 @@
-"""What a job writes takes no more room than it may: the middle goes, the beginning and the end stay where they are."""
+"""A job writes to a pipe, and its log takes no more room than it may, while the job runs and afterwards."""
 
 from __future__ import annotations
 
 import os
+import platform
+import signal
+import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,16 +63,131 @@ def test_who_ends_at_once_leaves_no_more(make_world: Callable[..., World]) -> No
     assert world.heard.tails["j1", 1].endswith("000399998\n000399999\n")
 
 
-def test_what_is_long_and_takes_no_room_stays(make_world: Callable[..., World]) -> None:
-    """The log is the user's, who can make it any length; and one that may be any size is left alone."""
-    world = make_world(log_bytes=MIB)
-    assert world.run(*python(f"import os\n{LINES}write(0, 50_000)\nos.truncate(1, 1 << 40)\nwrite(0, 1)")).exit_code == 0
-    log = world.file("log")
-    assert log.stat().st_size == 2**40 + 10
-    assert [line(log, number) for number in (0, 49_999)] == [b"000000000\n", b"000049999\n"]
-    unbounded = make_world()
-    assert unbounded.run(*python(f"{LINES}write(0, 400_000)")).exit_code == 0
-    assert line(unbounded.file("log"), 200_000) == b"000200000\n"
+def test_a_log_without_a_bound_keeps_all(world: World) -> None:
+    assert world.run(*python(f"{LINES}write(0, 400_000)")).exit_code == 0
+    assert line(world.file("log"), 200_000) == b"000200000\n"
+
+
+# -- the job never has the file --
+
+GRASP = (
+    "import ctypes, errno, os\n"
+    "libc = ctypes.CDLL(None, use_errno=True)\n"
+    "def tried(done): print(errno.errorcode[ctypes.get_errno()] if done < 0 else 'done', flush=True)\n"
+    "tried(libc.fallocate(1, 1, ctypes.c_int64(0), ctypes.c_int64(1 << 33)))\n"
+    "tried(libc.ftruncate(1, ctypes.c_int64(1 << 33)))\n"
+    "print(os.readlink('/proc/self/fd/1').partition(':')[0], flush=True)\n"
+)
+"""Blocks behind the end (FALLOC_FL_KEEP_SIZE), a length, and the kind of file."""
+
+
+def test_a_job_can_reserve_no_blocks_in_its_log(world: World) -> None:
+    assert world.run(*python(GRASP)).exit_code == 0
+    assert world.heard.tails["j1", 1].splitlines() == ["ESPIPE", "EINVAL", "pipe"]
+    assert room(world.file("log")) <= 65536
+
+
+HANDED_OUT = (
+    "import array, os, socket, sys, time\n"
+    "with socket.socket(socket.AF_UNIX) as outside:\n"
+    "    outside.connect(sys.argv[1])\n"
+    "    outside.sendmsg([b'.'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [1]))])\n"
+    "    outside.recv(1)\n"
+    "print('end')\n"
+)
+
+
+def test_a_process_outside_of_the_job_neither_keeps_the_end_waiting_nor_writes_after_it(world: World) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(world.directory / "outside"))
+        listener.listen()
+        world.factory.create(world.order(*python(HANDED_OUT), str(world.directory / "outside")))
+        job, _ = listener.accept()
+        with job:
+            _, (output,), _, _ = socket.recv_fds(job, 1, 1)
+            os.write(output, b"from outside\n")
+    assert world.end().exit_code == 0
+    assert world.heard.tails["j1", 1] == "from outside\nend\n"
+    with pytest.raises(BrokenPipeError):
+        os.write(output, b"late\n")
+    os.close(output)
+    assert world.file("log").read_text() == "from outside\nend\n"
+
+
+def test_both_streams_keep_their_order_and_can_be_opened_again(world: World) -> None:
+    script = "for n in 1 2 3; do echo out $n; echo err $n >&2; echo again $n > /dev/stdout; echo both $n | tee /dev/stderr; done"
+    assert world.run("sh", "-c", script).exit_code == 0
+    expected = [f"{word} {n}" for n in (1, 2, 3) for word in ("out", "err", "again", "both", "both")]
+    assert world.file("log").read_text().splitlines() == expected
+
+
+def test_a_job_that_closes_its_output_goes_on(world: World) -> None:
+    assert world.run("sh", "-c", "echo said; exec >&- 2>&-; sleep 0.1; exit 4").exit_code == 4
+    assert world.file("log").read_text() == "said\n"
+
+
+STUCK = (
+    "import ctypes, fcntl, mmap, os, struct, sys, time\n"
+    "libc = ctypes.CDLL(None, use_errno=True)\n"
+    "faults = libc.syscall(int(sys.argv[1]), os.O_CLOEXEC)\n"
+    "if faults < 0: print('no userfaultfd', flush=True); sys.exit()\n"
+    "fcntl.ioctl(faults, 0xc018aa3f, struct.pack('QQQ', 0xaa, 0, 0))\n"
+    "memory = mmap.mmap(-1, 4096)\n"
+    "address = ctypes.addressof(ctypes.c_char.from_buffer(memory))\n"
+    "fcntl.ioctl(faults, 0xc020aa00, struct.pack('QQQQ', address, 4096, 1, 0))\n"
+    "print('stuck', flush=True)\n"
+    "libc.write(1, ctypes.c_void_p(address), ctypes.c_size_t(4096))\n"
+)
+"""Its write never ends: the page that is to be written never comes, and the kernel holds the pipe's mutex meanwhile."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may have the kernel's own faults served")
+def test_a_write_that_never_ends_keeps_no_job_from_being_ended(world: World) -> None:
+    number = {"x86_64": "323", "aarch64": "282"}[platform.machine()]
+    world.factory.create(world.order(*python(STUCK), number))
+    if world.said() != ["stuck"]:
+        pytest.skip("this kernel has no userfaultfd")
+    pid = world.begun()
+    world.until(lambda: Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("1", "64"))  # it is within write(2)
+    world.factory.withdraw("j1", 1, "seen")
+    assert (world.end().signal, world.end().why) == (signal.SIGTERM, "seen")
+
+
+# -- a disk that does not take it --
+
+
+@pytest.fixture
+def small_disk(world: World) -> Iterator[Path]:
+    """Of 4 MiB."""
+    mounted = world.directory / "small"
+    mounted.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", mounted], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted: {done.stderr.strip()}")
+    yield mounted
+    subprocess.run(["umount", mounted], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_drops_output_and_says_how_much(world: World, small_disk: Path) -> None:
+    """The job goes on, and what it writes when there is room again is kept."""
+    ballast = small_disk / "ballast"
+    code = f"import os\n{LINES}write(0, 1_000_000)\nos.unlink({str(ballast)!r})\nwrite(1_000_000, 10_000)"
+    files = AttemptFiles(small_disk, "j1", 1)
+    files.write(world.order(*python(code)), 1_000, boot_id())
+    ballast.write_bytes(bytes(2 * MIB))
+    assert subprocess.run([PROGRAM, "supervise", files.directory], check=False, timeout=60).returncode == 0
+    began, ended = files.record()
+    assert began is not None
+    assert ended is not None
+    assert ended.exit_code == 0
+    text = (files.directory / "log").read_bytes()
+    before, note, after = text.partition(b"\nnodemgr: ")
+    lost, said = note + after[: after.index(b"\n") + 1], after[: after.index(b"\n")].decode()
+    assert said.endswith(" bytes of output were dropped here: No space left on device")
+    assert len(text) - len(lost) + int(said.split()[0]) == 10_100_000, "each byte is kept or counted"
+    assert before.startswith(b"000000000\n000000001\n")
+    assert text.endswith(b"001009999\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system without holes")
@@ -83,7 +201,9 @@ def test_a_file_system_without_holes_drops_all_and_says_so(world: World) -> None
         files = AttemptFiles(mounted, "j1", 1)
         files.write(world.order(*python(f"{LINES}write(0, 400_000)")), 1_000, boot_id(), MIB)
         assert subprocess.run([PROGRAM, "supervise", files.directory], check=False, timeout=60).returncode == 0
-        (said,) = (files.directory / "log").read_text().splitlines()
+        said, *rest = (files.directory / "log").read_text().splitlines()
         assert said.startswith("nodemgr: the output so far was dropped: it passed the 1048576 bytes of job_log_bytes")
+        assert rest[-1] == "000399999"
+        assert len(rest) <= MIB / 10
     finally:
         subprocess.run(["umount", mounted], check=True)

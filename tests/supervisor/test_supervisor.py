@@ -259,9 +259,9 @@ def test_it_runs_as_its_user_with_his_groups(world: World) -> None:
     uid, gid = nobody.pw_uid, nobody.pw_gid
     lines = shown(world, user="nobody", uid=uid, gid=gid)
     assert lines[0] == f"ids {uid} {uid} {gid} {gid} {' '.join(map(str, os.getgrouplist('nobody', gid)))}"
-    assert lines[-1] == "reopened"  # the log is his
+    assert lines[-1] == "reopened"  # the pipe is the user's
     status = world.file("log").stat()
-    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (uid, gid, 0o600)
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 0, 0o600)  # the log is not
     assert world.file("record").stat().st_uid == 0
     order = world.file("order", "j2")
     world.factory.create(world.order("sh", "-c", f"cat {order} || echo closed; sleep 600", job="j2", user="nobody", uid=uid, gid=gid))
