@@ -1,39 +1,29 @@
 """Where things lie: the run and state directories, an environment's directory in them, and what names are safe there.
 
-Knows: the layout of the run directory. Must not know: who reads or writes it. Standard library only, cheap to import.
+Knows: the layout of the run directory. Must not know: who reads or writes it. (The run directory itself: client_plugin/ways.)
 """
 
 from __future__ import annotations
 
 import os
-import re
 from functools import cache
 from pathlib import Path
 
-SYSTEM_RUN_DIR = Path("/run/nodemgr")
+from client_plugin.ways import places
+from client_plugin.ways.places import ENV_NAME_FORM as ENV_NAME_FORM
+from client_plugin.ways.places import is_env_name as is_env_name
+
+SYSTEM_RUN_DIR = Path(places.SYSTEM_RUN_DIR)
 SYSTEM_STATE_DIR = Path("/var/lib/nodemgr")
-CONTAINER_ENV_DIR = Path("/run/nodemgr-env")
+CONTAINER_ENV_DIR = Path(places.CONTAINER_ENV_DIR)
 """Where a container runtime mounts the directory of the container's environment."""
 CONTAINER_PAYLOAD_DIR = Path("/opt/nodemgr")
 """Where it mounts the client."""
 
-ENV_NAME_FORM = "1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit"
-_ENV_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
-
-
-def is_env_name(name: str) -> bool:
-    """An environment's name is a directory's name too: nothing that leads out of its parent."""
-    return _ENV_NAME.fullmatch(name) is not None
-
 
 def default_run_dir() -> Path:
     """NODEMGR_RUN_DIR, else as root /run/nodemgr, else the user's own."""
-    if named := os.environ.get("NODEMGR_RUN_DIR"):
-        return Path(named)
-    if os.geteuid() == 0:
-        return SYSTEM_RUN_DIR
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime) / "nodemgr" if runtime else Path(f"/tmp/nodemgr-{os.geteuid()}")
+    return Path(places.default_run_dir())
 
 
 def default_state_dir() -> Path:
@@ -47,11 +37,8 @@ def default_state_dir() -> Path:
 
 
 def find_run_dir() -> Path:
-    """The run directory of the manager that a user means: his own if one was ever started there, else the node's."""
-    own = default_run_dir()
-    if "NODEMGR_RUN_DIR" in os.environ or own == SYSTEM_RUN_DIR or (own / "manager.lock").exists():
-        return own
-    return SYSTEM_RUN_DIR
+    """The run directory of the manager that a user means: the user's own if one was ever started there, else the node's."""
+    return Path(places.find_run_dir())
 
 
 def env_dir(run_dir: Path, env: str) -> Path:

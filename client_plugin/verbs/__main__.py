@@ -9,4 +9,4 @@ sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__
 
 from client_plugin.verbs import main  # noqa: E402 - not before there is a path to it
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:], inside=True))

@@ -13,7 +13,11 @@ import socket
 import subprocess
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from client_plugin.verbs import asking, tables
+from client_plugin.verbs import INSIDE, tables
+from client_plugin.verbs.parser import JSON, Said, Verb
+from client_plugin.ways import places
+from client_plugin.ways.choice import UserWay
+from client_plugin.ways.faults import Fault
 
 PAYLOAD = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHIM = os.path.join(PAYLOAD, "client_plugin", "_lib", "libnodemgr.so")
@@ -35,12 +39,12 @@ class Check(NamedTuple):
 def environment() -> Outcome:
     if os.environ.get("NODEMGR_OFF") == "1":
         return False, "NODEMGR_OFF=1 is set: the client does nothing in programs started from here"
-    settings = asking.settings()
+    settings = places.read_conf(places.around_us())
     if "env" not in settings or "address" not in settings:
-        return False, f"{asking.env_dir()}/client.conf names no env or no address"
+        return False, f"{places.around_us()}/client.conf names no env or no address"
     address = settings["address"]
     if address.startswith("unix:"):
-        address = "unix:" + os.path.join(asking.env_dir(), address[len("unix:") :])
+        address = "unix:" + os.path.join(places.around_us(), address[len("unix:") :])
     return True, f"environment {settings['env']}, manager at {address}"
 
 
@@ -75,17 +79,17 @@ def hook() -> Outcome:
 
 def manager() -> List[Row]:
     """The way there, and what the manager says of this environment."""
-    address = asking.settings().get("address", "")
+    address = places.read_conf(places.around_us()).get("address", "")
     if address.startswith("unix:"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            probe.connect(os.path.join(asking.env_dir(), address[len("unix:") :]))
-    told = asking.ask("doctor")["checks"]
+            probe.connect(os.path.join(places.around_us(), address[len("unix:") :]))
+    told = UserWay(places.around_us()).question("doctor")["checks"]
     return [{"name": "socket", "ok": True, "detail": "the manager answers", "cure": None}, *told]
 
 
 def ledger() -> Outcome:
     """Every process of this container and environment that uses the driver has mapped the ledger too."""
-    if asking.settings().get("address", "").startswith("udp:"):
+    if places.read_conf(places.around_us()).get("address", "").startswith("udp:"):
         return None, "over UDP there is none: each process has a fixed cap"
     others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
     users = [pid for pid in others if _maps_of(pid, "libcuda.so") and _is_beside_us(pid)]
@@ -116,7 +120,7 @@ def _is_beside_us(pid: str) -> bool:
             named = re.search(rb"(?:^|\0)NODEMGR_ENV_DIR=([^\0]+)", file.read())
     except OSError:
         return False
-    return (os.fsdecode(named[1]) if named else asking.ENV_DIR) == asking.env_dir()
+    return (os.fsdecode(named[1]) if named else places.CONTAINER_ENV_DIR) == places.around_us()
 
 
 def _maps_of(pid: str, name: str) -> bool:
@@ -146,7 +150,7 @@ def examine() -> List[Row]:
 def _run(check: Check) -> List[Row]:
     try:
         found = check.look()
-    except (asking.Refused, OSError, subprocess.SubprocessError) as error:
+    except (Fault, OSError, subprocess.SubprocessError) as error:
         found = (False, str(error))
     if isinstance(found, list):
         return found
@@ -164,3 +168,15 @@ def lines(answer: Row) -> List[str]:
         cure = f" -> {row['cure']}" if row["ok"] is False and row["cure"] else ""
         shown.append(f"{WORDS[row['ok']]:<6}{row['name']:<{width}}  {tables.printable(row['detail'] + cure)}")
     return shown
+
+
+def run(said: Said) -> int:
+    answer: Row = {"schema_version": 1, "checks": examine()}
+    if said.as_json:
+        tables.print_json(answer)
+    else:
+        print("\n".join(lines(answer)))
+    return 1 if any(check["ok"] is False for check in answer["checks"]) else 0
+
+
+VERB = Verb("doctor", INSIDE["doctor"], run, (JSON,))

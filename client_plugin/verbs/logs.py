@@ -1,136 +1,191 @@
-"""`nodemgr logs` inside a container: what a job wrote, and what it writes until it has ended.
-
-Knows: descriptors of logs, when the manager is asked whether there will be more. Must not know: how it is asked.
-"""
+"""`nodemgr logs JOB`: what a job wrote, and with --follow what it writes, until it has ended."""
 
 from __future__ import annotations
 
-import argparse
-import errno
 import os
 import sys
 import time
-from typing import Any, Dict, Optional
 
-from client_plugin.verbs import asking, runner, tables
+from client_plugin.verbs import VERBS, kinds, runner
+from client_plugin.verbs.parser import RUN_DIR, Option, Said, Verb, mistake
+from client_plugin.verbs.queue import standing
+from client_plugin.verbs.tables import Row
+from client_plugin.verbs.units import format_size
+from client_plugin.ways import choice, log_pieces
+from client_plugin.ways.faults import Away, Exit, Fault, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional
+
+    from client_plugin.ways.choice import Way
 
 LOOK_S = 0.25
 ASK_EVERY = 4
 """Looks in vain, after which the manager is asked whether the job still lives."""
-PIECE_BYTES = 2**16
-FINAL = ("done", "failed", "withdrawn")
-Row = Dict[str, Any]
+FINAL = frozenset({"done", "failed", "withdrawn"})
 
 
-def run(options: argparse.Namespace) -> int:
-    """Raises Refused."""
-    if options.follow and options.attempt is not None:
-        raise asking.Refused("--follow goes on with the present start: leave --attempt out", 2)
-    if options.follow:
-        runner.ensure()
-        _follow(options.job)
-        return 0
-    told, descriptor = asking.order_file("job_log", job=options.job, attempt=options.attempt)
-    if descriptor is None:
-        _say("the log is gone, these are its last lines")
-        _write(told.get("tail", "").encode("utf-8", "surrogateescape"))
+class Log:
+    """One attempt's output: of a file, or as an administrator's way gives it, piece by piece. Of one whose file is gone, the last lines
+    that the history keeps."""
+
+    def __init__(self, way: Way, told: Row, descriptor: Optional[int]) -> None:
+        self._way = way
+        self._descriptor = descriptor
+        self._first: Optional[Row] = told
+        """Of what is asked for piece by piece, the first."""
+        self._job: str = told["job"]
+        self.attempt: int = told["attempt"]
+        self.living: bool = told["living"]
+        self.tail: Optional[str] = told.get("tail")
+        self.offset = 0
+        """Where the next piece is looked for."""
+
+    def read(self) -> log_pieces.Piece:
+        """What was written since the last read; without data: nothing."""
+        if self.tail is not None:
+            piece, self.tail = log_pieces.Piece(self.offset, self.tail.encode(errors="surrogateescape")), ""
+        elif self._descriptor is not None:
+            piece = log_pieces.read(self._descriptor, self.offset)
+        else:
+            told, self._first = self._first, None
+            if told is None:
+                told = self._way.ask("job_log_read", job=self._job, attempt=self.attempt, offset=self.offset)
+            piece = log_pieces.Piece(told.get("at", self.offset), bytes.fromhex(told.get("data", "")))
+        self.offset = piece.at + len(piece.data)
+        return piece
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def open_log(way: Way, job_id: str, attempt: Optional[int]) -> Log:
+    return Log(way, *way.log(job_id, attempt))
+
+
+def run(said: Said) -> int:
+    if said.follow and said.attempt is not None:
+        mistake(said.verb, "--follow goes on with the present start: leave --attempt out")
+    if said.follow and said.inside:
+        runner.ensure(said.whom())
+    way = choice.way_to(said.job, said.whom())
+    if said.follow:
+        _follow(way, said.job)
     else:
-        _copy(descriptor, 0)
+        _copy(open_log(way, said.job, said.attempt))
     return 0
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(f"nodemgr: {tables.printable(line)}\n")
-    sys.stderr.flush()
+def _copy(log: Log) -> None:
+    if log.tail is not None:
+        say("the log is gone, these are its last lines")
+    while _write_next(log):
+        pass
+    log.close()
 
 
-def _write(piece: bytes) -> None:
-    sys.stdout.buffer.write(piece)
+def _write_next(log: Log) -> bool:
+    """False: nothing more is there now."""
+    expected = log.offset
+    piece = log.read()
+    sys.stdout.flush()
+    if piece.at != expected:
+        sys.stdout.buffer.write(b"\n")
+        sys.stdout.buffer.flush()
+        what = f"{format_size(piece.at - expected)} of its output were dropped here, beyond the room that a log may take (job_log_bytes)"
+        say(what if piece.at > expected else "its log begins anew here")
+    sys.stdout.buffer.write(piece.data)
     sys.stdout.buffer.flush()
+    return bool(piece.data)
 
 
-def _copy(descriptor: int, offset: int) -> int:
-    """All that is there from `offset` on; where the next piece will be. The manager drops the middle of what is too long, while it grows
-    and while it is read."""
-    while True:
-        piece = os.pread(descriptor, PIECE_BYTES, offset)
-        size = os.fstat(descriptor).st_size
-        if not piece and offset <= size:
-            return offset
-        there = 0 if offset > size else _seek(descriptor, offset, os.SEEK_DATA, size, offset)
-        if there == offset:  # asked after it was read: what is a hole by now was perhaps read as one
-            piece = piece[: _seek(descriptor, offset, os.SEEK_HOLE, size, size) - offset]
-            _write(piece)
-            offset += len(piece)
-            continue
-        _write(b"\n")
-        dropped = f"{tables.size(there - offset)} of its output were dropped here, beyond the room that a log may take (job_log_bytes)"
-        _say(dropped if there > offset else "its log begins anew here")
-        offset = there
-
-
-def _seek(descriptor: int, offset: int, whence: int, beyond: int, unknown: int) -> int:
-    """`beyond`: nothing but a hole is there; `unknown`: the file system knows of none."""
-    try:
-        return os.lseek(descriptor, offset, whence)
-    except OSError as error:
-        return beyond if error.errno == errno.ENXIO else unknown
-
-
-def _story(job: str) -> Row:
-    row: Row = asking.order("job_show", job=job)["jobs"][0]
-    if row["job"] != job:
-        raise asking.Refused(f"{job} is an array: name one of its jobs ({row['job']}, say)", 2)
-    return row
-
-
-def _attempt(story: Row, number: int) -> Optional[Row]:
-    return next((attempt for attempt in story["attempts"] if attempt["number"] == number), None)
-
-
-def _follow(job: str) -> None:
+def _follow(way: Way, job: str) -> None:
     """Over all starts of the job from the present one on."""
-    story = _until_started(job, 0)
-    while story["attempts"]:
-        told, descriptor = asking.order_file("job_log", job=job)
-        number = told["attempt"]
-        if descriptor is None:
-            _write(told.get("tail", "").encode("utf-8", "surrogateescape"))
-            story = _story(job)
-        else:
-            story = _follow_one(job, number, descriptor)
-            os.close(descriptor)
-        if story["state"] in FINAL:
-            return
-        _say(f"{job}: start {number} has ended; waiting for the next")
-        story = _until_started(job, number)
-        if _attempt(story, number + 1) is None:
-            return
-
-
-def _until_started(job: str, after: int) -> Row:
-    """When it has begun a start beyond that number, or has ended without."""
-    line = ""
+    told = _started(way, job)
     while True:
-        story = _story(job)
-        if story["state"] in FINAL or any(attempt["number"] > after for attempt in story["attempts"]):
-            return story
-        if tables.standing(story) != line:
-            line = tables.standing(story)
-            _say(f"{job}: {line}")
+        log = open_log(way, job, None)
+        ended = _follow_one(way, job, log)
+        log.close()
+        if ended["state"] in FINAL:
+            return
+        number = log.attempt
+        say(f"{job}: start {number} has ended ({_how(ended, number)}); waiting for the next")
+        told = _started(way, job, after=number)
+        if told["state"] in FINAL and not _has(told, number + 1):
+            return
+
+
+def _has(told: Row, number: int) -> bool:
+    return any(attempt["number"] == number for attempt in told["attempts"])
+
+
+def _how(told: Row, number: int) -> str:
+    attempt = next((attempt for attempt in told["attempts"] if attempt["number"] == number), None)
+    if attempt is None:
+        return "unknown"
+    if attempt["signal"]:
+        return f"signal {attempt['signal']}"
+    return f"exit code {attempt['exit_code']}" if attempt["exit_code"] is not None else attempt["why"] or "unknown"
+
+
+def _show(way: Way, job: str) -> Row:
+    """Its story; a manager that is away is waited for."""
+    while True:
+        try:
+            rows: List[Row] = way.ask("job_show", job=job)["jobs"]
+        except Fault as fault:
+            if not isinstance(fault, Away) and fault.code != Exit.UNREACHABLE:
+                raise
+            time.sleep(ASK_EVERY * LOOK_S)
+        else:
+            if rows[0]["job"] != job:
+                raise Fault(f"{job} is an array: name one of its jobs ({rows[0]['job']}, say)", Exit.USAGE)
+            return rows[0]
+
+
+def _started(way: Way, job: str, after: int = 0) -> Row:
+    """When it has begun a start beyond that number, or has ended without."""
+    told_last = ""
+    while True:
+        told = _show(way, job)
+        if told["state"] in FINAL or any(attempt["number"] > after for attempt in told["attempts"]):
+            return told
+        line = standing(told)
+        if line != told_last:
+            told_last = line
+            say(f"{job}: {line}")
         time.sleep(ASK_EVERY * LOOK_S)
 
 
-def _follow_one(job: str, number: int, descriptor: int) -> Row:
-    """Until that start has ended and all that it wrote is copied."""
-    offset, idle = 0, 0
+def _follow_one(way: Way, job: str, log: Log) -> Row:
+    """Until that start has ended and all that it wrote is copied; the job's story then."""
+    idle = 0
     while True:
-        before, offset = offset, _copy(descriptor, offset)
-        idle = 0 if offset > before else idle + 1
-        if idle and idle % ASK_EVERY == 0:
-            story = _story(job)
-            attempt = _attempt(story, number)
-            if story["state"] in FINAL or attempt is None or attempt["ended"] is not None:
-                _copy(descriptor, offset)  # what it wrote between our last look and its end
-                return story
+        if _write_next(log):
+            idle = 0
+            continue
+        idle += 1
+        if idle % ASK_EVERY == 0 or not log.living:
+            told = _show(way, job)
+            attempt = next((attempt for attempt in told["attempts"] if attempt["number"] == log.attempt), None)
+            if told["state"] in FINAL or attempt is None or attempt["ended"] is not None:
+                while _write_next(log):  # what it wrote between our last look and its end
+                    pass
+                return told
         time.sleep(LOOK_S)
+
+
+VERB = Verb(
+    "logs", VERBS["logs"], run,
+    (
+        Option("job", kind=kinds.JOB_OR_ENDED, required=True),
+        Option("--follow", "-f", help="Go on with what it writes, over its restarts, until it has ended."),
+        Option("--attempt", kind=kinds.count(1), help="Of an earlier start of it: 1 is the first (not said: the last)."),
+        Option("--env", kind=kinds.ENV, help="As a user of this environment."),
+        RUN_DIR,
+    ),
+    text="Shows what JOB wrote to stdout and stderr in its last start. Of an array, name one job: j12.3.",
+)  # fmt: skip

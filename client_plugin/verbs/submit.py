@@ -1,147 +1,132 @@
-"""`nodemgr submit` inside a container: have a command run in this container when its turn comes.
+"""`nodemgr submit -- COMMAND`: have COMMAND run in an environment when its turn comes.
 
-Knows: the options and what they may be, what of here and now goes with a job. Must not know: how the manager is reached, who starts the
-job. Prints the job's id and nothing else on stdout.
+What it will find around it is taken from here and now: the working directory, the variables (on the node as `nodemgr run` composes
+them), the umask, the user. What would be refused for certain is refused at once. Prints the job's id and nothing else on stdout.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
-import shutil
-import sys
-import time
-from typing import Any, Callable, Dict, List, Set
 
-from client_plugin.verbs import asking, runner, tables
+from client_plugin.verbs import VERBS, kinds, programs, runner, surroundings
+from client_plugin.verbs.parser import RUN_DIR, Option, Said, Verb, mistake
+from client_plugin.ways import choice
+from client_plugin.ways.faults import Away, Fault, say
+from client_plugin.ways.patience import Patience
 
-SIZES = {
-    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
-    "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
-}  # fmt: skip
-DURATIONS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-MIN_SIZE_BYTES = 2**20
-MAX_ARRAY = 10_000
-AGAIN_S, PAUSE_S = 30.0, 0.5
-"""So long a submission whose answer was lost is sent again; under its key it is the same job."""
-USAGE, NOT_EXECUTABLE, NOT_FOUND = 2, 126, 127
-JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
 
+    from client_plugin.ways.choice import UserWay
 
-def _amount(units: Dict[str, int], form: str) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        match = re.fullmatch(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?\s*([A-Za-z]+)", text.strip(), re.ASCII)
-        if match is None or match[3] not in units:
-            raise argparse.ArgumentTypeError(f"{text!r}: {form}")
-        whole, decimals = match[1], match[2] or ""
-        parts: int = 10 ** len(decimals)
-        return int(whole + decimals) * units[match[3]] // parts
+KEY_BYTES = 16
+UNKNOWN = "whether the job was taken is not known: look with nodemgr queue"
 
-    return parse
+WISHES = (
+    Option("--gpus", kind=kinds.GPUS, help="GPUs for the job; 0: none. Not said: what a program there would get."),
+    Option("--memory", kind=kinds.SIZE, key="memory_bytes", help="Device memory that it needs on each GPU, e.g. 8GiB."),
+    Option("--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them); not said: the quota's."),
+    Option("--after", kind=kinds.JOBS, repeat=True, metavar="JOB", help="Only when these jobs have ended well: j3,j4 (repeatable)."),
+    Option("--array", kind=kinds.ARRAY, metavar="0-9,12", help="One job for each index, which it finds in NODEMGR_ARRAY_INDEX."),
+    Option("--time", kind=kinds.TIME_LIMIT, key="time_limit_ms", help="It is ended when it has run so long, e.g. 2h."),
+    Option("--max-restarts", kind=kinds.count(0, 1_000), help="How often it is tried again after a failure (3; 0: not at all)."),
+    Option("--name", kind=kinds.TEXT, help="What it is called in lists (the command's name)."),
+    Option("--hold", help="It waits until it is freed: nodemgr queue free JOB."),
+)
+"""What a job may ask for; each option's key is the order's argument."""
 
 
-_size_bytes = _amount(SIZES, "write a number with its unit, e.g. 8GiB (2^30) or 8GB (10^9)")
-_time_ms = _amount(DURATIONS_MS, "write a number with its unit, e.g. 30s, 10min, 2h, 1d")
+def wishes_of(said: Said) -> Dict[str, Any]:
+    """Those that were said, as the order has them."""
+    wishes = {option.key: getattr(said, option.key) for option in WISHES}
+    wishes["after"] = [job for jobs in said.after for job in jobs]
+    return {key: value for key, value in wishes.items() if not (value is None or value is False or value == [])}
 
 
-def size(text: str) -> int:
-    found = _size_bytes(text)
-    if found < MIN_SIZE_BYTES:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than 1MiB, too small for any GPU program")
-    return found
+class Surroundings:
+    """What every job of one call of `submit` finds around it."""
+
+    def __init__(self, way: UserWay, said: Said) -> None:
+        self._way = way
+        self._inside = said.inside
+        self._base = surroundings.own_environ()
+        self._settings = {} if said.inside else surroundings.settings_of(way.directory, way.env or "")
+        self._environs: Dict[str, List[str]] = {}
+        self.cwd = _here()
+        self.umask = _umask()
+
+    def environ(self, program: str) -> List[str]:
+        """The variables of a job that runs this program, without its own wishes."""
+        if program not in self._environs:
+            variables = self._base
+            if not self._inside:  # there the container's own mounts bring the client in
+                nothing = surroundings.Wish()
+                variables = surroundings.environment(variables, self._way.directory, self._settings, nothing, program)
+            self._environs[program] = [f"{name}={value}" for name, value in variables.items()]
+        return self._environs[program]
 
 
-def duration(text: str) -> int:
-    found = _time_ms(text)
-    if found == 0:
-        raise argparse.ArgumentTypeError("a time limit of nothing ends the job before it begins: leave it out for none")
-    return found
+def wished_variables(wishes: Dict[str, Any]) -> List[str]:
+    """By which the programs of the job ask for what the job has."""
+    wish = surroundings.Wish(wishes.get("gpus"), wishes.get("memory_bytes"))
+    return [f"{name}={value}" for name, value in wish.variables().items()]
 
 
-def count(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
-    return int(text)
+def new_key() -> str:
+    """By which the manager knows a submission again that is sent twice."""
+    return os.urandom(KEY_BYTES).hex()
 
 
-def jobs(text: str) -> List[str]:
-    found = [part.strip() for part in text.split(",")]
-    for job in found:
-        if JOB.fullmatch(job) is None:
-            raise argparse.ArgumentTypeError(f"{job!r} is no job: write ids as `nodemgr queue` shows them: j3,j4")
-    return found
-
-
-def array(text: str) -> List[int]:
-    """`0-9,12` as numbers."""
-    found: Set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip(), re.ASCII)
-        if match is None:
-            raise argparse.ArgumentTypeError(f"{text!r} is no array: write indices and ranges: 0-9 or 0-9,12")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise argparse.ArgumentTypeError(f"{part!r} runs backwards: write indices and ranges: 0-9 or 0-9,12")
-        if last - first >= MAX_ARRAY or len(found) + last - first >= MAX_ARRAY:
-            raise argparse.ArgumentTypeError(f"{text!r} has more than {MAX_ARRAY} elements: submit several arrays")
-        found.update(range(first, last + 1))
-    return sorted(found)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Raises Refused."""
-    command: List[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        raise asking.Refused("say what is to be run: nodemgr submit [OPTIONS] -- COMMAND", USAGE)
-    _check_env(options.env)
-    runner.check()
-    _check_program(command[0])
-    around = {"cwd": _here(), "environ": _environ(options), "umask": _umask()}
-    arguments = {"argv": command, **around, "key": os.urandom(16).hex(), **_wishes(options)}
-    job: str = _submit(arguments)["job"]
+def run(said: Said) -> int:
+    if not said.command:
+        mistake(said.verb, "Missing argument 'COMMAND...'")
+    patience = Patience(0) if said.no_wait else Patience()
+    way = find_way(said, patience)
+    program = programs.program_of(said.command[0])
+    around = Surroundings(way, said)
+    wishes = wishes_of(said)
+    arguments = {
+        "argv": said.command, "cwd": around.cwd, "environ": around.environ(program) + wished_variables(wishes), "umask": around.umask,
+        "key": new_key(), **wishes,
+    }  # fmt: skip
+    job = _submit(way, patience, arguments)["job"]
     try:
         print(job, flush=True)
     except OSError:  # a full disk, a reader that left: the job runs all the same
-        _say(f"{job} is submitted")
+        say(f"{job} is submitted")
         raise
     finally:
-        runner.ensure()
+        if said.inside:
+            runner.ensure(said.whom())
     return 0
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(f"nodemgr: {tables.printable(line)}\n")
+def find_way(said: Said, patience: Patience) -> UserWay:
+    """To the environment that the jobs run in. Raises Fault."""
+    way = patience.outlast(lambda: choice.users_way(said.whom()))
+    if said.inside:
+        patience.outlast(lambda: runner.check(way))
+    return way
 
 
-def _check_env(named: Any) -> None:
-    if named is None:
-        return
+def _submit(way: UserWay, patience: Patience, arguments: Dict[str, Any]) -> Any:
+    """The answer. One that was lost is asked for again: the key makes it the same submission."""
     try:
-        own = asking.settings().get("env")
-    except OSError:
-        return  # the next question says it
-    if named != own:
-        raise asking.Refused(f"this container is in environment {own}, and its jobs are, too: leave --env out", asking.REFUSED)
-
-
-def _check_program(name: str) -> None:
-    """As a shell finds it."""
-    if os.sep in name:
-        if not os.path.exists(name):
-            raise asking.Refused(f"{name}: not found", NOT_FOUND)
-        if os.path.isdir(name) or not os.access(name, os.X_OK):
-            raise asking.Refused(f"{name}: not executable", NOT_EXECUTABLE)
-    elif not shutil.which(name):
-        if shutil.which(name, mode=os.F_OK):
-            raise asking.Refused(f"{name}: not executable", NOT_EXECUTABLE)
-        raise asking.Refused(f"{name}: not found in PATH", NOT_FOUND)
+        return patience.outlast(lambda: way.ask("job_submit", **arguments))
+    except Away as away:
+        if patience.lost:
+            raise Fault(f"{away.message}; {UNKNOWN}", away.code) from None
+        raise
+    except KeyboardInterrupt:
+        if patience.lost:
+            say(UNKNOWN)
+        raise
 
 
 def _umask() -> int:
     """There is no way to read it but to set it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
+    os.umask(mask := os.umask(0o077))
     return mask
 
 
@@ -151,49 +136,26 @@ def _here() -> str:
     try:
         real = os.getcwd()
     except OSError:
-        raise asking.Refused("the working directory is gone: change to another one") from None
+        raise Fault("the working directory is gone: change to another one") from None
     try:
         return named if named.startswith("/") and os.path.samefile(named, real) else real
     except OSError:
         return real
 
 
-def _environ(options: argparse.Namespace) -> List[str]:
-    """Our caller's variables: an interpreter in a C locale adds LC_CTYPE to its own, which is nobody else's business."""
-    variables = dict(os.environ)
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            given = file.read()
-    except OSError:
-        given = b"LC_CTYPE="
-    if not given.startswith(b"LC_CTYPE=") and b"\0LC_CTYPE=" not in given:
-        variables.pop("LC_CTYPE", None)
-    for name, wish in (("NODEMGR_GPUS", options.gpus), ("NODEMGR_MEMORY", options.memory)):
-        if wish is not None:
-            variables[name] = str(wish)
-    return [f"{name}={value}" for name, value in variables.items()]
-
-
-def _wishes(options: argparse.Namespace) -> Dict[str, Any]:
-    wishes = {
-        "gpus": options.gpus, "memory_bytes": options.memory, "priority": options.priority, "array": options.array,
-        "time_limit_ms": options.time, "max_restarts": options.max_restarts, "name": options.name,
-        "after": [job for jobs in options.after or () for job in jobs] or None, "hold": options.hold or None,
-    }  # fmt: skip
-    return {name: value for name, value in wishes.items() if value is not None}
-
-
-def _submit(arguments: Dict[str, Any]) -> Dict[str, Any]:
-    """One that was lost is asked for again: the key makes it the same submission."""
-    end = time.monotonic() + AGAIN_S
-    was_sent = False
-    while True:
-        try:
-            return asking.order("job_submit", **arguments)
-        except asking.Refused as refused:
-            if refused.code != asking.UNREACHABLE or time.monotonic() > end:
-                raise
-            if not was_sent:
-                _say(f"{refused}; asking again")
-            was_sent = True
-            time.sleep(PAUSE_S)
+VERB = Verb(
+    "submit", VERBS["submit"], run,
+    (
+        Option("--env", kind=kinds.ENV, help="The environment to run in (where there is one around you: that one)."),
+        *WISHES,
+        Option("--no-wait", help="Fail at once where the manager is away (not said: it is waited for, up to 30 s)."),
+        RUN_DIR,
+        Option("command", rest=True),
+    ),
+    text="Has COMMAND run in environment ENV when its turn comes, as you, in this directory, with these variables and this umask. It finds "
+    "nothing to read on stdin.\n\nPrints the job's id. nodemgr queue shows where it waits and why, nodemgr logs what it wrote, nodemgr "
+    "wait ends with its exit code.",
+    examples=(
+        "nodemgr submit --env alice --gpus 2 --time 4h -- python train.py --seed 1",
+    ),
+)  # fmt: skip

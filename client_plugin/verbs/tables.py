@@ -1,242 +1,178 @@
-"""What people see of an answer: aligned lines. Knows: which fields matter to a container's users. Must not know: where they come from."""
+"""Tables for people: one list of columns a table, aligned, coloured only on a terminal without NO_COLOR.
+
+Knows: how text is laid out. Must not know: where rows come from.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-Row = Dict[str, Any]
-Columns = Sequence[Tuple[str, Callable[[Row], object]]]
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from client_plugin.verbs import units
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Mapping, Optional, Sequence
+
+    Row = Mapping[str, Any]
+else:
+    Row = dict
+
+GAP = "  "
+REST_LEAST = 24
+"""Of a command line or a reason so much is to be seen before another column is worth its room."""
+
+COLOURS = {
+    "healthy": "green", "running": "green", "ok": "green", "done": "green",
+    "waiting": "yellow", "stalled": "yellow", "away": "yellow", "held": "yellow", "withdrawn": "yellow",
+    "lost": "red", "unhealthy": "red", "failed": "red", "FAIL": "red",
+}  # fmt: skip
+"""Words of state that stand out."""
+
+
+class Column:
+    """One of a table: its title, and how a row's cell is made."""
+
+    __slots__ = ("cell", "rest", "right", "spare", "title")
+
+    def __init__(self, title: str, cell: Callable[[Row], object], right: bool = False, rest: bool = False, spare: int = 0) -> None:
+        """`right`: numbers stand at the right. `rest`: the last column may be long, and is cut at the terminal's edge. `spare`, not 0:
+        left out where the terminal is too narrow for the table, the highest first."""
+        self.title = title
+        self.cell = cell
+        self.right = right
+        self.rest = rest
+        self.spare = spare
+
+
+ANSI = {"green": 32, "yellow": 33, "red": 31}
+
+
+def styled(text: str, colour: Optional[str] = None) -> str:
+    """Coloured, or without a colour bold."""
+    return f"\x1b[{ANSI[colour] if colour else 1}m{text}\x1b[0m"
+
+
+def colours_wanted() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def printable(text: str) -> str:
-    """On one line, without anything that steers a terminal."""
+    """Text from outside (a command line, say) on one line, without anything that steers a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def size(value: Any) -> str:
-    if not isinstance(value, int):
-        return "-"
-    amount, unit = float(value), 0
-    while amount >= 1024 and unit < len(UNITS) - 1:
-        amount, unit = amount / 1024, unit + 1
-    return f"{amount:.2f}".rstrip("0").rstrip(".") + " " + UNITS[unit]
+def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], width_limit: Optional[int]) -> str:
+    parts = [
+        cell.rjust(width) if column.right else cell.ljust(width)
+        for cell, column, width in zip(cells, columns, widths)
+    ]
+    line = GAP.join(parts).rstrip()
+    if width_limit is not None and len(line) > width_limit and columns[-1].rest:
+        line = line[: width_limit - 1] + "…"
+    return line
 
 
-def duration(value: Any) -> str:
-    if not isinstance(value, int):
-        return "-"
-    hours, minutes, seconds = value // 3600, value // 60 % 60, value % 60
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+def _cell(column: Column, row: Row) -> str:
+    value = column.cell(row)
+    return printable("-" if value is None else str(value))
 
 
-def _pids(row: Row) -> str:
-    """As this container numbers them, where they have a number here."""
-    places = row.get("places") or [{"pid": pid} for pid in row["pids"]]
-    found = [str(place.get("pid_inside") or place.get("pid") or "-") for place in places]
-    return ",".join(found[:4]) + (f"+{len(found) - 4}" if len(found) > 4 else "")
+def _width(column: Column, rows: Sequence[Row]) -> int:
+    return max(len(text) for text in (column.title, *(_cell(column, row) for row in rows)))
 
 
-def _where(row: Row) -> str:
-    names = {place.get("container_name") or place.get("container") or "the node" for place in row.get("places", ())}
-    return ",".join(sorted(names)) or "-"
+def _fitting(columns: Sequence[Column], rows: Sequence[Row], width_limit: int) -> List[Column]:
+    """The columns that there is room for: of one that may be cut, a part that still says something."""
+    kept = list(columns)
+    needed = {column.title: min(_width(column, rows), REST_LEAST if column.rest else sys.maxsize) for column in columns}
+    for column in sorted((column for column in columns if column.spare), key=lambda column: -column.spare):
+        if sum(needed[one.title] + len(GAP) for one in kept) - len(GAP) <= width_limit:
+            break
+        kept.remove(column)
+    return kept
 
 
-def _numbers(values: Any) -> str:
-    return ",".join(map(str, values)) or "-"
+def _terminal_columns() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
-ENV: Columns = (
-    ("ENV", lambda e: e["name"]),
-    ("GPUS", lambda e: f"{len(e['gpus'])} of {e['quota']['gpus']}"),
-    ("MEMORY QUOTA", lambda e: size(e["quota"]["memory_bytes"]) if e["quota"]["memory_bytes"] is not None else "whole GPUs"),
-    ("REMAINING", lambda e: size(e["memory_remaining_bytes"])),
-)
-GPUS: Columns = (
-    ("GPU", lambda g: g["index"]),
-    ("NAME", lambda g: g["name"]),
-    ("STATE", lambda g: g["state"]),
-    ("MEMORY", lambda g: size(g["memory_total_bytes"])),
-    ("GRANTED", lambda g: size(g["memory_granted_bytes"])),
-    ("USED", lambda g: size(g["memory_used_bytes"])),
-    ("TASKS", lambda g: g["tasks"]),
-)
-TASKS: Columns = (
-    ("TASK", lambda t: t["id"]),
-    ("STATE", lambda t: t["state"]),
-    ("GPUS", lambda t: _numbers(t["gpu_indices"])),
-    ("FOR", lambda t: duration(t["duration_seconds"])),
-    ("PIDS", _pids),
-    ("USER", lambda t: ",".join(t.get("users", ())) or "-"),
-    ("CONTAINER", _where),
-    ("COMMAND", lambda t: t["command"]),
-)
-QUEUE: Columns = (
-    ("ID", lambda r: r["id"]),
-    ("GPUS", lambda r: r["gpus"]),
-    ("PLACE", lambda r: "-" if r["position"] is None else r["position"]),
-    ("USER", lambda r: ",".join(r["users"]) or "-"),
-    ("QUEUE", lambda r: r["priority"]),
-    ("FOR", lambda r: duration(r.get("waited_seconds"))),
-    ("STARTS ABOUT", lambda r: expected(r) or "-"),
-    ("NAME", lambda r: r["name"] or r["command"][:20]),
-    ("WHY", lambda r: r["reason"]),
-)
-RESIDUES: Columns = (
-    ("GPU", lambda r: r["gpu_index"]),
-    ("STILL HOLDS", lambda r: ("up to " if r["at_most"] else "") + size(r["memory_bytes"])),
-    ("PID", lambda r: _pids({"places": r["places"], "pids": [r["pid"]]})),
-    ("CONTAINER", _where),
-    ("WHY", lambda r: "lives without a lease" if r["alive"] else "is dead: the driver has not let go of it"),
-)
-RUNNING: Columns = (
-    ("ID", lambda r: r["id"]),
-    ("STATE", lambda r: r["state"]),
-    ("GPUS", lambda r: r["gpus"]),
-    ("USER", lambda r: ",".join(r["users"]) or "-"),
-    ("SINCE", lambda r: moment(r["since"])),
-    ("LIMIT", lambda r: duration(r["time_limit_seconds"])),
-    ("NAME", lambda r: r["name"]),
-    ("COMMAND", lambda r: r["command"]),
-)
-HISTORY: Columns = (
-    ("JOB", lambda j: j["job"]),
-    ("STATE", lambda j: j["state"]),
-    ("EXIT", lambda j: exit_word(j)),
-    ("GPUS", lambda j: j["gpus"]),
-    ("RAN", lambda j: between(j, "started", "ended")),
-    ("ENDED", lambda j: moment(j["ended"])),
-    ("NAME", lambda j: j["name"]),
-    ("WHY", lambda j: j["why"] or "-"),
-    ("COMMAND", lambda j: j["command"]),
-)
-ATTEMPTS: Columns = (
-    ("START", lambda a: a["number"]),
-    ("STARTED", lambda a: moment(a["started"])),
-    ("RAN", lambda a: between(a, "started", "ended")),
-    ("EXIT", lambda a: exit_word(a)),
-    ("GPUS", lambda a: _numbers(a["gpu_indices"])),
-    ("WHY", lambda a: a["why"] or "-"),
-)
-DEEDS: Columns = (
-    ("WHEN", lambda d: moment(d["time"])),
-    ("WHO", lambda d: d["who"]),
-    ("WHAT", lambda d: d["what"]),
-)
-REPORT: Columns = (
-    ("ENV", lambda e: e["env"]),
-    ("GPU HOURS", lambda e: f"{e['gpu_seconds'] / 3_600:.2f}"),
-    ("OF THE NODE", lambda e: f"{e['utilisation_ratio'] * 100:.1f} %"),
-    ("WAIT: MEDIAN", lambda e: duration(e["wait_median_seconds"])),
-    ("90 %", lambda e: duration(e["wait_p90_seconds"])),
-    ("JOBS DONE", lambda e: e["jobs_done"]),
-    ("FAILED", lambda e: e["jobs_failed"]),
-    ("WITHDRAWN", lambda e: e["jobs_withdrawn"]),
-)
-RUNS = ("starting", "running", "stopping")
-
-
-def moment(wall_s: Any) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_s)) if isinstance(wall_s, int) else "-"
-
-
-def exit_word(row: Row) -> str:
-    if row["signal"]:
-        return f"signal {row['signal']}"
-    return "-" if row["exit_code"] is None else str(row["exit_code"])
-
-
-def between(row: Row, first: str, last: str) -> str:
-    return "-" if row[first] is None or row[last] is None else duration(max(0, row[last] - row[first]))
-
-
-def expected(row: Row) -> Optional[str]:
-    """An estimate, and how far it may be wrong; None where nothing is known."""
-    start, spread = row.get("expected_start"), row.get("expected_spread_seconds")
-    if start is None:
-        return None
-    return f"~{time.strftime('%H:%M', time.localtime(start))}" + (f" +-{duration(spread)}" if spread else "")
-
-
-def standing(row: Row) -> str:
-    """Where a job stands, in a line."""
-    state = row["state"]
-    if state in ("queued", "waiting", "away", "held", "after"):
-        about = expected(row)
-        return str(row["reason"]) + (f" (starts about {about}, an estimate)" if about else "")
-    if state in RUNS:
-        return f"{state} since {moment(row['started'])}" if row["started"] else str(state)
-    return f"{state} ({row['why']})" if row["why"] else str(state)
-
-
-def table(columns: Columns, rows: Sequence[Row]) -> List[str]:
-    cells = [[title for title, _ in columns]] + [[printable(str(cell(row))) for _, cell in columns] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    return ["  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in cells]
-
-
-def status(answer: Row) -> List[str]:
-    lines = [*table(ENV, answer["envs"]), "", *table(GPUS, answer["gpus"])]
-    if answer["tasks"]:
-        lines += ["", *table(TASKS, answer["tasks"])]
-    if answer["queue"]:
-        lines += ["", *table(QUEUE, answer["queue"])]
-    if answer.get("residues"):
-        lines += ["", *table(RESIDUES, answer["residues"])]
-    return [*lines, *(printable(row["text"]) for row in answer.get("violations", ())), *failing(answer)]
-
-
-def failing(answer: Row) -> List[str]:
-    """What stands below a table of what waits while the manager's disk is full, say."""
-    store = answer.get("store")
-    if not store or store["state"] == "ok":
-        return []
-    return ["", printable(f"nothing new is granted or started, since the manager cannot store it: {store['error']}")]
-
-
-def queue(answer: Row) -> List[str]:
-    lines = table(QUEUE, answer["queue"]) if answer["queue"] else ["Nothing of this environment waits."]
-    if answer["running"]:
-        lines += ["", *table(RUNNING, answer["running"])]
-    return lines + failing(answer)
-
-
-def standings(answer: Row) -> List[str]:
-    return [printable(f"{row.get('job') or row['id']}: {standing(row)}") for row in answer["jobs"]]
-
-
-def outcomes(answer: Row) -> List[str]:
-    """Of those that did not end well."""
-    return [printable(f"{row['job']}: {row['state']}, {row['why']}") for row in answer["jobs"] if row["exit"] != 0]
-
-
-def history(answer: Row) -> List[str]:
-    rows = answer["history"] if "history" in answer else answer["jobs"]
-    if not rows:
-        return ["No job of this environment has ended."]
-    lines = table(HISTORY, rows)
-    if "history" in answer or len(rows) != 1:
+def render(columns: Sequence[Column], rows: Sequence[Row]) -> List[str]:
+    """The lines of a table with its titles; a value of None shows as `-`."""
+    limit = _terminal_columns() if sys.stdout.isatty() else None
+    if limit is not None:
+        columns = _fitting(columns, rows, limit)
+    titles = [column.title for column in columns]
+    cells = [[_cell(column, row) for column in columns] for row in rows]
+    widths = [_width(column, rows) for column in columns]
+    widths[-1] = 0 if not columns[-1].right else widths[-1]
+    lines = [_line(line, columns, widths, limit) for line in (titles, *cells)]
+    if not colours_wanted():
         return lines
-    (row,) = rows
-    if row["attempts"]:
-        lines += ["", *table(ATTEMPTS, row["attempts"])]
-    lines += ["", *table(DEEDS, row["deeds"])]
-    tail = row["attempts"][-1]["log_tail"] if row["attempts"] else ""
-    return [*lines, "", *map(printable, tail.splitlines())] if tail else lines
+    return [styled(lines[0]), *(_coloured(line) for line in lines[1:])]
 
 
-def report(answer: Row) -> List[str]:
-    return [*table(REPORT, answer["envs"]), "", f"{moment(answer['since'])} to {moment(answer['until'])}"]
+def _coloured(line: str) -> str:
+    return " ".join(styled(word, COLOURS[word]) if word in COLOURS else word for word in line.split(" "))
 
 
-def said(what: str) -> Callable[[Row], List[str]]:
-    return lambda answer: [f"{answer['job']} {what}"]
+def show(columns: Sequence[Column], rows: Sequence[Row], *, heading: Optional[str] = None, empty: Optional[str] = None) -> None:
+    """Prints a table, or where it has no rows the line `empty`."""
+    if heading is not None:
+        print(styled(heading) if colours_wanted() else heading)
+    if rows:
+        for line in render(columns, rows):
+            print(line)
+    elif empty is not None:
+        print(empty)
 
 
-def nothing(_answer: Row) -> List[str]:
-    return []
+def size(size_bytes: Optional[int]) -> Optional[str]:
+    return None if size_bytes is None else units.format_size(size_bytes)
 
 
-def released(answer: Row) -> List[str]:
-    return [f"{answer['task']} is released"]
+def seconds(value: Optional[float]) -> Optional[str]:
+    if not value:  # whole seconds: nought is less than one
+        return None if value is None else "0 s"
+    return units.format_duration(int(value * 1_000))
+
+
+def wall_time(wall_ns: Optional[int]) -> Optional[str]:
+    """Local time, to the second."""
+    return None if wall_ns is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns // 1_000_000_000))
+
+
+def clock_time(wall_s: int) -> str:
+    """Local time of a near moment, to the minute; of another day with its date."""
+    then = time.localtime(wall_s)
+    return time.strftime("%H:%M" if then[:3] == time.localtime()[:3] else "%m-%d %H:%M", then)
+
+
+def why(row: Row) -> str:
+    """Why somebody waits: without the place, which has a column of its own, and with times as everything beside it has them."""
+    place, colon, reason = row["reason"].partition(": ")
+    return UTC.sub(_local, reason if colon and place.startswith("place ") else row["reason"])
+
+
+UTC = re.compile("([0-9]{2}):([0-9]{2}) UTC")
+"""How the manager writes times into its words, whoever reads them."""
+
+
+def _local(found: re.Match[str]) -> str:
+    minutes = int(found[1]) * 60 + int(found[2]) + time.localtime().tm_gmtoff // 60
+    return f"{minutes // 60 % 24:02}:{minutes % 60:02}"
+
+
+def gpu_list(indices: Sequence[object] | None) -> str:
+    return ",".join(str(index) for index in indices) if indices else "-"
+
+
+def print_json(value: object) -> None:
+    """One object, readable; streams print one line an object instead."""
+    import json
+
+    print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
+from client_plugin.verbs import tables
+from client_plugin.verbs.tables import Column, Row
+from client_plugin.ways.control import Control, may_control
 from nodemgr import paths
-from nodemgr.cli import asking, options, tables
-from nodemgr.cli.tables import Column, Row
+from nodemgr.cli import asking, options
 
 COLUMNS = (
     Column("TASK", lambda a: a["task_id"]),
@@ -42,7 +44,7 @@ def command(env: str | None, since: int | None, run_dir: Path | None, as_json: b
     result = _ask(run_dir, env, {} if since is None else {"since_wall_ns": since})
     result["allocations"] = [record for record in result["allocations"] if record["granted_wall_ns"] >= (since or 0)]
     if as_json:
-        options.print_json(result)
+        tables.print_json(result)
     else:
         tables.show(COLUMNS, result["allocations"], empty="Nothing was allocated.")
 
@@ -50,6 +52,6 @@ def command(env: str | None, since: int | None, run_dir: Path | None, as_json: b
 def _ask(run_dir: Path | None, env: str | None, said: dict[str, Any]) -> Any:
     """An admin asks about any environment over his own way; a user as that environment's."""
     directory = run_dir or paths.find_run_dir()
-    if env is not None and asking.may_control(directory):
-        return asking.Control(directory).call("allocations", env=env, **said)
+    if env is not None and may_control(directory):
+        return Control(directory).call("allocations", env=env, **said)
     return asking.own_or_all("allocations", run_dir=run_dir, env=env, **said)

@@ -22,9 +22,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nodemgr import paths, units
-from nodemgr.cli import asking
-from nodemgr.cli.faults import Fault
+from client_plugin.verbs import units
+from client_plugin.ways import places
+from client_plugin.ways.choice import UserWay
+from client_plugin.ways.control import Control, may_control
+from client_plugin.ways.conversation import ANSWER_TIMEOUT_S
+from client_plugin.ways.faults import Fault
+from nodemgr import paths
 
 ABI = 1
 """nodemgr_abi() of the client library that this version was made with (csrc/client.h)."""
@@ -69,10 +73,10 @@ class Subject:
     @cached_property
     def manager(self) -> Mapping[str, Any] | None:
         """What the manager says of itself; None where none answers or we may not ask."""
-        if not asking.may_control(self.run_dir):
+        if not may_control(self.run_dir):
             return None
         try:
-            answer: Mapping[str, Any] = asking.Control(self.run_dir).call("ping")
+            answer: Mapping[str, Any] = Control(self.run_dir).call("ping")
         except Fault:
             return None
         return answer
@@ -150,7 +154,7 @@ def _hook_in(python: str, subject: Subject, **variables: str) -> Outcome:
 
 
 def manager(subject: Subject) -> Outcome:
-    allowed = asking.may_control(subject.run_dir)
+    allowed = may_control(subject.run_dir)
     if allowed is False:
         return Outcome(None, f"only root and the group nodemgr may ask the manager at {subject.run_dir}")
     if subject.manager is not None:
@@ -251,7 +255,7 @@ def descriptors(subject: Subject) -> Outcome:
 def env_directories(subject: Subject) -> Outcome:
     if subject.manager is None:
         return Outcome(None, "no manager to ask")
-    names = [env["name"] for env in asking.Control(subject.run_dir).call("status")["envs"]]
+    names = [env["name"] for env in Control(subject.run_dir).call("status")["envs"]]
     wrong = [fault for name in names if (fault := _env_fault(paths.env_dir(subject.run_dir, name)))]
     if wrong:
         return Outcome(False, "; ".join(wrong))
@@ -260,7 +264,7 @@ def env_directories(subject: Subject) -> Outcome:
 
 def _env_fault(directory: Path) -> str | None:
     try:
-        asking.read_client_conf(directory)
+        places.read_conf(directory)
     except OSError as error:
         return f"{directory}/client.conf: {error.strerror}"
     return _socket_fault(directory / "socket")
@@ -268,7 +272,7 @@ def _env_fault(directory: Path) -> str | None:
 
 def _socket_fault(path: Path) -> str | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        probe.settimeout(asking.ANSWER_TIMEOUT_S)
+        probe.settimeout(ANSWER_TIMEOUT_S)
         try:
             probe.connect(str(path))
         except OSError as error:
@@ -280,7 +284,7 @@ def managers_own(subject: Subject) -> list[dict[str, Any]]:
     """Store, free space, NVML, GPUs, descriptors: what only the manager sees (nodemgr/edge/doctor.py)."""
     if subject.manager is None:
         return []
-    return _told(asking.Control(subject.run_dir).call("doctor"))
+    return _told(Control(subject.run_dir).call("doctor"))
 
 
 def _told(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -296,7 +300,7 @@ def _told(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 def env_directory(subject: Subject) -> Outcome:
     assert subject.env_dir is not None
     try:
-        settings = asking.read_client_conf(subject.env_dir)
+        settings = places.read_conf(subject.env_dir)
     except OSError as error:
         return Outcome(False, f"{subject.env_dir}/client.conf: {error.strerror}")
     if "env" not in settings or "address" not in settings:
@@ -307,7 +311,7 @@ def env_directory(subject: Subject) -> Outcome:
 def env_answer(subject: Subject) -> list[dict[str, Any]] | Outcome:
     assert subject.env_dir is not None
     try:
-        told = _told(asking.ask(subject.env_dir, "doctor"))
+        told = _told(UserWay(subject.env_dir).question("doctor"))
     except Fault as fault:
         return Outcome(False, fault.message)
     return [{"name": "socket", "ok": True, "detail": "the manager answers", "cure": None}, *told]
@@ -333,7 +337,7 @@ def hook_active(subject: Subject) -> Outcome:
 def ledger_mapped(subject: Subject) -> Outcome:
     """Every process of this environment that has the driver in it has mapped the ledger too."""
     assert subject.env_dir is not None
-    if asking.read_client_conf(subject.env_dir).get("address", "").startswith("udp:"):
+    if places.read_conf(subject.env_dir).get("address", "").startswith("udp:"):
         return Outcome(None, "over UDP there is none: each process has a fixed cap")
     with_driver, without_ledger = 0, []
     for directory in Path("/proc").glob("[0-9]*"):

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from nodemgr import paths, units
-from nodemgr.cli.faults import Exit, Fault
+from client_plugin.verbs import units
+from client_plugin.ways.faults import Exit, Fault
+from nodemgr import paths
 from nodemgr.cli.stage import STEP_TIMEOUT_S, Event, NotSeen, Program, Stage
 
 SIMULATED_NODE = "2x16GiB"

@@ -12,10 +12,12 @@ from typing import Any
 
 import click
 
+from client_plugin.verbs import tables
+from client_plugin.ways import places
+from client_plugin.ways.faults import Exit, Fault
 from nodemgr import paths
-from nodemgr.cli import asking, options, tables
+from nodemgr.cli import options
 from nodemgr.cli.checks import CHECKS, Check, Outcome, Subject
-from nodemgr.cli.faults import Exit, Fault
 from nodemgr.cli.node_checks import NODE_CHECKS
 
 WORDS = {True: "ok", False: "FAIL", None: "skip"}
@@ -32,7 +34,7 @@ def command(env: str | None, state_dir: Path | None, run_dir: Path | None, as_js
     results = [result for check in (*CHECKS, *NODE_CHECKS) if check.place in subject.places for result in _run(check, subject)]
     failed = any(result["ok"] is False for result in results)
     if as_json:
-        options.print_json({"schema_version": 1, "checks": results})
+        tables.print_json({"schema_version": 1, "checks": results})
     else:
         _show(results)
     sys.exit(Exit.FAILED if failed else 0)
@@ -40,7 +42,8 @@ def command(env: str | None, state_dir: Path | None, run_dir: Path | None, as_js
 
 def _subject(env: str | None, run_dir: Path | None, state_dir: Path | None) -> Subject:
     directory = run_dir or paths.find_run_dir()
-    own = asking.own_env_dir()
+    around = places.own_env_dir()
+    own = None if around is None else Path(around)
     if env is not None:
         return Subject(directory, state_dir or paths.default_state_dir(), paths.env_dir(directory, env), inside=own is not None)
     inside = own is not None and run_dir is None

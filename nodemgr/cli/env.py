@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
-from nodemgr.cli import asking, options, quota, tables
-from nodemgr.cli.faults import Fault, say
-from nodemgr.cli.tables import Column, Row
+from client_plugin.verbs import tables
+from client_plugin.verbs.tables import Column, Row
+from client_plugin.ways import choice
+from client_plugin.ways.faults import Fault, say
+from nodemgr.cli import asking, options, quota
 
 READ_BY_ENGINES = ("/etc/cdi", "/var/run/cdi")
 
@@ -66,11 +68,11 @@ def create(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **said: 
     A container with the device is in ENV, whoever its users are. --user and --group name who else on this node may enter.
     """
     arguments = quota.arguments_of(nobody=nobody, **said)
-    made = asking.control(run_dir).call("env_create", env=env, **arguments, by=asking.who())
+    made = asking.control(run_dir).call("env_create", env=env, **arguments, by=choice.user())
     for warning in made["warnings"]:
         say(f"warning: {warning}")
     if as_json:
-        options.print_json({"schema_version": 1, "env": made["env"]})
+        tables.print_json({"schema_version": 1, "env": made["env"]})
     else:
         _show(made["env"])
 
@@ -82,7 +84,7 @@ def list_all(run_dir: Path | None, as_json: bool) -> None:
     """List every environment, what runs in it, and its device."""
     found = asking.control(run_dir).call("env_show")
     if as_json:
-        options.print_json(found)
+        tables.print_json(found)
     else:
         tables.show(COLUMNS, found["envs"], empty="No environment yet (nodemgr env create ENV --gpus N).")
 
@@ -95,7 +97,7 @@ def show(env: str, run_dir: Path | None, as_json: bool) -> None:
     """Show ENV: its quota, what runs in it, and the flag that brings a container in."""
     found = asking.control(run_dir).call("env_show", env=env)
     if as_json:
-        options.print_json(found)
+        tables.print_json(found)
     else:
         _show(found["envs"][0])
 
@@ -113,7 +115,7 @@ def remove(env: str, force: bool, run_dir: Path | None) -> None:
         say(line)
     if running and not force:
         raise Fault(f"{env} is not removed: {len(running)} of its tasks run or wait (--force takes their GPUs)")
-    control.call("quota_rm", env=env, by=asking.who())
+    control.call("quota_rm", env=env, by=choice.user())
     say(f"{env} is removed; containers that have its device go on without GPUs")
 
 
@@ -127,7 +129,7 @@ def rekey(env: str, grace: int, run_dir: Path | None) -> None:
     Copy the printed directory to those machines again. A task whose machine has only the old key when that ends falls silent, and
     its GPUs are taken back; one that finds the new key in its place by then goes on.
     """
-    made = asking.control(run_dir).call("env_rekey", env=env, grace_ms=grace, by=asking.who())
+    made = asking.control(run_dir).call("env_rekey", env=env, grace_ms=grace, by=choice.user())
     click.echo(made["key_directory"])
 
 

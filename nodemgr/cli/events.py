@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
-from nodemgr import paths, units
-from nodemgr.cli import asking, options, tables
+from client_plugin.verbs import tables, units
+from client_plugin.ways.control import Control
+from nodemgr import paths
+from nodemgr.cli import asking, options
 
 ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
 """What every event carries; the other fields are the event's own."""
@@ -43,7 +45,7 @@ def command(
         _print(event, names, as_json)
 
 
-def _past(control: asking.Control, since: int | None, count: int | None) -> Iterator[tables.Row]:
+def _past(control: Control, since: int | None, count: int | None) -> Iterator[tables.Row]:
     """Stored events, oldest first: the last `count`, or the first `count` (None: all) after `since`."""
     left = count
     while left is None or left > 0:

@@ -14,7 +14,9 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from nodemgr import paths, units
+from client_plugin.verbs import kinds, units
+from client_plugin.ways import choice, places
+from nodemgr import paths
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
@@ -100,10 +102,27 @@ class Moment(ParamType):
             self.fail(f"{value!r} is no time: write how long ago (30min, 2h, 7d) or a date (2026-01-31T12:00)", param, ctx)
 
 
+class Queue(ParamType):
+    """A queue's name."""
+
+    name = "queue"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return str(kinds.QUEUE.parse(value))
+        except ValueError as wrong:
+            self.fail(str(wrong), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = kinds.queues(choice.Whom(ctx.params.get("run_dir")), incomplete)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
 SIZE = Unit("size", units.parse_size)
 SIZE_OR_NONE = Unit("size", units.parse_size, none_is="none")
 DURATION = Unit("duration", units.parse_duration_ms)
 ENV = EnvName()
+QUEUE = Queue()
 MOMENT = Moment()
 DIRECTORY = click.Path(path_type=Path, file_okay=False, readable=False)
 """Others' directories may be named too: what cannot be read there is said later, in better words."""
@@ -111,16 +130,12 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, readable=False)
 
 def _unless_around_us(ctx: click.Context, parameter: click.Parameter, directory: Path | None) -> Path | None:
     """A variable that names the manager of the very environment in which we are does not lead out of it, as the flag does."""
-    from nodemgr.cli.asking import own_env_dir
-
     named_by = ctx.get_parameter_source(parameter.name or "")
-    if directory is None or named_by is not ParameterSource.ENVIRONMENT or (own := own_env_dir()) is None:
-        return directory
-    return None if own.resolve().is_relative_to((directory / "envs").resolve()) else directory
+    return None if named_by is ParameterSource.ENVIRONMENT and places.named_run_dir() is None else directory
 
 
 def run_dir_option(function: F) -> F:
-    """`--run-dir`; None where it is not said, since then an environment around us comes first (see asking.py)."""
+    """`--run-dir`; None where it is not said, since then an environment around us comes first (client_plugin/ways/choice.py)."""
     return click.option(
         "--run-dir", type=DIRECTORY, envvar="NODEMGR_RUN_DIR", callback=_unless_around_us, help="The manager's run directory."
     )(function)
@@ -128,11 +143,6 @@ def run_dir_option(function: F) -> F:
 
 def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="JSON on stdout: bytes and seconds as integers.")(function)
-
-
-def print_json(value: object) -> None:
-    """One object, readable; streams print one line an object instead."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_json_line(value: object) -> None:

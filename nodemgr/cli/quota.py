@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from nodemgr import units
-from nodemgr.cli import asking, jobs, options, quota_files, tables
-from nodemgr.cli.faults import Exit, Fault, say
-from nodemgr.cli.tables import Column
+from client_plugin.verbs import tables, units
+from client_plugin.verbs.tables import Column
+from client_plugin.ways import choice
+from client_plugin.ways.faults import Exit, Fault, say
+from nodemgr.cli import asking, options, quota_files
 from nodemgr.core.model import ENFORCE
 
 MAX_GPUS = 1_024
@@ -74,7 +75,8 @@ QUOTA_OPTIONS = (
     click.option("--memory", type=options.SIZE_OR_NONE, help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs."),
     click.option("--memory-per-gpu", type=options.SIZE, help="The same, said per GPU."),
     click.option("--default-gpus", callback=_gpus_or_none, metavar="N", help="What a request that names no number gets; none: all."),
-    click.option("--priority", type=jobs.QUEUE, metavar="QUEUE", help="The queue its requests wait in (nodemgr queue create makes more)."),
+    click.option("--priority", type=options.QUEUE, metavar="QUEUE",
+                 help="The queue its requests wait in (nodemgr queue create makes more)."),
     click.option("--acquire", type=click.Choice(["import", "first-use"]), help="When a program asks for its GPUs."),
     click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets that may have no GPU."),
     click.option("--no-manager", type=click.Choice(["wait", "cpu", "error"]), help="What it does while no manager answers."),
@@ -107,11 +109,11 @@ def set_quota(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **sai
 
     What is not named keeps its value. Quotas may add up to more than the node has: only what is granted is bounded.
     """
-    result = asking.control(run_dir).call("quota_set", env=env, **arguments_of(nobody=nobody, **said), by=asking.who())
+    result = asking.control(run_dir).call("quota_set", env=env, **arguments_of(nobody=nobody, **said), by=choice.user())
     for warning in result["warnings"]:
         say(f"warning: {warning}")
     if as_json:
-        options.print_json({"schema_version": 1, "quota": result["quota"]})
+        tables.print_json({"schema_version": 1, "quota": result["quota"]})
     else:
         tables.show(COLUMNS, [result["quota"]])
 
@@ -153,7 +155,7 @@ def show_quotas(env: str | None, run_dir: Path | None, as_json: bool) -> None:
     """Show the quota of ENV, or of every environment."""
     result = asking.control(run_dir).call("quota_show", **({"env": env} if env else {}))
     if as_json:
-        options.print_json(result)
+        tables.print_json(result)
     else:
         tables.show(COLUMNS, result["quotas"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
 
@@ -171,10 +173,10 @@ def load_quotas(file: Path, run_dir: Path | None) -> None:
     kept = quota_files.read(file)
     failed = []
     for queue in kept.queues:
-        control.call("queue_create", **queue, by=jobs.whose())
+        control.call("queue_create", **queue, by=choice.whose())
     for env, said in kept.quotas.items():
         try:
-            result = control.call("quota_set", env=env, **said, by=asking.who())
+            result = control.call("quota_set", env=env, **said, by=choice.user())
         except Fault as fault:
             if fault.code == Exit.UNREACHABLE:
                 raise
@@ -193,7 +195,7 @@ def load_quotas(file: Path, run_dir: Path | None) -> None:
 @options.run_dir_option
 def remove_quota(env: str, run_dir: Path | None) -> None:
     """Forget ENV: its waiting requests are refused, its tasks lose their GPUs."""
-    result = asking.control(run_dir).call("quota_rm", env=env, by=asking.who())
+    result = asking.control(run_dir).call("quota_rm", env=env, by=choice.user())
     for warning in result.get("warnings", ()):
         say(f"warning: {warning}")
     say(f"{env} is removed")

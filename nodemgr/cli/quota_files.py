@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from nodemgr.cli.faults import Fault
+from client_plugin.ways.faults import Fault
 from nodemgr.core.model import Quota
 
 DATABASE_MAGIC = b"SQLite format 3\0"

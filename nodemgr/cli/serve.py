@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from nodemgr.cli.faults import Exit, Fault
+from client_plugin.ways.faults import Exit, Fault
 
 
 @click.command()

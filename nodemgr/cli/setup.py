@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nodemgr.cli import tables
-from nodemgr.cli.faults import Exit, Fault, say
+from client_plugin.verbs import tables
+from client_plugin.ways.faults import Exit, Fault, say
 
 if TYPE_CHECKING:
     from nodemgr.edge.installation import Machine

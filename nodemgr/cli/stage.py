@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nodemgr.cli.asking import Control
-from nodemgr.cli.faults import Fault
+from client_plugin.ways.control import Control
+from client_plugin.ways.faults import Fault
 
 START_TIMEOUT_S = 60.0
 STEP_TIMEOUT_S = 30.0

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from client_plugin.verbs.units import format_size
 from nodemgr.edge import privileges
 from nodemgr.edge.clients import RESERVE_DESCRIPTORS
 from nodemgr.edge.gpus import Reading
 from nodemgr.edge.store import Store
-from nodemgr.units import format_size
 
 MIN_FREE_BYTES = 256 * 2**20
 MIN_DESCRIPTORS = 4_096

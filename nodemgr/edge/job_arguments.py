@@ -11,11 +11,11 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
+from client_plugin.verbs.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
 from nodemgr.core.job_rows import STAGES, Cursor
 from nodemgr.edge.order import OrderError, integer
 from nodemgr.edge.processes import one_line
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
-from nodemgr.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
 
 MAX_STRING_BYTES = 2**17 - 1
 """The kernel takes no longer argument or variable (MAX_ARG_STRLEN)."""

@@ -13,10 +13,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from client_plugin.ways import log_pieces
 from nodemgr.core import effects, events, job_orders, job_rows, queues
 from nodemgr.core.model import DenyCode, JobSpec
 from nodemgr.edge import job_arguments as kinds
-from nodemgr.edge import log_pieces
 from nodemgr.edge.clients import Connection
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.job_places import NODE, JobPlaces

@@ -9,6 +9,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
+from client_plugin.verbs.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES, format_size
 from nodemgr.core import books, events, queues, snapshot
 from nodemgr.core.cdi import DEVICE_FORM, is_device_name
 from nodemgr.core.model import ENFORCE, MS, Env, Quota
@@ -18,7 +19,6 @@ from nodemgr.edge.processes import group_id, user_id
 from nodemgr.edge.rundir import SOCKET_NAME, RunDirError, check_socket_path
 from nodemgr.edge.views import Views
 from nodemgr.paths import env_dir, installed_version
-from nodemgr.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES, format_size
 
 SCHEMA_VERSION = 1
 CLIENT_ABI = 1

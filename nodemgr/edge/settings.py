@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from client_plugin.verbs.units import UnitError, parse_node
 from nodemgr.core import cdi
 from nodemgr.core.allocator import POLICIES
 from nodemgr.core.model import ENFORCE, Config
 from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
-from nodemgr.units import UnitError, parse_node
 
 ENV_PREFIX = "NODEMGR_"
 ANYWHERE = ("0.0.0.0", "::")

@@ -83,9 +83,10 @@ def nodemgr(short_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 STRANGER = """
-import os, sys
-import nodemgr.edge.control_client, nodemgr.edge.wire
-from nodemgr.cli import main, nodemgr
+import datetime, difflib, os, pwd, shutil, sys, textwrap
+import nodemgr.edge.control_client, nodemgr.edge.wire, client_plugin.verbs.orders
+from nodemgr.cli import main
+from nodemgr.cli.group import nodemgr
 for verb in ("doctor", "quota", "release", "status"):
     nodemgr.get_command(None, verb)  # what is loaded later must be readable for others, which an interpreter of root's is not
 os.setgroups([])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.cli.asking import Conversation
-from nodemgr.cli.faults import Exit, Fault, Lost
+from client_plugin.ways.conversation import Conversation
+from client_plugin.ways.faults import Exit, Fault, Lost
 from nodemgr.edge import wire
 
 

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import pytest
 
+from client_plugin.ways.faults import Fault
 from nodemgr import paths
 from nodemgr.cli import demo
 from nodemgr.cli.demo import GIB, STAND_IN, STEPS
-from nodemgr.cli.faults import Fault
 from nodemgr.cli.stage import NotSeen, Program, Stage
 from tests.cli.conftest import ROOT, Run, clean_environment, one_line, quota
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
+from client_plugin.ways.places import client_library
 from nodemgr import paths
 from nodemgr.cli import checks
-from nodemgr.cli.asking import client_library
 from nodemgr.cli.checks import CHECKS, Outcome, Subject
 from tests.cli.conftest import EnvStandIn, Run, RunningManager, clean_environment, one_line, status
 
-needs_library = pytest.mark.skipif(not client_library().is_file(), reason="the client library is not built")
+needs_library = pytest.mark.skipif(not os.path.isfile(client_library()), reason="the client library is not built")
 
 
 @pytest.fixture

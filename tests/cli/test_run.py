@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from nodemgr import paths
-from nodemgr.cli import run as run_verb
-from nodemgr.cli.asking import client_library
-from nodemgr.cli.surroundings import Wish, environment
+from client_plugin.verbs import run as run_verb
+from client_plugin.verbs.surroundings import Wish, environment
+from client_plugin.ways import places
+from client_plugin.ways.places import client_library
 from tests.cli.conftest import EnvStandIn, Run, clean_environment, one_line, quota, status
 
-DIRECTORY = Path("/run/nodemgr/envs/alice")
-SHELL = Path("/bin/sh")
+DIRECTORY = "/run/nodemgr/envs/alice"
+SHELL = "/bin/sh"
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
-needs_library = pytest.mark.skipif(not client_library().is_file(), reason="the client library is not built")
+needs_library = pytest.mark.skipif(not os.path.isfile(client_library()), reason="the client library is not built")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def alice(env_stand_in: Callable[[str], EnvStandIn]) -> EnvStandIn:
     return stand_in
 
 
-def made(base: dict[str, str] | None = None, settings: dict[str, str] | None = None, wish: Wish | None = None, program: Path = SHELL):
+def made(base: dict[str, str] | None = None, settings: dict[str, str] | None = None, wish: Wish | None = None, program: str = SHELL):
     return environment(base or {}, DIRECTORY, settings or {}, wish or Wish(), program)
 
 
@@ -48,7 +48,7 @@ def made(base: dict[str, str] | None = None, settings: dict[str, str] | None = N
 
 @needs_library
 def test_the_shim_is_preloaded_and_the_directory_named() -> None:
-    assert made() == {"NODEMGR_ENV_DIR": str(DIRECTORY), "LD_PRELOAD": str(client_library())}
+    assert made() == {"NODEMGR_ENV_DIR": DIRECTORY, "LD_PRELOAD": client_library()}
 
 
 @needs_library
@@ -90,7 +90,7 @@ def test_another_environment_s_task_is_left_behind() -> None:
 def test_a_user_s_own_choice_of_gpus_is_kept() -> None:
     inherited = {"NODEMGR_ENV_DIR": "/other", "NODEMGR_VISIBLE": "0,1", "CUDA_VISIBLE_DEVICES": "1"}
     assert made(inherited)["CUDA_VISIBLE_DEVICES"] == "1"
-    same = {"NODEMGR_ENV_DIR": str(DIRECTORY), "NODEMGR_TASK": "ab", "NODEMGR_VISIBLE": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    same = {"NODEMGR_ENV_DIR": DIRECTORY, "NODEMGR_TASK": "ab", "NODEMGR_VISIBLE": "0", "CUDA_VISIBLE_DEVICES": "0"}
     assert made(same).items() >= same.items()
 
 
@@ -98,7 +98,7 @@ def test_a_user_s_own_choice_of_gpus_is_kept() -> None:
 
 
 def test_without_the_library_the_command_runs_with_a_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
-    monkeypatch.setattr(paths, "payload_dir", lambda: tmp_path)
+    monkeypatch.setattr(places, "payload_dir", lambda: str(tmp_path))
     variables = made({"PYTHONPATH": "/mine"})
     assert variables["PYTHONPATH"] == f"{tmp_path}/sitecustomize:/mine"
     assert "LD_PRELOAD" not in variables
@@ -109,7 +109,7 @@ def test_a_path_that_ld_preload_cannot_name(monkeypatch: pytest.MonkeyPatch, tmp
     payload = tmp_path / "a b"
     (payload / "client_plugin" / "_lib").mkdir(parents=True)
     (payload / "client_plugin" / "_lib" / "libnodemgr.so").touch()
-    monkeypatch.setattr(paths, "payload_dir", lambda: payload)
+    monkeypatch.setattr(places, "payload_dir", lambda: str(payload))
     variables = made()
     assert variables["PYTHONPATH"] == f"{payload}/sitecustomize"
     assert "LD_PRELOAD" not in variables
@@ -130,7 +130,7 @@ def test_a_program_that_takes_no_shim(
     if interpreter:
         old = b"/lib64/ld-linux-x86-64.so.2"
         program.write_bytes(program.read_bytes().replace(old, interpreter.ljust(len(old), b"\0")))
-    variables = made(program=program)
+    variables = made(program=str(program))
     assert note in capsys.readouterr().err
     assert ("LD_PRELOAD" in variables) is preloaded, "musl's loader would end the program, others ignore it"
     assert ("PYTHONPATH" in variables) is not preloaded

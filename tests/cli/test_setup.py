@@ -69,8 +69,9 @@ def test_what_cannot_be_looked_at_is_one_line(root: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_the_system_itself_is_roots_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nodemgr.cli import nodemgr, setup
-    from nodemgr.cli.faults import Exit, Fault
+    from client_plugin.ways.faults import Exit, Fault
+    from nodemgr.cli import setup
+    from nodemgr.cli.group import nodemgr
 
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
     assert setup.command is nodemgr.get_command(None, "setup")  # type: ignore[arg-type]

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from nodemgr.cli import tables
-from nodemgr.cli.tables import Column
+from client_plugin.verbs import tables
+from client_plugin.verbs.tables import Column
 
 COLUMNS = (
     Column("N", lambda row: row["n"], right=True),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodemgr import units
-from nodemgr.units import UnitError, format_duration, format_size, parse_duration_ms, parse_node, parse_size
+from client_plugin.verbs import units
+from client_plugin.verbs.units import UnitError, format_duration, format_size, parse_duration_ms, parse_node, parse_size
 from tests.support.examples import examples
 
 

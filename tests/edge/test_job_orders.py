@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from nodemgr.cli.asking import Conversation
-from nodemgr.cli.faults import Fault
+from client_plugin.ways.conversation import Conversation
+from client_plugin.ways.faults import Fault
 from nodemgr.edge import wire
 from nodemgr.edge.control_client import ManagerRefused
 from nodemgr.edge.sheets import MAX_SHEETS, SHEET_BYTES, Sheets
@@ -195,8 +195,8 @@ def test_the_containers_way_is_for_containers(manager: LocalManager) -> None:
 OUTSIDER = """
 import json, os, sys
 from pathlib import Path
-from nodemgr.cli.asking import Conversation
-from nodemgr.cli.faults import Fault
+from client_plugin.ways.conversation import Conversation
+from client_plugin.ways.faults import Fault
 with Conversation(Path(sys.argv[1]), 30.0) as talk:
     _, (sheet,) = talk.ask("sheet")
     os.pwrite(sheet, sys.argv[2].encode(), 0)

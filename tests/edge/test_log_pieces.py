@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge import log_pieces
-from nodemgr.edge.log_pieces import MOST_HOLES, PIECE_BYTES, Piece
+from client_plugin.ways import log_pieces
+from client_plugin.ways.log_pieces import MOST_HOLES, PIECE_BYTES, Piece
 
 PUNCH, KEEP_SIZE = 2, 1
 

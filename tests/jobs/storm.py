@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nodemgr.cli.asking import Fault
-from nodemgr.cli.faults import Exit, Lost
-from nodemgr.cli.jobs import UserWay
+from client_plugin.ways.choice import UserWay
+from client_plugin.ways.faults import Exit, Fault, Lost
 from nodemgr.edge.control_client import ControlClient, ManagerLost, ManagerRefused, ManagerUnreachable
 from nodemgr.edge.launcher import CAP_SETUID, PROGRAM
 from nodemgr.edge.processes import ancestors

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from client_plugin.ways import choice as ways
 from nodemgr import cli
-from nodemgr.cli import jobs as ways
 from nodemgr.core import events
 from nodemgr.core.model import JobState
 from nodemgr.edge.launcher import PROGRAM, Launcher

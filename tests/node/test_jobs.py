@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from nodemgr.cli.faults import Exit
+from client_plugin.ways.faults import Exit
 from tests.support.manager import HOLD, ROOT, Manager
 
 GIB = 2**30

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from pathlib import Path
-from typing import Any
 
-import click
+from client_plugin.verbs import VERBS, kinds, runner, status, tables
+from client_plugin.verbs.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.tables import Row
+from client_plugin.ways import choice
+from client_plugin.ways.faults import Exit, Fault, Lost, say
 
-from nodemgr.cli import jobs, options, status, tables
-from nodemgr.cli.faults import Exit, Fault, Lost, say
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Optional
+
+    from client_plugin.ways.choice import Way, Whom
 
 AWAY_S = 600.0
 """A manager that went away meanwhile is waited for so long: jobs outlive it, and it finds them again."""
@@ -19,21 +23,14 @@ LOOKED_AT = 5
 """Of so many it is asked whether they can start at all."""
 
 
-@click.command(short_help="Wait until jobs have ended; its exit code is theirs.")
-@click.argument("job", type=jobs.JOB, nargs=-1, required=True)
-@click.option("--env", type=options.ENV, help="As a user of this environment.")
-@options.run_dir_option
-@options.json_option
-def command(job: tuple[str, ...], env: str | None, run_dir: Path | None, as_json: bool) -> int:
-    """Wait until each JOB has ended (of an array: all its jobs).
-
-    Ends with the exit code of the first that did not end well, in the order named: the job's own, 128 + N for signal N, 77 if it was
-    withdrawn; 0 if all ended well.
-    """
-    job_ids = list(dict.fromkeys(job))
-    rows = _outcomes(job_ids, run_dir, env)
-    if as_json:
-        options.print_json({"schema_version": 1, "jobs": rows})
+def run(said: Said) -> int:
+    job_ids = list(dict.fromkeys(said.job))
+    if said.inside:
+        choice.users_way(said.whom()).ask("job_show", job=job_ids[0])  # a manager that is away is told at once
+        runner.ensure(said.whom())
+    rows = _outcomes(job_ids, said.whom())
+    if said.as_json:
+        tables.print_json({"schema_version": 1, "jobs": rows})
     for row in rows:
         if row["exit"] != 0:
             of = f" ({row['of']})" if row["of"] != row["job"] else ""
@@ -41,12 +38,13 @@ def command(job: tuple[str, ...], env: str | None, run_dir: Path | None, as_json
     return next((int(row["exit"]) for row in rows if row["exit"] != 0), 0)
 
 
-def _outcomes(job_ids: list[str], run_dir: Path | None, env: str | None) -> list[tables.Row]:
+def _outcomes(job_ids: List[str], whom: Whom) -> List[Row]:
     """How each ended, in this order. Those of several environments are waited for one environment after the other."""
-    if len(ways := jobs.choose(run_dir, env)) == 1:
-        told: list[tables.Row] = _ask(ways[0], job_ids)["jobs"]
+    ways = choice.choose(whom)
+    if len(ways) == 1:
+        told: List[Row] = _ask(ways[0], job_ids)["jobs"]
         return told
-    env_of = {job_id: jobs.way_to(job_id, run_dir, env).env for job_id in job_ids}
+    env_of = {job_id: choice.way_to(job_id, whom).env for job_id in job_ids}
     rows = {
         row["job"]: row
         for way in ways
@@ -56,19 +54,21 @@ def _outcomes(job_ids: list[str], run_dir: Path | None, env: str | None) -> list
     return [rows[job_id] for job_id in job_ids]
 
 
-def _say_what_stalls(way: jobs.Way, job_ids: list[str]) -> None:
-    """Who waits for what cannot start should know."""
-    with contextlib.suppress(Fault):  # the answer itself says what is wrong
+def _say_what_stalls(way: Way, job_ids: List[str]) -> None:
+    """A wait for jobs that cannot start says so."""
+    try:
         health = way.ask("queue", limit=1)
         if health["launcher"]["state"] != "ok":
             rows = [row for job_id in job_ids[:LOOKED_AT] for row in way.ask("job_show", job=job_id)["jobs"]]
             status.say_if_failing(None, health["launcher"], rows)
+    except Fault:
+        pass  # the answer itself says what is wrong
 
 
-def _ask(way: jobs.Way, job_ids: list[str]) -> Any:
+def _ask(way: Way, job_ids: List[str]) -> Any:
     """The answer, which comes when all have ended; asked for again where the manager went away."""
     _say_what_stalls(way, job_ids)
-    gone_at: float | None = None
+    gone_at: Optional[float] = None
     while True:
         try:
             return way.ask("job_wait", timeout_s=None, jobs=job_ids)
@@ -80,3 +80,15 @@ def _ask(way: jobs.Way, job_ids: list[str]) -> Any:
             elif gone_at is None or fault.code != Exit.UNREACHABLE or time.monotonic() - gone_at > AWAY_S:
                 raise
             time.sleep(PAUSE_S)
+
+
+VERB = Verb(
+    "wait", VERBS["wait"], run,
+    (
+        Option("job", kind=kinds.JOB, repeat=True, required=True),
+        Option("--env", kind=kinds.ENV, help="As a user of this environment."),
+        RUN_DIR, JSON,
+    ),
+    text="Waits until each JOB has ended (of an array: all its jobs).\n\nEnds with the exit code of the first that did not end well, in "
+    "the order named: the job's own, 128 + N for signal N, 77 if it was withdrawn; 0 if all ended well.",
+)  # fmt: skip

@@ -1,23 +1,22 @@
-"""What surrounds a command that enters an environment: the file that it means, its variables, and why it could never be served.
+"""What surrounds a command that enters an environment: its variables, and why it could never be served.
 
 Knows: the clients' variables (csrc/client.h), an environment's client.conf, what a preloaded library meets in a program. Must not
-know: who executes the command, now (run) or when its turn comes (submit). Cheap to import: no pyzmq, psutil or NVML.
+know: who executes the command, now (run) or when its turn comes (submit).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from nodemgr import paths, units
-from nodemgr.cli import asking
-from nodemgr.cli.faults import Exit, Fault, say
-from nodemgr.cli.loadable import Preload, preload
+from client_plugin.verbs import units
+from client_plugin.verbs.loadable import Preload, preload
+from client_plugin.ways import choice, places
+from client_plugin.ways.faults import Exit, Fault, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, Optional
 
 NOTES = {
     Preload.WORKS: None,
@@ -29,27 +28,34 @@ NOTES = {
 """What to say about a program before it starts; only musl must be spared LD_PRELOAD, its loader would end the program."""
 
 
-@dataclass(frozen=True)
 class Wish:
-    gpus: int | None = None
-    memory_bytes: int | None = None
-    """Per GPU."""
-    wait_ms: int | None = None
+    """What a command asks for. `memory_bytes`: per GPU."""
+
+    def __init__(self, gpus: Optional[int] = None, memory_bytes: Optional[int] = None, wait_ms: Optional[int] = None) -> None:
+        self.gpus = gpus
+        self.memory_bytes = memory_bytes
+        self.wait_ms = wait_ms
+
+    def variables(self) -> Dict[str, str]:
+        """By which the clients in the command hear of it."""
+        wishes = {
+            "NODEMGR_GPUS": self.gpus,
+            "NODEMGR_MEMORY": self.memory_bytes,
+            "NODEMGR_WAIT": None if self.wait_ms is None else -(-self.wait_ms // 1_000),
+        }
+        return {name: str(value) for name, value in wishes.items() if value is not None}
 
 
-def settings_of(directory: Path, env: str) -> dict[str, str]:
-    run_dir = directory.parent.parent
+def settings_of(directory: str, env: str) -> Dict[str, str]:
     try:
-        return asking.read_client_conf(directory)
+        return places.read_conf(directory)
     except OSError as error:
         if error.errno == errno.EACCES:
             raise Fault(f"you may not look into {directory}: ask an admin to name you in the quota of {env}", Exit.QUOTA_REFUSES) from None
-    if not run_dir.is_dir():
-        raise Fault(f"no manager has its run directory at {run_dir} (start one: nodemgr serve)", Exit.UNREACHABLE)
-    raise Fault(f"no environment {env!r} at {run_dir} (an admin makes it: nodemgr quota set {env} --gpus N)", Exit.QUOTA_REFUSES)
+        choice.refuse_env(os.path.dirname(os.path.dirname(directory)), env)
 
 
-def refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) -> str | None:
+def refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) -> Optional[str]:
     """Why this wish can never be granted under the present quota, in the order in which the manager looks."""
     env = settings.get("env", "")
     quota = next((row["quota"] for row in status["envs"] if row["name"] == env), None)
@@ -67,26 +73,12 @@ def refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) 
     return None
 
 
-def program_of(name: str) -> Path:
-    """The file that `name` means, as a shell finds it."""
-    if os.sep in name:
-        if not os.path.exists(name):
-            raise Fault(f"{name}: not found", Exit.NOT_FOUND)
-        if os.path.isdir(name) or not os.access(name, os.X_OK):
-            raise Fault(f"{name}: not executable", Exit.NOT_EXECUTABLE)
-        return Path(name)
-    if found := shutil.which(name):
-        return Path(found)
-    if shutil.which(name, mode=os.F_OK):
-        raise Fault(f"{name}: not executable", Exit.NOT_EXECUTABLE)
-    raise Fault(f"{name}: not found in PATH", Exit.NOT_FOUND)
-
-
-def own_environ() -> dict[str, str]:
+def own_environ() -> Dict[str, str]:
     """Our caller's environment: an interpreter in a C locale adds LC_CTYPE to its own, which is nobody else's business."""
     variables = dict(os.environ)
     try:
-        given = Path("/proc/self/environ").read_bytes()
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read()
     except OSError:
         return variables
     if not given.startswith(b"LC_CTYPE=") and b"\0LC_CTYPE=" not in given:
@@ -94,26 +86,21 @@ def own_environ() -> dict[str, str]:
     return variables
 
 
-def environment(base: Mapping[str, str], directory: Path, settings: Mapping[str, str], wish: Wish, program: Path) -> dict[str, str]:
+def environment(base: Mapping[str, str], directory: str, settings: Mapping[str, str], wish: Wish, program: str) -> Dict[str, str]:
     """The command's environment variables (names: CONTRACT of the clients in csrc/client.h), and a note where the shim
     cannot come along."""
     variables = dict(base)
-    if variables.get("NODEMGR_ENV_DIR") != str(directory):
+    if variables.get("NODEMGR_ENV_DIR") != directory:
         leave_task(variables)
-    variables["NODEMGR_ENV_DIR"] = str(directory)
-    wishes = {
-        "NODEMGR_GPUS": wish.gpus,
-        "NODEMGR_MEMORY": wish.memory_bytes,
-        "NODEMGR_WAIT": None if wish.wait_ms is None else -(-wish.wait_ms // 1_000),
-    }
-    variables.update({name: str(value) for name, value in wishes.items() if value is not None})
+    variables["NODEMGR_ENV_DIR"] = directory
+    variables.update(wish.variables())
     if library_path := settings.get("library_path"):
         _prepend(variables, "LD_LIBRARY_PATH", library_path)
     _bring_client(variables, program)
     return variables
 
 
-def leave_task(variables: dict[str, str]) -> None:
+def leave_task(variables: Dict[str, str]) -> None:
     """What another environment's task gave its children means nothing in this one."""
     variables.pop("NODEMGR_TASK", None)
     visible = variables.pop("NODEMGR_VISIBLE", None)
@@ -121,12 +108,12 @@ def leave_task(variables: dict[str, str]) -> None:
         del variables["CUDA_VISIBLE_DEVICES"]
 
 
-def _bring_client(variables: dict[str, str], program: Path) -> None:
+def _bring_client(variables: Dict[str, str], program: str) -> None:
     """The shim, which brings the hook into Python interpreters; where it cannot come, the hook alone."""
-    library = asking.client_library()
-    if not library.is_file():
+    library = places.client_library()
+    if not os.path.isfile(library):
         say(f"{library} is missing, so nothing here gets a GPU by itself or is held to a quota: install nodemgr again (nodemgr doctor)")
-    elif any(letter in str(library) for letter in " :\t\n"):
+    elif any(letter in library for letter in " :\t\n"):
         # ld.so splits LD_PRELOAD there, and knows no quoting
         say(f"{library} has a blank or colon in its path, so it cannot be preloaded: only the Python hook is active")
     else:
@@ -134,12 +121,12 @@ def _bring_client(variables: dict[str, str], program: Path) -> None:
         if note := NOTES[meeting]:
             say(f"{program} {note}")
         if meeting is not Preload.MUSL:
-            _prepend(variables, "LD_PRELOAD", str(library))
+            _prepend(variables, "LD_PRELOAD", library)
             return
-    _prepend(variables, "PYTHONPATH", str(paths.payload_dir() / "sitecustomize"))
+    _prepend(variables, "PYTHONPATH", os.path.join(places.payload_dir(), "sitecustomize"))
 
 
-def _prepend(variables: dict[str, str], name: str, entry: str) -> None:
+def _prepend(variables: Dict[str, str], name: str, entry: str) -> None:
     """Before what the user has there, which stays as it is (an empty entry means the working directory)."""
     present = variables.get(name)
     if not present:

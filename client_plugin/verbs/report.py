@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-import click
-
-from nodemgr.cli import jobs, options, tables
-from nodemgr.cli.tables import Column, Row
+from client_plugin.verbs import VERBS, kinds, tables
+from client_plugin.verbs.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.tables import Column, Row
+from client_plugin.ways import choice
 
 DEFAULT_S = 7 * 86_400
 
@@ -35,29 +34,34 @@ def percent(row: Row) -> str:
     return f"{row['utilisation_ratio'] * 100:.1f} %"
 
 
-@click.command(short_help="Show GPU hours, waits and jobs of each environment.")
-@click.option("--env", type=options.ENV, help="Only this environment.")
-@click.option("--since", type=options.MOMENT, help="From then on: 2h, 7d (the default), 2026-01-01.")
-@options.run_dir_option
-@options.json_option
-def command(env: str | None, since: int | None, run_dir: Path | None, as_json: bool) -> None:
-    """Show GPU hours, waits and jobs of each environment: an admin sees the node, a user his environments.
-
-    A GPU counts for an environment while it holds it, once, however many of its tasks share it.
-    """
-    since_wall_ns = time.time_ns() - DEFAULT_S * 10**9 if since is None else since
-    answers = [way.ask("report", since_wall_ns=since_wall_ns) for way in jobs.choose(run_dir, env)]
-    told = answers[0] | {
+def run(said: Said) -> int:
+    since_wall_ns = time.time_ns() - DEFAULT_S * 10**9 if said.since is None else said.since
+    answers = [way.ask("report", since_wall_ns=since_wall_ns) for way in choice.choose(said.whom())]
+    told = {
+        **answers[0],
         "since": min(answer["since"] for answer in answers),
         "until": max(answer["until"] for answer in answers),
         "envs": [row for answer in answers for row in answer["envs"]],
     }
-    if as_json:
-        options.print_json(told)
-        return
-    nothing = "No environment has a quota yet (nodemgr quota set ENV --gpus N)." if env is None else f"Nothing is known of {env}."
+    if said.as_json:
+        tables.print_json(told)
+        return 0
+    nothing = "No environment has a quota yet (nodemgr quota set ENV --gpus N)." if said.env is None else f"Nothing is known of {said.env}."
     tables.show(COLUMNS, told["envs"], empty=nothing)
     span = f"{tables.wall_time(told['since'] * 10**9)} to {tables.wall_time(told['until'] * 10**9)}"
     node = told.get("node")
     held = "" if node is None else f"; {node['gpus']} GPUs, {hours(node)} GPU hours held, {percent(node)}"
-    click.echo(f"\n{span}{held}")
+    print(f"\n{span}{held}")
+    return 0
+
+
+VERB = Verb(
+    "report", VERBS["report"], run,
+    (
+        Option("--env", kind=kinds.ENV, help="Only this environment."),
+        Option("--since", kind=kinds.MOMENT, help="From then on: 2h, 7d (the default), 2026-01-01."),
+        RUN_DIR, JSON,
+    ),
+    text="An admin sees the node, a user the environments that are open to him.\n\nA GPU counts for an environment while it holds it, "
+    "once, however many of its tasks share it.",
+)  # fmt: skip

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import enum
 import os
-import shutil
 import stat
 import struct
-from pathlib import Path
+
+from client_plugin.verbs.programs import which
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
 
 MAX_INTERPRETERS = 4
 """The kernel follows as many #! lines."""
@@ -33,11 +37,11 @@ class Preload(enum.Enum):
     """setuid, setgid: the loader ignores what the caller preloads."""
 
 
-def preload(program: Path, library: Path) -> Preload:
+def preload(program: str, library: str) -> Preload:
     """How `program` (a path that exists) meets `library`. What cannot be read is believed to work."""
     try:
         image = _image(program, os.environ.get("PATH"))
-        status = image.stat()
+        status = os.stat(image)
         if _privileged(status):
             return Preload.PRIVILEGED
         return _elf(image, library)
@@ -45,21 +49,21 @@ def preload(program: Path, library: Path) -> Preload:
         return Preload.WORKS
 
 
-def _image(program: Path, path: str | None) -> Path:
+def _image(program: str, path: Optional[str]) -> str:
     """The ELF file that the kernel will start: behind #! lines, and behind `env` in one."""
     for _ in range(MAX_INTERPRETERS):
-        with program.open("rb") as file:
+        with open(program, "rb") as file:
             line = file.readline(256)
         if not line.startswith(b"#!"):
             break
         words = line[2:].decode(errors="replace").split()
         if not words:
             break
-        program = Path(words[0])
-        if program.name == "env":
+        program = words[0]
+        if os.path.basename(program) == "env":
             named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), None)
-            found = shutil.which(named, path=path) if named else None
-            program = Path(found) if found else program
+            found = which(named, path) if named else None
+            program = found or program
     return program
 
 
@@ -70,12 +74,12 @@ def _privileged(status: os.stat_result) -> bool:
     )
 
 
-def _elf(image: Path, library: Path) -> Preload:
-    with image.open("rb") as file:
+def _elf(image: str, library: str) -> Preload:
+    with open(image, "rb") as file:
         head = file.read(_HEADER.size)
         if head[:4] != b"\x7fELF":
             return Preload.WORKS  # no ELF: the kernel or a shell knows what to do with it
-        if _kind(head) != _kind(library.read_bytes()[: _HEADER.size] if library.is_file() else head):
+        if _kind(head) != _kind(_head(library) if os.path.isfile(library) else head):
             return Preload.FOREIGN
         fields = _HEADER.unpack(head)
         start, size, count = fields[5], fields[9], fields[10]
@@ -86,6 +90,11 @@ def _elf(image: Path, library: Path) -> Preload:
                 file.seek(offset)
                 return Preload.MUSL if b"ld-musl" in file.read(min(length, 4_096)) else Preload.WORKS
     return Preload.STATIC
+
+
+def _head(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_HEADER.size)
 
 
 def _kind(head: bytes) -> bytes:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+from client_plugin.verbs import VERBS, kinds, tables
+from client_plugin.verbs.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.tables import Column, Row
+from client_plugin.ways import choice
+from client_plugin.ways.faults import say
 
-import click
-
-from nodemgr.cli import asking, options, tables
-from nodemgr.cli.faults import say
-from nodemgr.cli.tables import Column, Row
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, Optional, Sequence
 
 MAX_PIDS_SHOWN = 4
 
 
-def _pids(task: Row) -> str:
-    pids = task["pids"]
+def _pids(task: Row, inside: bool) -> str:
+    """On the node its own numbers, in a container those that the processes have there, if any."""
+    places = task.get("places") if inside else None
+    pids = task["pids"] if not places else [place["pid_inside"] or place["pid"] for place in places]
     more = f"+{len(pids) - MAX_PIDS_SHOWN}" if len(pids) > MAX_PIDS_SHOWN else ""
     return ",".join(map(str, pids[:MAX_PIDS_SHOWN])) + more or "-"
 
@@ -34,7 +37,7 @@ def _held_to(task: Row) -> str:
     return " + ".join(ways) or "shared"
 
 
-def gpu_columns() -> tuple[Column, ...]:
+def gpu_columns() -> Sequence[Column]:
     return (
         Column("GPU", lambda g: g["index"], right=True),
         Column("NAME", lambda g: g["name"], spare=2),
@@ -47,7 +50,7 @@ def gpu_columns() -> tuple[Column, ...]:
     )
 
 
-def env_columns() -> tuple[Column, ...]:
+def env_columns() -> Sequence[Column]:
     return (
         Column("ENV", lambda e: e["name"]),
         Column("GPUS", lambda e: f"{len(e['gpus'])}/{e['quota']['gpus']}", right=True),
@@ -59,7 +62,7 @@ def env_columns() -> tuple[Column, ...]:
     )
 
 
-def task_columns(index_of: dict[str, int], *, jobs: bool) -> tuple[Column, ...]:
+def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) -> Sequence[Column]:
     """`jobs`: some of the tasks are batch jobs."""
     job = (Column("JOB", lambda t: t.get("job"), spare=5),) if jobs else ()
     return (
@@ -71,13 +74,13 @@ def task_columns(index_of: dict[str, int], *, jobs: bool) -> tuple[Column, ...]:
         Column("GPUS", lambda t: tables.gpu_list([index_of.get(gpu, gpu) for gpu in t["gpus"]])),
         Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True),
         Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True, spare=4),
-        Column("PIDS", _pids, spare=2),
+        Column("PIDS", lambda t: _pids(t, inside), spare=2),
         Column("WHO", who, spare=1),
         Column("COMMAND", lambda t: t["command"], rest=True),
     )
 
 
-def queue_columns() -> tuple[Column, ...]:
+def queue_columns() -> Sequence[Column]:
     return (
         Column("PLACE", lambda r: r["position"], right=True),
         Column("WHAT", lambda r: r["id"]),
@@ -89,7 +92,7 @@ def queue_columns() -> tuple[Column, ...]:
     )
 
 
-def residue_columns() -> tuple[Column, ...]:
+def residue_columns() -> Sequence[Column]:
     return (
         Column("GPU", lambda r: r["gpu_index"], right=True),
         Column("STILL HOLDS", lambda r: f"{'up to ' if r['at_most'] else ''}{tables.size(r['memory_bytes'])}", right=True),
@@ -100,7 +103,7 @@ def residue_columns() -> tuple[Column, ...]:
     )
 
 
-def violation_columns() -> tuple[Column, ...]:
+def violation_columns() -> Sequence[Column]:
     return (
         Column("PID", lambda v: v["pid"], right=True),
         Column("ENV", lambda v: v["env"]),
@@ -114,51 +117,55 @@ def violation_columns() -> tuple[Column, ...]:
     )
 
 
-def _age(seconds: float | None) -> str | None:
+def _age(seconds: Optional[float]) -> Optional[str]:
     text = tables.seconds(seconds)
     return None if text is None else f"{text} ago"
 
 
-@click.command(short_help="Show GPUs, environments, tasks and the queue.")
-@click.option("--env", type=options.ENV, help="Only this environment, asked as one of its users.")
-@options.run_dir_option
-@options.json_option
-def command(env: str | None, run_dir: Path | None, as_json: bool) -> None:
-    """Show GPUs, environments, tasks and the queue: an admin sees the node, a user his environment's part of it."""
-    status = asking.own_or_all("status", run_dir=run_dir, env=env)
-    if as_json:
-        options.print_json(status)
+def run(said: Said) -> int:
+    status = choice.node_or_env(said.whom()).status()
+    if said.as_json:
+        tables.print_json(status)
     else:
-        show(status)
+        show(status, said.inside)
+    return 0
 
 
-def show(status: Row) -> None:
+def show(status: Row, inside: bool = False) -> None:
     index_of = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
     tables.show(gpu_columns(), status["gpus"], empty="No GPU.")
-    click.echo()
+    print()
     tables.show(env_columns(), status["envs"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
     if status["tasks"]:
-        click.echo()
-        tables.show(task_columns(index_of, jobs=any(task.get("job") for task in status["tasks"])), status["tasks"])
+        print()
+        jobs = any(task.get("job") for task in status["tasks"])
+        tables.show(task_columns(index_of, jobs=jobs, inside=inside), status["tasks"])
     if status["queue"]:
-        click.echo()
+        print()
         tables.show(queue_columns(), status["queue"])
         if (more := status.get("queue_length", 0) - len(status["queue"])) > 0:
-            click.echo(f"and {more} more (nodemgr queue)")
+            print(f"and {more} more (nodemgr queue)")
     if status.get("residues"):
-        click.echo()
+        print()
         tables.show(residue_columns(), status["residues"])
     if status.get("violations"):
-        click.echo()
+        print()
         tables.show(violation_columns(), status["violations"])
     for crowd in status.get("crowds", ()):
         say(f"warning: {crowd['text']}")
     say_if_failing(status.get("store"), status.get("launcher"), status["queue"])
 
 
-def say_if_failing(store: Row | None, launcher: Row | None, queue: Iterable[Row]) -> None:
+def say_if_failing(store: Optional[Row], launcher: Optional[Row], queue: Iterable[Row]) -> None:
     """What keeps everybody who waits from what he waits for."""
     if launcher is not None and launcher["state"] != "ok" and any(row["state"] == "queued" and not row.get("place") for row in queue):
         say(f"warning: {launcher['error']} (nodemgr doctor says what to do; the jobs keep their places)")
     if store is not None and store["state"] != "ok":
         say(f"warning: nothing new is granted or started, since the manager cannot store it: {store['error']}")
+
+
+VERB = Verb(
+    "status", VERBS["status"], run,
+    (Option("--env", kind=kinds.ENV, help="Only this environment, asked as one of its users."), RUN_DIR, JSON),
+    text="An admin sees the node, a user the environment's part of it.",
+)  # fmt: skip

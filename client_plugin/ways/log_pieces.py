@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NamedTuple
+from collections import namedtuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+
+    class Piece(NamedTuple):
+        at: int
+        data: bytes
+else:
+    Piece = namedtuple("Piece", "at data")
+    """`data` is what stands at `at`: beyond where it was looked for, if that was dropped; before it, if the log begins anew. No data:
+    nothing more is there now."""
 
 PIECE_BYTES = 2**16
 MOST_HOLES = 8
 """One after the other, before a reader has to ask again: a log is its user's, who can make it all holes."""
-
-
-class Piece(NamedTuple):
-    """`data` is what stands at `at`: beyond where it was looked for, if that was dropped; before it, if the log begins anew. No data:
-    nothing more is there now."""
-
-    at: int
-    data: bytes
 
 
 def read(descriptor: int, offset: int) -> Piece:

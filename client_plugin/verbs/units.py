@@ -89,11 +89,17 @@ def parse_node(text: str) -> tuple[int, int]:
     return int(count), parse_size(size)
 
 
+def _short(number: float) -> str:
+    """One digit behind the point, unless it is 0."""
+    text = f"{number:.1f}"
+    return text[:-2] if text.endswith(".0") else text
+
+
 def format_size(size_bytes: int) -> str:
     """A size as people read it, in binary units: `80 GiB`, `1.5 GiB`, `0 B`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size_bytes >= SIZE_UNITS[unit]:
-            return f"{size_bytes / SIZE_UNITS[unit]:.1f}".removesuffix(".0") + f" {unit}"
+            return f"{_short(size_bytes / SIZE_UNITS[unit])} {unit}"
     return f"{size_bytes} B"
 
 
@@ -102,7 +108,7 @@ def format_duration(duration_ms: int) -> str:
     if duration_ms < 1_000:
         return f"{duration_ms} ms"
     if duration_ms < 10_000:
-        return f"{duration_ms / 1_000:.1f}".removesuffix(".0") + " s"
+        return f"{_short(duration_ms / 1_000)} s"
     seconds = duration_ms // 1_000
     for large, small, large_name, small_name in ((86_400, 3_600, "d", "h"), (3_600, 60, "h", "min"), (60, 1, "min", "s")):
         if seconds >= large:

@@ -1,4 +1,4 @@
-"""How a verb says that something did not work: one line on stderr and an exit code from one table.
+"""How a verb reports that something did not work: one line on stderr and an exit code from one table.
 
 Knows: exit codes. Must not know: what the verbs do.
 """
@@ -6,12 +6,11 @@ Knows: exit codes. Must not know: what the verbs do.
 from __future__ import annotations
 
 import enum
-
-import click
+import sys
 
 
 class Exit(enum.IntEnum):
-    """The exit codes that are ours; `run` becomes its command and so has the command's own."""
+    """The exit codes of nodemgr itself; `run` becomes its command and so has the command's own."""
 
     FAILED = 1
     USAGE = 2
@@ -33,13 +32,18 @@ class Fault(Exception):
         self.code = code
 
 
-class Lost(Fault):
-    """The manager was asked, and went away before it answered: nobody knows what it has done."""
+class Away(Fault):
+    """No manager answers where there was one before; one that restarts will."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, Exit.UNREACHABLE)
 
 
+class Lost(Away):
+    """The manager was asked, and went away before it answered: what it has done is not known."""
+
+
 def say(line: str) -> None:
-    """A message: to stderr, so that stdout carries data alone."""
-    click.echo(f"nodemgr: {line}", err=True)
+    """Print a message: to stderr, so that stdout carries data alone."""
+    sys.stderr.write(f"nodemgr: {line}\n")
+    sys.stderr.flush()

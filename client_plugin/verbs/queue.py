@@ -1,0 +1,143 @@
+"""`nodemgr queue`: what waits and what runs; `nodemgr queue move|hold|…` changes it (orders)."""
+
+from __future__ import annotations
+
+from client_plugin.verbs import VERBS, kinds, runner, status, tables
+from client_plugin.verbs.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.tables import Column, Row
+from client_plugin.ways import choice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Sequence, Tuple
+
+WAITING = (
+    Column("PLACE", lambda r: r["position"], right=True),
+    Column("ID", lambda r: r["id"]),
+    Column("ENV", lambda r: r["env"]),
+    Column("QUEUE", lambda r: r["priority"], spare=1),
+    Column("GPUS", lambda r: r["gpus"], right=True),
+    Column("WHO", status.who, spare=3),
+    Column("WAITED", lambda r: tables.seconds(r["waited_seconds"]), right=True, spare=2),
+    Column("STARTS ABOUT", lambda r: expected(r), spare=1),
+    Column("NAME", lambda r: r["name"] or r["command"], spare=2),
+    Column("WHY", tables.why, rest=True),
+)
+UNDER_WAY = (
+    Column("ID", lambda r: r["id"]),
+    Column("STATE", lambda r: r["state"]),
+    Column("ENV", lambda r: r["env"]),
+    Column("GPUS", lambda r: r["gpus"], right=True),
+    Column("WHO", status.who, spare=2),
+    Column("SINCE", lambda r: tables.wall_time(r["since"] * 10**9), spare=3),
+    Column("LIMIT", lambda r: tables.seconds(r["time_limit_seconds"]), right=True, spare=1),
+    Column("NAME", lambda r: r["name"]),
+    Column("COMMAND", lambda r: r["command"], rest=True),
+)
+QUEUES = (
+    Column("QUEUE", lambda q: q["name"]),
+    Column("RANK", lambda q: q["rank"], right=True),
+    Column("WAITING", lambda q: q["length"], right=True),
+    Column("CAP", lambda q: q["cap"], right=True),
+)
+RUNS = frozenset({"starting", "running", "stopping"})
+PRESETS = ("high", "normal", "low")
+"""Queues that are not worth a table of their own."""
+UNDER = {
+    "position": "Say where JOB stands, and why it waits.",
+    "withdraw": "Take JOB (or a waiting request, r17) out of its queue, or end it if it runs.",
+    "hold": "Take JOB out of its queue until it is freed.",
+    "free": "Put a held JOB at the end of its queue.",
+    "move": "Put JOB at the end of another queue, or at the front of its own.",
+    "requeue": "Have JOB begin anew: one that runs is ended first, one that has ended runs again.",
+    "create": "Make a queue, or change its rank and cap (for admins).",
+    "rm": "Remove a queue in which nothing waits (for admins).",
+}
+
+
+def expected(row: Row) -> Optional[str]:
+    """An estimate, and how far it may be wrong; None where nothing is known."""
+    start = row.get("expected_start")
+    if start is None:
+        return None
+    spread = row.get("expected_spread_seconds") or 0
+    return f"~{tables.clock_time(start)}" + (f" ±{tables.seconds(spread)}" if spread else "")
+
+
+def by_array(rows: Sequence[Row], id_key: str) -> List[List[Row]]:
+    """The rows of one array and state together, where the first of them stands; every other row alone."""
+    found: Dict[Tuple[object, ...], List[Row]] = {}
+    for row in rows:
+        array, point, _ = row[id_key].partition(".")
+        found.setdefault((array, row["state"]) if point else (row[id_key],), []).append(row)
+    return list(found.values())
+
+
+def folded(rows: Sequence[Row]) -> List[Row]:
+    """Arrays as one row each, which counts their jobs."""
+    return [
+        group[0] if len(group) == 1 else {**group[0], "id": f"{group[0]['id'].partition('.')[0]} ({len(group)} jobs)"}
+        for group in by_array(rows, "id")
+    ]
+
+
+def run(said: Said) -> int:
+    if said.env is not None and not said.inside:
+        choice.known_env_dir(said.whom().found_run_dir(), said.env)
+    if said.inside:
+        runner.ensure(said.whom())
+    rows: Dict[str, Row] = {}
+    queues: List[Row] = []
+    store: Optional[Row] = None
+    launcher: Optional[Row] = None
+    for way in choice.choose(said.whom()):
+        for page in choice.pages(way, "queue"):
+            queues, store, launcher = page["queues"], page["store"], page.get("launcher")
+            rows.update((row["id"], row) for row in page["queue"])  # one that moved meanwhile comes twice
+    waiting = [row for row in rows.values() if row["state"] not in RUNS]
+    running = [row for row in rows.values() if row["state"] in RUNS]
+    if said.as_json:
+        health = {"store": store, "launcher": launcher}
+        tables.print_json({"schema_version": 1, "queue": waiting, "running": running, "queues": queues, **health})
+        return 0
+    fold = list if said.expand else folded
+    tables.show(WAITING, fold(waiting), empty="Nothing waits.")
+    if running:
+        print()
+        tables.show(UNDER_WAY, fold(running))
+    if any(row["cap"] is not None for row in queues) or len(queues) > len(PRESETS):
+        print()
+        tables.show(QUEUES, queues)
+    status.say_if_failing(store, launcher, waiting)
+    return 0
+
+
+def standing(row: Row) -> str:
+    """Where a job stands, in a line."""
+    state = row["state"]
+    if state in ("queued", "waiting", "away"):
+        start = expected(row)
+        about = f" (starts about {start}, an estimate)" if start else ""
+        return f"place {row['position']} in queue {row['priority']}: {tables.why(row) or 'its turn comes next'}{about}"
+    if state in ("held", "after"):
+        return str(row["reason"])
+    if state in RUNS:
+        since = tables.wall_time(row["started"] * 10**9 if row["started"] else None)
+        return f"{state} since {since}" if since else str(state)
+    return f"{state} ({row['why']})" if row["why"] else str(state)
+
+
+def _under(name: str) -> Verb:
+    from client_plugin.verbs import orders
+
+    return orders.VERBS[name]
+
+
+EXPAND = Option("--expand", help="Each job of an array on a line of its own (--json has them all in any case).")
+VERB = Verb(
+    "queue", VERBS["queue"], run, (Option("--env", kind=kinds.ENV, help="Only this environment's."), EXPAND, RUN_DIR, JSON),
+    text="Shows all that waits, in the order of service, and the jobs that run: an admin sees the node, a user the environments that "
+    "are open to him.\n\nAn array is one line. A start that is shown is an estimate (~), by time limits or by how long the same command "
+    "took before.",
+    under=UNDER, find=_under,
+)  # fmt: skip

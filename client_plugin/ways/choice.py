@@ -1,0 +1,320 @@
+"""Whom a verb asks: the manager on its control socket, as an administrator, or an environment's client socket, as one of its users.
+
+Knows: both ways, which one a command line means. Must not know: what is asked, how it is shown.
+"""
+
+from __future__ import annotations
+
+import os
+
+from client_plugin.ways import places
+from client_plugin.ways.control import Control, may_control
+from client_plugin.ways.conversation import ANSWER_TIMEOUT_S, Conversation, parsed
+from client_plugin.ways.faults import Away, Exit, Fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
+
+    from client_plugin.ways.places import AnyPath
+
+PATIENCE_S = 60.0
+"""For an answer out of a long past."""
+MAX_ANSWER_BYTES = 1 << 22
+SCOPED = frozenset({"queue", "history", "report"})
+"""Verbs that an administrator may ask of one environment alone."""
+
+
+class Whom:
+    """What a command line says of whom to ask."""
+
+    def __init__(self, run_dir: Optional[AnyPath] = None, env: Optional[str] = None, inside: bool = False) -> None:
+        """`run_dir`: where --run-dir (or NODEMGR_RUN_DIR) names one; `inside`: in a container, which has one environment."""
+        self.run_dir = None if run_dir is None else os.fspath(run_dir)
+        self.env = env
+        self.inside = inside
+
+    def found_run_dir(self) -> str:
+        return self.run_dir or places.find_run_dir()
+
+
+class Way:
+    """To the manager. `env`: whose jobs are meant; None: all."""
+
+    env: Optional[str]
+
+    def ask(self, verb: str, timeout_s: Optional[float] = PATIENCE_S, **arguments: Any) -> Any:
+        """The answer to an order. Raises Fault; `timeout_s` None: however long it takes."""
+        raise NotImplementedError
+
+    def status(self) -> Any:
+        raise NotImplementedError
+
+    def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
+        """What there is to say of a log, and its descriptor where this way brings one."""
+        raise NotImplementedError
+
+
+class AdminWay(Way):
+    """The control socket."""
+
+    def __init__(self, run_dir: str, env: Optional[str]) -> None:
+        self.env = env
+        self._run_dir = run_dir
+        self._controls: Dict[Optional[float], Control] = {}
+        """By how long an answer may take."""
+
+    def ask(self, verb: str, timeout_s: Optional[float] = PATIENCE_S, **arguments: Any) -> Any:
+        scope = {"env": self.env} if self.env is not None and verb in SCOPED else {}
+        if timeout_s not in self._controls:
+            self._controls[timeout_s] = Control(self._run_dir, timeout_s)
+        return self._controls[timeout_s].call(verb, **scope, **arguments, by=whose())
+
+    def status(self) -> Any:
+        return Control(self._run_dir).call("status")
+
+    def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
+        return self.ask("job_log_read", job=job_id, attempt=attempt), None
+
+
+class UserWay(Way):
+    """An environment's client socket, in this directory."""
+
+    def __init__(self, directory: AnyPath) -> None:
+        self.directory = os.fspath(directory)
+        conf = conf_of(self.directory)
+        self.env = conf.get("env")
+        scheme, _, place = conf.get("address", "unix:socket").partition(":")
+        self.socket = os.path.join(self.directory, place) if scheme == "unix" else None
+        """None: its clients come over UDP."""
+
+    def ask(self, verb: str, timeout_s: Optional[float] = PATIENCE_S, **arguments: Any) -> Any:
+        answer, descriptors = self.exchange(verb, timeout_s, arguments)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return answer
+
+    def status(self) -> Any:
+        return self.question("status")
+
+    def question(self, what: str, argument: Optional[str] = None) -> Any:
+        """What an environment may know about itself."""
+        if self.socket is None:
+            return parsed(_ask_library(self.directory, what, argument))
+        with Conversation(self.socket, ANSWER_TIMEOUT_S) as talk:
+            answer, descriptors = talk.ask(what, argument)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return answer
+
+    def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
+        told, descriptors = self.exchange("job_log", PATIENCE_S, {"job": job_id, "attempt": attempt})
+        return told, descriptors[0] if descriptors else None
+
+    def exchange(self, verb: str, timeout_s: Optional[float], arguments: Dict[str, Any]) -> Tuple[Any, List[int]]:
+        if self.socket is None:
+            import json
+
+            return self.question("order", json.dumps({"verb": verb, "args": arguments}, separators=(",", ":"))), []
+        with Conversation(self.socket, timeout_s) as talk:
+            return talk.order(verb, arguments)
+
+
+def conf_of(directory: str) -> Dict[str, str]:
+    """An environment's settings. Raises Fault."""
+    try:
+        return places.read_conf(directory)
+    except OSError as error:
+        said = f"{directory}/{places.CONF} cannot be read ({error.strerror})"
+        raise Fault(f"{said}: is this an environment's directory?", Exit.UNREACHABLE) from None
+
+
+def _ask_library(directory: str, what: str, argument: Optional[str]) -> str:
+    """Over UDP the client library asks: it has the key, the counters and the repeats."""
+    import ctypes
+    import signal
+
+    from client_plugin import native
+
+    address = conf_of(directory).get("address")
+    os.environ["NODEMGR_ENV_DIR"] = directory
+    out = ctypes.create_string_buffer(MAX_ANSWER_BYTES)
+    try:
+        library = native.load()
+    except (ImportError, OSError, AttributeError) as error:
+        text = f"the client cannot be loaded into this Python ({error}): nodemgr doctor says more"
+        raise Fault(text, Exit.UNREACHABLE) from None
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would hear of Ctrl-C when the call in C is over
+    try:
+        length, descriptor = library.ask(what, argument, out, int(ANSWER_TIMEOUT_S * 1_000))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if descriptor >= 0:
+        os.close(descriptor)
+    if length < 0:
+        raise Away(f"no manager answers behind {address}; tasks that run go on")
+    return os.fsdecode(out.raw[:length])
+
+
+# -- whom a verb asks --
+
+
+def choose(whom: Whom) -> Sequence[Way]:
+    """The environment around us; else an administrator's way, if we may take it; else the environments that let us in, all of them.
+    With `env` an administrator asks about that one, and a user as one of its users."""
+    if whom.inside:
+        return [_inside(whom)]
+    directory = whom.found_run_dir()
+    if whom.env is None and whom.run_dir is None:
+        own = places.own_env_dir()
+        if own is not None:
+            return [UserWay(own)]
+    if may_control(directory):
+        return [AdminWay(directory, whom.env)]
+    if whom.env is not None:
+        return [users_way(whom)]
+    return [UserWay(open_to_us) for open_to_us in open_env_dirs(os.path.abspath(directory))]
+
+
+def node_or_env(whom: Whom) -> Way:
+    """The environment that is named or that we are in, else the whole node if this user may ask that, else the one environment that
+    lets us in."""
+    if whom.inside or whom.env is not None or (whom.run_dir is None and places.own_env_dir() is not None):
+        return users_way(whom)
+    directory = whom.found_run_dir()
+    if may_control(directory) is not False:
+        return AdminWay(directory, None)
+    return UserWay(only_env_dir(directory))
+
+
+def users_way(whom: Whom) -> UserWay:
+    """A client socket in any case."""
+    if whom.inside:
+        return _inside(whom)
+    directory = os.path.abspath(whom.found_run_dir())
+    if whom.env is not None:
+        return UserWay(known_env_dir(directory, whom.env))
+    if whom.run_dir is None:
+        own = places.own_env_dir()
+        if own is not None:
+            return UserWay(own)
+    return UserWay(only_env_dir(directory))
+
+
+def admins_way(whom: Whom) -> AdminWay:
+    """The control socket, for what only admins order. Raises Fault."""
+    directory = whom.found_run_dir()
+    refuse_users(directory)
+    return AdminWay(directory, None)
+
+
+def refuse_users(run_dir: AnyPath) -> None:
+    """Raises Fault for one who may not give orders on the control socket."""
+    if may_control(run_dir) is False:
+        raise Fault(
+            f"only root and the group nodemgr may give orders to the manager at {run_dir}; "
+            "what concerns your own environment: nodemgr status, queue, release, doctor"
+        )
+
+
+def way_to(job_id: str, whom: Whom) -> Way:
+    """The one on which that job (or request) is known: whose environment it is need not be said."""
+    ways = choose(whom)
+    if len(ways) == 1:
+        return ways[0]
+    for way in ways:
+        try:
+            way.ask("job_show", job=job_id)
+        except Fault as fault:
+            if fault.code != Exit.FAILED:
+                raise
+        else:
+            return way
+    names = ", ".join(str(way.env) for way in ways)
+    raise Fault(f"{names} have no job {job_id!r} (nodemgr queue shows what waits, nodemgr history what has ended)")
+
+
+def pages(way: Way, verb: str, **arguments: Any) -> Iterator[Dict[str, Any]]:
+    """Each page of a long list, as the manager gives it: from the first on (queue)."""
+    after = None
+    while True:
+        page = way.ask(verb, after=after, **arguments)
+        yield page
+        after = page["after"]
+        if after is None:
+            return
+
+
+def _inside(whom: Whom) -> UserWay:
+    directory = places.around_us()
+    try:
+        own = places.read_conf(directory).get("env")
+    except OSError:
+        said = f"{directory}/{places.CONF} cannot be read"
+        raise Fault(
+            f"{said}: this container is in no environment (start it with --device nodemgr.local/env=NAME)", Exit.UNREACHABLE
+        ) from None
+    if whom.env not in (None, own):
+        raise Fault(f"this container is in environment {own}, and its jobs are, too: leave --env out", Exit.QUOTA_REFUSES)
+    return UserWay(directory)
+
+
+def known_env_dir(run_dir: AnyPath, env: str) -> str:
+    directory = places.env_dir(run_dir, env)
+    if not os.path.isdir(directory):
+        refuse_env(run_dir, env)
+    return directory
+
+
+def refuse_env(run_dir: AnyPath, env: str) -> NoReturn:
+    """There is no such environment, or no manager."""
+    if not os.path.isdir(run_dir):
+        raise Fault(f"no manager has its run directory at {run_dir} (start one: nodemgr serve)", Exit.UNREACHABLE)
+    raise Fault(f"no environment {env!r} at {run_dir} (an admin makes it: nodemgr quota set {env} --gpus N)", Exit.QUOTA_REFUSES)
+
+
+def only_env_dir(run_dir: AnyPath) -> str:
+    """The directory of the only environment that lets this user in."""
+    open_to_us = open_env_dirs(run_dir)
+    if len(open_to_us) > 1:
+        names = ", ".join(map(os.path.basename, open_to_us))
+        raise Fault(f"you may enter several environments ({names}): name one with --env", Exit.USAGE)
+    return open_to_us[0]
+
+
+def open_env_dirs(run_dir: AnyPath) -> List[str]:
+    """The directories of the environments that let this user in; there is one at least."""
+    open_to_us = []
+    try:
+        there = places.env_dirs(run_dir)
+    except OSError:
+        there = []
+    for directory in there:
+        try:
+            UserWay(directory).status()
+        except Fault as fault:
+            if fault.code != Exit.QUOTA_REFUSES:
+                raise
+        else:
+            open_to_us.append(directory)
+    if open_to_us:
+        return open_to_us
+    if may_control(run_dir) is None:
+        raise Fault(f"no manager runs on {run_dir}: start one with nodemgr serve, or name its --run-dir", Exit.UNREACHABLE)
+    raise Fault(f"no environment at {run_dir} lets you in, and you are no admin there: ask one to name you in a quota", Exit.QUOTA_REFUSES)
+
+
+def user() -> str:
+    """The user of this process, by name."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def whose() -> str:
+    """The person behind an administrator's order, as the history tells it."""
+    name, uid = user(), f"uid {os.getuid()}"
+    return name if name == uid else f"{name} ({uid})"

@@ -1,0 +1,126 @@
+"""Orders on the manager's control socket, for administrators.
+
+Knows: ZMTP 3.0 (rfc.zeromq.org/spec/23) as far as one DEALER without security needs it: the greeting, the READY command, messages of one
+frame. Must not know: what a verb does. The manager's end is pyzmq; importing that here would cost more than a whole verb.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+
+from client_plugin.ways.conversation import REFUSAL_EXITS, wait_readable
+from client_plugin.ways.faults import Away, Exit, Fault, Lost
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional, Tuple
+
+    from client_plugin.ways.places import AnyPath
+
+CONTROL_SOCKET = "control.sock"
+TIMEOUT_S = 10.0
+MAX_FRAME_BYTES = 2**28
+MORE, LONG, COMMAND = 1, 2, 4
+"""Flags of a frame."""
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+
+
+def may_control(run_dir: AnyPath) -> Optional[bool]:
+    """Whether this user may talk on the control socket; None: there is none."""
+    path = os.path.join(run_dir, CONTROL_SOCKET)
+    try:
+        os.stat(path)
+    except PermissionError:
+        return False
+    except OSError:
+        return None
+    return os.access(path, os.W_OK)
+
+
+class Control:
+    """One conversation with the manager of a run directory."""
+
+    def __init__(self, run_dir: AnyPath, timeout_s: Optional[float] = TIMEOUT_S) -> None:
+        """`timeout_s`: for each answer; None: however long it takes."""
+        self._run_dir = os.fspath(run_dir)
+        self._timeout_s = timeout_s
+        self._socket: Optional[socket.socket] = None
+
+    def call(self, verb: str, **arguments: Any) -> Any:
+        """The verb's result. Raises Fault: Away where no manager answers, Lost where one ended after it was asked."""
+        sock = self._socket or self._connect()
+        try:
+            sock.sendall(_frame(json.dumps({"verb": verb, "args": arguments}).encode()))
+            if self._timeout_s is None:
+                wait_readable(sock)
+            sock.settimeout(self._timeout_s)
+            flags, body = COMMAND, b""
+            while flags & COMMAND:
+                flags, body = _receive(sock)
+        except BaseException as error:
+            self.close()  # a late answer must not be taken for the next one's
+            if isinstance(error, socket.timeout):
+                raise Away(f"the manager on {self._run_dir} does not answer: is it running? (nodemgr doctor)") from None
+            if isinstance(error, OSError):
+                raise Lost(f"the manager on {self._run_dir} ended before it answered") from None
+            raise
+        reply = json.loads(body)
+        if not reply["ok"]:
+            raise Fault(str(reply["error"]), REFUSAL_EXITS.get(str(reply["code"]), Exit.FAILED))
+        return reply["result"]
+
+    def _connect(self) -> socket.socket:
+        path = os.path.join(self._run_dir, CONTROL_SOCKET)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self._timeout_s or TIMEOUT_S)
+            sock.connect(path)
+            sock.sendall(GREETING + _frame(READY, COMMAND))
+            _exactly(sock, len(GREETING))
+        except PermissionError:
+            sock.close()
+            text = f"{path} is not open to you: its group may use it (usermod -aG nodemgr USER), as root may"
+            raise Fault(text, Exit.UNREACHABLE) from None
+        except socket.timeout:
+            sock.close()
+            raise Away(f"the manager on {self._run_dir} does not answer: is it running? (nodemgr doctor)") from None
+        except OSError:
+            sock.close()
+            raise Away(f"no manager runs on {self._run_dir}: start one with nodemgr serve, or name its --run-dir") from None
+        self._socket = sock
+        return sock
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _frame(body: bytes, flags: int = 0) -> bytes:
+    if len(body) > 255:
+        return struct.pack(">BQ", flags | LONG, len(body)) + body
+    return struct.pack(">BB", flags, len(body)) + body
+
+
+def _receive(sock: socket.socket) -> Tuple[int, bytes]:
+    """The next frame. Raises OSError."""
+    (flags,) = _exactly(sock, 1)
+    length = int.from_bytes(_exactly(sock, 8 if flags & LONG else 1), "big")
+    if length > MAX_FRAME_BYTES:
+        raise ConnectionError(f"a frame of {length} bytes")
+    return flags, _exactly(sock, length)
+
+
+def _exactly(sock: socket.socket, length: int) -> bytes:
+    """Raises OSError, also at the end of the connection."""
+    data = bytearray()
+    while len(data) < length:
+        piece = sock.recv(min(length - len(data), 2**20))
+        if not piece:
+            raise ConnectionResetError
+        data += piece
+    return bytes(data)

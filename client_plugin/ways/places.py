@@ -1,0 +1,96 @@
+"""Where the manager and the environments lie on this machine.
+
+Knows: the layout of the run directory, the variables that name one. Must not know: who reads or writes there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Union
+
+    AnyPath = Union[str, "os.PathLike[str]"]
+
+SYSTEM_RUN_DIR = "/run/nodemgr"
+CONTAINER_ENV_DIR = "/run/nodemgr-env"
+"""Where a container runtime mounts the directory of the container's environment."""
+CONF = "client.conf"
+
+ENV_NAME_FORM = "1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit"
+_ENV_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
+
+
+def is_env_name(name: str) -> bool:
+    """An environment's name is a directory's name too: nothing that leads out of its parent."""
+    return _ENV_NAME.fullmatch(name) is not None
+
+
+def default_run_dir() -> str:
+    """NODEMGR_RUN_DIR, else as root /run/nodemgr, else the user's own."""
+    named = os.environ.get("NODEMGR_RUN_DIR")
+    if named:
+        return named
+    if os.geteuid() == 0:
+        return SYSTEM_RUN_DIR
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return os.path.join(runtime, "nodemgr") if runtime else f"/tmp/nodemgr-{os.geteuid()}"
+
+
+def find_run_dir() -> str:
+    """The run directory of the manager that a user means: the user's own if one was ever started there, else the node's."""
+    own = default_run_dir()
+    if "NODEMGR_RUN_DIR" in os.environ or own == SYSTEM_RUN_DIR or os.path.exists(os.path.join(own, "manager.lock")):
+        return own
+    return SYSTEM_RUN_DIR
+
+
+def env_dir(run_dir: AnyPath, env: str) -> str:
+    """The directory that a client of `env` is shown: `socket` and `client.conf`."""
+    return os.path.join(run_dir, "envs", env)
+
+
+def env_dirs(run_dir: AnyPath) -> List[str]:
+    """Those of all environments, in the order of their names. Raises OSError."""
+    parent = os.path.join(run_dir, "envs")
+    return sorted(path for name in os.listdir(parent) if os.path.isdir(path := os.path.join(parent, name)))
+
+
+def payload_dir() -> str:
+    """The directory that holds client_plugin/ and sitecustomize/, in a checkout as in site-packages."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+
+def client_library() -> str:
+    """The shim, which is also the client in C."""
+    return os.path.join(payload_dir(), "client_plugin", "_lib", "libnodemgr.so")
+
+
+def around_us() -> str:
+    """The directory of the environment that this process should be in, whether it exists or not."""
+    return os.environ.get("NODEMGR_ENV_DIR") or CONTAINER_ENV_DIR
+
+
+def own_env_dir() -> Optional[str]:
+    """The directory of the environment that this process runs in, or None outside of any."""
+    directory = around_us()
+    return directory if os.path.isfile(os.path.join(directory, CONF)) else None
+
+
+def read_conf(directory: AnyPath) -> Dict[str, str]:
+    """The settings that the manager wrote for the clients of an environment. Raises OSError."""
+    with open(os.path.join(directory, CONF), encoding="utf-8", errors="replace") as file:
+        pairs = (line.partition("=") for line in file)
+        return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+
+
+def named_run_dir() -> Optional[str]:
+    """NODEMGR_RUN_DIR, unless it names the manager of the very environment that this process is in: then that one comes first."""
+    named = os.environ.get("NODEMGR_RUN_DIR")
+    if not named:
+        return None
+    own = own_env_dir()
+    envs = os.path.realpath(os.path.join(named, "envs")) + os.sep
+    return None if own is not None and os.path.realpath(own).startswith(envs) else named

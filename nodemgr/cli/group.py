@@ -1,0 +1,105 @@
+"""The node's verbs by click: administrators' own, and for help and completion the users', too.
+
+Each verb is a module that is imported only when the verb is called, so that `--help` starts fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from client_plugin import verbs
+from client_plugin.verbs import NOT_WRITTEN, give_up_stdout
+from client_plugin.ways.faults import Exit, Fault, say
+from nodemgr import paths
+from nodemgr.cli import VERBS
+
+
+class _Ended(Exception):
+    """A verb was ended from outside: nothing is left to say."""
+
+    def __init__(self, code: Exit) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class LazyGroup(click.Group):
+    """Imports a verb's module when the verb is needed, and not for the list of all verbs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        if cmd_name in verbs.VERBS:
+            from nodemgr.cli.bridge import command_of
+
+            return command_of(verbs.find(cmd_name))
+        command = importlib.import_module(f"nodemgr.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Ends by a reader that left or by Ctrl-C are told to `main` by names that click does not turn into its own."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _Ended(Exit.BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            raise _Ended(Exit.INTERRUPTED) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"nodemgr {paths.installed_version()}")
+        ctx.exit()
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
+def nodemgr() -> None:
+    """GPUs on demand: a program gets its GPUs when it starts to use CUDA, within its environment's quota, and gives
+    them back when it ends."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one verb; returns the exit code. What a user can do wrong ends in one line, never in a traceback."""
+    try:
+        if sys.stdout is None:  # the starter has closed it
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for good)
+        outcome = nodemgr.main(arguments, prog_name="nodemgr", standalone_mode=False)
+        sys.stdout.flush()
+        return outcome if isinstance(outcome, int) else 0
+    except click.exceptions.NoArgsIsHelpError as wanted:
+        wanted.show()
+        return Exit.USAGE
+    except click.UsageError as mistake:
+        path = mistake.ctx.command_path if mistake.ctx else "nodemgr"
+        say(f"{mistake.format_message().rstrip('.')} (see: {path} --help)")
+        return Exit.USAGE
+    except click.ClickException as mistake:
+        say(mistake.format_message())
+        return mistake.exit_code
+    except Fault as fault:
+        say(fault.message)
+        return fault.code
+    except (KeyboardInterrupt, click.Abort):
+        return Exit.INTERRUPTED
+    except (BrokenPipeError, _Ended) as ended:
+        give_up_stdout()
+        return ended.code if isinstance(ended, _Ended) else Exit.BROKEN_PIPE
+    except OSError as fault:
+        if fault.errno not in NOT_WRITTEN or fault.filename is not None:
+            raise
+        say(f"the output cannot be written: {fault.strerror}")
+        give_up_stdout()
+        return Exit.FAILED
