@@ -34,7 +34,7 @@ from nodemgr.core.events import (
     WithdrawJob,
 )
 from nodemgr.core.manager import State, step
-from nodemgr.core.model import Config, Gpu, JobSpec, JobState, Quota, Transport
+from nodemgr.core.model import Config, Gpu, JobPayload, JobSpec, JobState, Quota, Transport
 from nodemgr.core.values import replace
 
 GIB = 1 << 30
@@ -145,8 +145,9 @@ STEPS: tuple[tuple[str, Callable[[State], Iterator[tuple[float, float]]]], ...] 
 
 
 def submission(number: int) -> Submission:
-    spec = JobSpec("", "ann", 1000, 1000, ("python", "train.py"), "/home/ann", tuple(f"NAME{each}=value" for each in range(40)))
-    return Submission(number, "ann", f"env{number % 10}", spec, "train", "python train.py", 1, None, None)
+    spec = JobSpec("", "ann", 1000, 1000)
+    payload = JobPayload(("python", "train.py"), "/home/ann", tuple(f"NAME{each}=value" for each in range(40)))
+    return Submission(number, "ann", f"env{number % 10}", spec, payload, "train", "python train.py", 1, None, None)
 
 
 def backlog(jobs: int) -> State:

@@ -34,10 +34,15 @@ class Node:
         self.run_dir = self.directory / "run"
         self.state_dir = self.directory / "state"
         command = [sys.executable, "-P", "-m", "nodemgr", "serve", "--simulate", simulate, "--run-dir", str(self.run_dir)]
+        self._command = [*command, "--state-dir", str(self.state_dir), *options]
+        self._variables = variables
+        self.start()
+
+    def start(self) -> None:
+        """Returns when it is ready."""
         self._process = subprocess.Popen(
-            [*command, "--state-dir", str(self.state_dir), *options],
-            cwd=ROOT, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            self._command, cwd=ROOT, env={**os.environ, **self._variables}, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
         assert self._process.stderr is not None
         line = self._process.stderr.readline().decode()
         if "ready on" not in line:
@@ -54,9 +59,12 @@ class Node:
     def cpu_s(self) -> float:
         return cpu_s(self.pid)
 
-    def close(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self._process.send_signal(number)
         self._process.wait(30)
+
+    def close(self) -> None:
+        self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> Node:

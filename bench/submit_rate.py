@@ -72,10 +72,13 @@ class Submitter:
 
     def send_large(self, place: int) -> None:
         """Writes it on one of the sheet's places."""
+        self.write(json.dumps(self.order(ENVIRON, ("/bin/true", str(self._rid)))).encode(), place * PLACE_BYTES)
+
+    def write(self, text: bytes, offset: int = 0) -> None:
+        """Gives an order that stands there on the sheet."""
         self._rid += 1
-        text = json.dumps(self.order(ENVIRON, ("/bin/true", str(self._rid)))).encode()
-        os.pwrite(self._sheet, text, place * PLACE_BYTES)
-        self._client.send("ASK", rid=self._rid, what="order", argument=f"[{place * PLACE_BYTES},{len(text)}]")
+        os.pwrite(self._sheet, text, offset)
+        self._client.send("ASK", rid=self._rid, what="order", argument=f"[{offset},{len(text)}]")
 
     def close(self) -> None:
         self._client.socket.close()

@@ -27,6 +27,7 @@ from nodemgr.core.model import (
     Gpu,
     Grant,
     Job,
+    JobPayload,
     JobSpec,
     Process,
     ProcessKey,
@@ -80,7 +81,7 @@ class Draft:
     jobs = Seldom[Overlay[str, Job]](Overlay)
     job_of_key = Seldom[Overlay[tuple[str, str], str]](Overlay)
     spec_jobs = Seldom[Overlay[str, int]](Overlay)
-    spec_sizes = Seldom[Overlay[str, int]](Overlay)
+    job_bytes = Seldom[Overlay[str, int]](Overlay)
     env_jobs = Seldom[Overlay[str, int]](Overlay)
     apart = Seldom[Overlay[str, tuple[int, int]]](Overlay)
     under_way = Seldom[Overlay[str, tuple[int, int]]](Overlay)
@@ -92,8 +93,8 @@ class Draft:
 
     __slots__ = (  # more attributes than a dictionary shares between objects: without slots each would be looked up anew
         *(set(TABLES) - set(vars())),
-        "changed", "config", "effects", "figures", "history", "now_ns", "published", "rescan", "seldom", "sleepers", "stamped_ns", "state",
-        "told", "version",
+        "changed", "config", "effects", "figures", "history", "now_ns", "payloads", "published", "rescan", "seldom", "sleepers",
+        "stamped_ns", "state", "told", "version",
     )  # fmt: skip
 
     def __init__(self, state: State) -> None:
@@ -146,6 +147,8 @@ class Draft:
             getattr(self, name).stored = kind
         self.history: dict[str, Ended | None] = {}
         """Jobs that ended; None: one that had ended runs again."""
+        self.payloads: dict[str, JobPayload] = {}
+        """Of the specs that this step adds."""
         self.effects: list[Effect] = []
         self.published: list[Publish] = []
         self.figures: Mapping[EnvGpu, int] = {}
@@ -306,9 +309,10 @@ class Draft:
         _file(self.apart, job.job_id, job.state in APART)
         _file(self.under_way, job.job_id, job.state in UNDER_WAY)
         self._count_cpu_job(before, job)
+        _add(self.job_bytes, job.env, job.row_bytes - (0 if before is None else before.row_bytes))
         if before is None:
             if self.spec_jobs.get(job.spec_id) is None:
-                _add(self.spec_sizes, job.env, self.specs[job.spec_id].size)
+                _add(self.job_bytes, job.env, self.specs[job.spec_id].payload_bytes)
             _add(self.spec_jobs, job.spec_id, 1)
             _add(self.env_jobs, job.env, 1)
             array = job_ids.array_of(job.job_id)
@@ -332,8 +336,9 @@ class Draft:
         _file(self.under_way, job_id, False)
         self._count_cpu_job(job, None)
         _add(self.spec_jobs, job.spec_id, -1)
+        _add(self.job_bytes, job.env, -job.row_bytes)
         if self.spec_jobs.get(job.spec_id) is None:
-            _add(self.spec_sizes, job.env, -self.specs[job.spec_id].size)
+            _add(self.job_bytes, job.env, -self.specs[job.spec_id].payload_bytes)
             self.specs.drop(job.spec_id)
         _add(self.env_jobs, job.env, -1)
         array = job_ids.array_of(job.job_id)

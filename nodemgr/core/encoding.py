@@ -18,7 +18,7 @@ from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-from nodemgr.core.model import Ended, Env, Gpu, Grant, Job, JobSpec, Process, QueueRow, Record, Request, Residue, Task
+from nodemgr.core.model import Ended, Env, Gpu, Grant, Job, JobPayload, JobSpec, Process, QueueRow, Record, Request, Residue, Task
 
 KINDS: dict[str, Any] = {
     "gpu": Gpu,
@@ -61,6 +61,22 @@ def decode(kind: str, text: str) -> Any:
     except ValueError as error:
         raise EncodingError(f"{kind} is no JSON: {error}") from None
     return _reader(KINDS[kind])(data, kind)
+
+
+def pack(payload: JobPayload) -> bytes:
+    """A payload without its directory: how many words its command has, then words and variables, each behind a NUL. No JSON: bytes
+    that are no text would take six times their room."""
+    words = "\0".join((str(len(payload.argv)), *payload.argv, *payload.environ))
+    return words.encode("utf-8", "surrogateescape")
+
+
+def unpack(cwd: bytes, data: bytes) -> JobPayload:
+    """The payload that `pack` was given. Raises EncodingError."""
+    count, *words = data.decode("utf-8", "surrogateescape").split("\0")
+    if not (count.isascii() and count.isdigit() and 0 < int(count) <= len(words)):
+        raise EncodingError(f"a payload begins with {count[:20]!r}, not with the number of its command's words")
+    argv, environ = tuple(words[: int(count)]), tuple(words[int(count) :])
+    return JobPayload(argv, cwd.decode("utf-8", "surrogateescape"), environ)
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from nodemgr.core.model import ConnectionId, Gpu, Job, JobSpec, JobState, ProcessKey, Quota, Transport, Uuid
+from nodemgr.core.model import ConnectionId, Gpu, Job, JobPayload, JobSpec, JobState, ProcessKey, Quota, Transport, Uuid
 from nodemgr.core.values import value
 
 
@@ -203,7 +203,8 @@ class Submission:
     by: str
     env: str
     spec: JobSpec
-    """Its `spec_id` is not looked at."""
+    """Its `spec_id` and `payload_bytes` are not looked at."""
+    payload: JobPayload
     name: str
     command: str
     gpus: int | None

@@ -71,14 +71,16 @@ def _named_once(state: State) -> Iterator[str]:
     elements = {(array, job_id) for array, members in state.elements.items() for job_id in members}
     sizes = Counter[str]()
     for env, spec_id in {(job.env, job.spec_id) for job in jobs}:
-        sizes[env] += state.specs[spec_id].size
+        sizes[env] += state.specs[spec_id].payload_bytes
+    for job in jobs:
+        sizes[job.env] += job.row_bytes
     dependents = {(awaited, waiter) for awaited, waiters in state.dependents.items() for waiter in waiters}
     for what, kept, counted in (
         ("requests of jobs", {r.request_id for r in state.requests.values() if r.job_id}, {j.request_id for j in jobs if j.request_id}),
         ("leases of jobs", {t.task_id for t in state.tasks.values() if t.job_id}, {j.task_id for j in jobs if j.task_id}),
         ("specs", {(key, spec.spec_id) for key, spec in state.specs.items()}, {(j.spec_id, j.spec_id) for j in jobs}),
         ("spec_jobs", state.spec_jobs, Counter(j.spec_id for j in jobs)),
-        ("spec_sizes", state.spec_sizes, sizes),
+        ("job_bytes", state.job_bytes, sizes),
         ("env_jobs", state.env_jobs, Counter(j.env for j in jobs)),
         ("cpu_jobs", state.cpu_jobs, Counter(j.env for j in jobs if j.gpus == 0 and j.state in UNDER_WAY)),
         ("apart", state.apart, {j.job_id: order(j.job_id) for j in jobs if j.state in APART}),

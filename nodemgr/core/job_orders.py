@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nodemgr.core import jobs, queues, reasons
+from nodemgr.core import jobs, queues, reasons, submissions
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import FreeJob, HoldJob, MoveJob, RequeueJob, WithdrawJob
 from nodemgr.core.job_ids import order
-from nodemgr.core.model import FINAL, DenyCode, Job, JobState
+from nodemgr.core.model import FINAL, DenyCode, Job, JobSpec, JobState
 from nodemgr.core.state import State
 from nodemgr.core.values import replace
 
@@ -34,7 +34,7 @@ def objection(state: State, event: Order) -> str | None:
     found = living(state, event.job_id)
     if not found:
         if isinstance(event, RequeueJob) and event.job is not None and event.spec is not None:
-            return _not_again(state, event.job)
+            return _not_again(state, event.job, event.spec)
         return reasons.no_job(event.job_id)
     against = _AGAINST[type(event)]
     said = [against(job, event) for job in found]
@@ -54,7 +54,7 @@ def _enters(job: Job, event: Order) -> bool:
     return isinstance(event, FreeJob) and not job.after
 
 
-def _not_again(state: State, job: Job) -> str | None:
+def _not_again(state: State, job: Job, spec: JobSpec) -> str | None:
     """Why a job that has ended cannot be run again."""
     if job.state not in FINAL:
         return f"{job.job_id} has not ended"
@@ -64,6 +64,8 @@ def _not_again(state: State, job: Job) -> str | None:
     there, limit = state.env_jobs.get(job.env, 0), state.config.max_env_jobs
     if there >= limit:
         return reasons.too_many_jobs(job.env, there, limit)
+    if (full := submissions.too_large(state, job.env, job.row_bytes + spec.payload_bytes)) is not None:
+        return full
     if job.gpus > len(state.gpus):  # a quota can be raised, the node stays as it is
         return reasons.refusal(DenyCode.MORE_THAN_NODE, job.env, env.quota.gpus, job.gpus, len(state.gpus))
     return queues.full(state, job.priority)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from nodemgr.core import telling
 from nodemgr.core.forecast import Expected
-from nodemgr.core.model import UNDER_WAY, Attempt, Job, JobSpec, JobState, Request
+from nodemgr.core.model import UNDER_WAY, Attempt, Job, JobState, Request
 from nodemgr.core.state import State
 
 SECOND_NS = 1_000_000_000
@@ -175,8 +175,9 @@ def place(state: State, standings: telling.Standings, job: Job) -> tuple[int | N
     return (None, _reason(job)) if request is None else standings.of(request)
 
 
-def told(job: Job, spec: JobSpec | None, index_of: Mapping[str, int], *, tails: bool) -> Row:
-    """All that is known of a job; `tails`: also the last lines that its attempts wrote."""
+def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool) -> Row:
+    """All that is known of a job; `cwd`: its directory, if the store still has it; `tails`: also the last lines that its attempts
+    wrote."""
     last = last_attempt(job)
     return {
         "job": job.job_id,
@@ -199,7 +200,7 @@ def told(job: Job, spec: JobSpec | None, index_of: Mapping[str, int], *, tails: 
         "entered": _seconds(job.entered_wall_ns),
         "started": _seconds(job.started_wall_ns),
         "ended": _seconds(job.ended_wall_ns),
-        "cwd": None if spec is None else spec.cwd,
+        "cwd": cwd,
         "place": job.place or None,
         "attempts": [_attempt(attempt, index_of, tails) for attempt in job.attempts],
         "deeds": [{"time": deed.wall_ns // SECOND_NS, "who": deed.who, "what": deed.what} for deed in job.deeds],

@@ -32,6 +32,8 @@ KEPT_ATTEMPTS = 10
 KEPT_DEEDS = 32
 """Of a job, so many of its last attempts and of what was done to it are remembered."""
 LOG_TAIL_CHARACTERS = 4_096
+JOB_ROW_BYTES, AWAITED_BYTES = 1_024, 512
+"""What a job counts for beside its payload, and each job that it waits for (Job.row_bytes)."""
 
 
 class DenyCode(enum.StrEnum):
@@ -123,6 +125,8 @@ class Config:
     max_jobs: int = 1_000_000
     """Jobs of the node that have not ended; and of one env:"""
     max_env_jobs: int = 200_000
+    max_env_job_bytes: int = 1 << 30
+    """What the store holds of one env's jobs that have not ended: their rows, commands and variables."""
     max_cpu_jobs: int = 256
     """Jobs without a GPU that run at once on the node; and of one env:"""
     max_env_cpu_jobs: int = 64
@@ -332,22 +336,30 @@ class Request:
 
 @value
 class JobSpec:
-    """What is run: opaque to decisions. One for each submission: an array's elements share it."""
+    """Who runs a job, and how large its payload is. One for each submission: an array's elements share it."""
 
     spec_id: str
     user: str
     uid: int
     gid: int
+    umask: int = 0o022
+    payload_bytes: int = 0
+    """Of the JobPayload that the store keeps under the same id."""
+
+
+@value
+class JobPayload:
+    """What a job's process is given. The store keeps it, the state does not: it is read when the job starts."""
+
     argv: tuple[str, ...]
     cwd: str
     environ: tuple[str, ...]
     """`KEY=value`, each."""
-    umask: int = 0o022
 
     @property
-    def size(self) -> int:
-        """In characters: about what it takes of memory, and of the store."""
-        return len(self.cwd) + sum(map(len, self.argv)) + sum(map(len, self.environ))
+    def size_bytes(self) -> int:
+        """Its size in the store."""
+        return len("\0".join((self.cwd, *self.argv, *self.environ)).encode("utf-8", "surrogateescape"))
 
 
 @value
@@ -429,10 +441,16 @@ class Job:
     deeds: tuple[Deed, ...] = ()
     """The last KEPT_DEEDS."""
 
+    @property
+    def row_bytes(self) -> int:
+        """An estimate of what its row takes, in the store and in memory."""
+        tails = sum([len(attempt.log_tail) for attempt in self.attempts])
+        return JOB_ROW_BYTES + AWAITED_BYTES * len(self.after) + tails
+
 
 @value
 class Ended:
-    """A final job as the history keeps it: with what was run, so that it can be run again."""
+    """A final job as the history keeps it. While the store has the payload of its spec, it can be run again."""
 
     job: Job
     spec: JobSpec

@@ -55,6 +55,7 @@ def _saves(draft: Draft) -> list[Save]:
                 if after is not before and (before is None or after != before):
                     saves.append(Save(kind, key_text(key), after))
     saves += [Save("history", job_id, ended) for job_id, ended in draft.history.items()]
+    saves += [Save("payload", spec_id, payload) for spec_id, payload in draft.payloads.items()]
     return saves
 
 

@@ -141,8 +141,11 @@ def too_many_jobs(whose: str, there: int, limit: int) -> str:
     return f"{whose} has {there} jobs that wait or run, and {limit} are the most: wait for some to end"
 
 
-def too_long_jobs(env: str, limit: int) -> str:
-    return f"the commands and variables of {env}'s jobs are {limit >> 20} MiB by now, the most that is taken: wait for some to end"
+def too_large_jobs(env: str, there_bytes: int, added_bytes: int, limit_bytes: int) -> str:
+    return (
+        f"the jobs of {env} that wait or run take {mib(there_bytes)} in the manager's store, this adds {mib(added_bytes)}, and "
+        f"{mib(limit_bytes)} are the most (max_env_job_bytes): wait for some to end, withdraw some, or submit with fewer variables (env -i)"
+    )
 
 
 def cpu_jobs(whose: str, running: int, setting: str) -> str:
@@ -239,6 +242,10 @@ def numbered(indices: Iterable[int]) -> str:
 
 def gib(size_bytes: int) -> str:
     return f"{size_bytes / GIB:.1f} GiB"
+
+
+def mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.1f} MiB"
 
 
 def clock(wall_ns: int) -> str:

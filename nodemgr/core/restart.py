@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from nodemgr.core import submissions
 from nodemgr.core.draft import Draft
 from nodemgr.core.model import MS, Config, Job, Record, Request, Task, TaskState
 from nodemgr.core.schema import STORED
@@ -73,7 +72,7 @@ _PUT: dict[str, Callable[[Draft, str, Any, int], None]] = {
     "residue": lambda draft, _key, residue, _now_ns: draft.put_residue(residue),
     "record": _put_record,
     "queue": lambda draft, _key, row, _now_ns: draft.queues.put(row.name, row),
-    "spec": lambda draft, _key, spec, _now_ns: draft.specs.put(spec.spec_id, submissions.shared(spec)),
+    "spec": lambda draft, _key, spec, _now_ns: draft.specs.put(spec.spec_id, spec),
     "job": lambda draft, _key, job, _now_ns: draft.put_job(job),
     "counter": lambda draft, key, count, _now_ns: draft.counters.put(key, count),
 }

@@ -35,7 +35,7 @@ FOLLOWING = (
     "task_of_token", "request_of_token", "request_of", "process_of_pid", "slots", "members",
     "charged", "env_charged", "active", "residue_alive", "residue_dead",
     "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks", "violations", "unbooked",
-    "job_of_key", "elements", "dependents", "spec_jobs", "spec_sizes", "env_jobs", "cpu_jobs", "queued", "places", "apart",
+    "job_of_key", "elements", "dependents", "spec_jobs", "job_bytes", "env_jobs", "cpu_jobs", "queued", "places", "apart",
     "under_way",
 )  # fmt: skip
 """The tables that follow from stored ones, or that a restart forgets."""

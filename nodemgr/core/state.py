@@ -111,8 +111,8 @@ class State:
         """Of each array, those that have not ended."""
         self.dependents: dict[str, dict[str, None]] = {}
         """By job: those who wait for its end."""
-        self.spec_sizes: dict[str, int] = {}
-        """Per env, the sum of what its living jobs run (JobSpec.size)."""
+        self.job_bytes: dict[str, int] = {}
+        """Per env, the bytes of its living jobs: rows and payloads."""
         self.spec_jobs: dict[str, int] = {}
         """How many living jobs run each spec; and how many there are of each env:"""
         self.env_jobs: dict[str, int] = {}

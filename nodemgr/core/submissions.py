@@ -6,14 +6,13 @@ A submission that is sent again under its key is the same job: its answer was lo
 
 from __future__ import annotations
 
-import sys
-
 from nodemgr.core import admission, effects, job_ids, jobs, queues, reasons
 from nodemgr.core.admission import Refusal
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import NamesTaken, Submission, SubmitJobs
-from nodemgr.core.model import Deed, DenyCode, Job, JobSpec, JobState
+from nodemgr.core.model import AWAITED_BYTES, JOB_ROW_BYTES, Deed, DenyCode, Job, JobState
 from nodemgr.core.schema import JOBS
+from nodemgr.core.state import State
 from nodemgr.core.tables import first
 from nodemgr.core.values import replace
 
@@ -21,14 +20,6 @@ MAX_INDEX = (1 << 31) - 1
 """Of an array's elements: it is part of a token (job_ids.py)."""
 MAX_AWAITED = 100_000
 """Elements of an array, each with so many jobs that it waits for: each such pair is remembered."""
-MAX_ENV_SPECS = 1 << 30
-"""What the living jobs of an env run is in memory, commands and variables: so many characters of it."""
-MAX_ARRAY_SPECS = 1 << 28
-"""The history has it of each element of an array, and all of them may end at once."""
-TOO_LONG_ARRAY = (
-    f"an array's command and variables, once for each element, are at most {MAX_ARRAY_SPECS >> 20} MiB: take fewer elements, or "
-    "submit with fewer variables (env -i)"
-)
 TOO_MANY_AWAITED = f"more than {MAX_AWAITED} pairs of an element and a job it waits for: let one job wait for them, and the array for that"
 
 
@@ -63,8 +54,7 @@ def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
         "memory is more than nothing": submission.memory_bytes is not None and submission.memory_bytes <= 0,
         "a time limit is more than nothing": submission.time_limit_ms is not None and submission.time_limit_ms <= 0,
         "a number of restarts is 0 or more": submission.max_restarts < 0,
-        "there is no command": not submission.spec.argv,
-        TOO_LONG_ARRAY: count * submission.spec.size > MAX_ARRAY_SPECS,
+        "there is no command": not submission.payload.argv,
         TOO_MANY_AWAITED: count * len(submission.after) > MAX_AWAITED,
     }
     said = next((text for text, is_so in wrong.items() if is_so), None)
@@ -96,9 +86,15 @@ def _too_many(draft: Draft, submission: Submission) -> Refusal | None:
     ):
         if there + more > limit:
             return DenyCode.TOO_MANY_JOBS, reasons.too_many_jobs(whose, there, limit)
-    if (draft.spec_sizes.get(submission.env) or 0) + submission.spec.size > MAX_ENV_SPECS:
-        return DenyCode.TOO_MANY_JOBS, reasons.too_long_jobs(submission.env, MAX_ENV_SPECS)
-    return None
+    added_bytes = submission.payload.size_bytes + more * (JOB_ROW_BYTES + AWAITED_BYTES * len(submission.after))
+    full = too_large(draft, submission.env, added_bytes)
+    return None if full is None else (DenyCode.TOO_MANY_JOBS, full)
+
+
+def too_large(book: Draft | State, env: str, added_bytes: int) -> str | None:
+    """Why the store does not take so many more bytes of the env's jobs; None: it does."""
+    there_bytes, limit_bytes = book.job_bytes.get(env) or 0, book.config.max_env_job_bytes
+    return reasons.too_large_jobs(env, there_bytes, added_bytes, limit_bytes) if there_bytes + added_bytes > limit_bytes else None
 
 
 def _queue(draft: Draft, submission: Submission) -> str:
@@ -138,7 +134,8 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
     """The id of the job or array that it is now."""
     number = draft.count(JOBS)
     array, spec_id = f"j{number}", f"s{number}"
-    draft.specs.put(spec_id, shared(replace(submission.spec, spec_id=spec_id)))
+    draft.specs.put(spec_id, replace(submission.spec, spec_id=spec_id, payload_bytes=submission.payload.size_bytes))
+    draft.payloads[spec_id] = submission.payload
     after = tuple(dict.fromkeys(name for name in submission.after if _lives(draft, submission.env, name)))
     state = JobState.HELD if submission.hold else JobState.AFTER
     model = Job(
@@ -164,11 +161,6 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
     for job in [replace(model, job_id=f"{array}.{index}") for index in submission.array] or [model]:
         _submitted(draft, job, now_ns, wall_ns)
     return array
-
-
-def shared(spec: JobSpec) -> JobSpec:
-    """The same, with variables that are in memory once: a hundred thousand jobs of one user differ in few of them."""
-    return replace(spec, environ=tuple(map(sys.intern, spec.environ)))
 
 
 def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from client_plugin.ways import log_pieces
 from nodemgr.core import effects, events, job_orders, job_rows, queues
-from nodemgr.core.model import DenyCode, JobSpec
+from nodemgr.core.model import DenyCode, Ended, JobPayload, JobSpec
 from nodemgr.edge import job_arguments as kinds
 from nodemgr.edge.clients import Connection
 from nodemgr.edge.daemon import Daemon
@@ -48,6 +48,7 @@ CODES = {
     DenyCode.STORE_FULL: "store", DenyCode.UNKNOWN_JOB: "not_found", DenyCode.UNKNOWN_QUEUE: "not_found", DenyCode.BAD_REQUEST: "usage",
 }  # fmt: skip
 """The code of a refused submission; all others are plainly refused."""
+TOO_OLD = "{job} ended so long ago that its command and variables are not kept: submit it again ({command})"
 ADMINS_ONLY = "is for administrators: root and the group nodemgr, on the node"
 
 
@@ -86,8 +87,8 @@ SUBMISSION = {
     "max_restarts": Argument(kinds.restarts),
     "hold": Argument(flag),
 }
-FOUND_AROUND = ("argv", "cwd", "environ", "umask")
-"""What of it is the process's, named as in JobSpec."""
+PAYLOAD = ("argv", "cwd", "environ")
+"""What of it only the job's process needs, named as in JobPayload."""
 
 
 class JobOrders:
@@ -164,11 +165,12 @@ class JobOrders:
     def _submit(self, who: Who, given: dict[str, Any]) -> Later:
         assert who.env is not None
         uid, gid, place = self._submitter(who)
-        spec = JobSpec("", user_name(uid), uid, gid, **{name: given.pop(name) for name in FOUND_AROUND if name in given})
+        payload = JobPayload(**{name: given.pop(name) for name in PAYLOAD})
+        spec = JobSpec("", user_name(uid), uid, gid, **{name: given.pop(name) for name in ("umask",) if name in given})
         wished: dict[str, Any] = {"gpus": None, "memory_bytes": None, "priority": None, **given}
-        wished["name"] = given.get("name") or kinds.name_of(spec.argv[0])
-        wished["command"] = kinds.command_line(spec.argv)
-        submission = events.Submission(ref=0, env=who.env, spec=spec, by=who.name, place=place, **wished)
+        wished["name"] = given.get("name") or kinds.name_of(payload.argv[0])
+        wished["command"] = kinds.command_line(payload.argv)
+        submission = events.Submission(ref=0, env=who.env, spec=spec, payload=payload, by=who.name, place=place, **wished)
         return Later(lambda reply: self._daemon.jobs.submit(submission, lambda answered: reply(_submitted(answered))))
 
     def _submitter(self, who: Who) -> tuple[int, int, str]:
@@ -212,10 +214,21 @@ class JobOrders:
     def _check_lives(self, who: Who, job_id: str) -> None:
         if self._lives(who, job_id):
             return
-        ended = next((ended.job for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
+        ended = next((ended for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
         if ended is None:
             raise _no_job(who, job_id)
-        raise OrderError(f"{job_id} has ended ({ended.state.value}); it can be run again: nodemgr queue requeue {ended.job_id}", "refused")
+        again = self._again(ended)
+        raise OrderError(f"{job_id} has ended ({ended.job.state.value}); {again}", "refused")
+
+    def _again(self, ended: Ended) -> str:
+        """How an ended job is run again."""
+        if self._is_kept(ended):
+            return f"it can be run again: nodemgr queue requeue {ended.job.job_id}"
+        return "to run it again, submit it again"
+
+    def _is_kept(self, ended: Ended) -> bool:
+        """The store still has its command and variables."""
+        return bool(self._daemon.journal.directories((ended.job.spec_id,)))
 
     def _withdraw(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         """Also an interactive request, which is then refused."""
@@ -249,6 +262,8 @@ class JobOrders:
             raise _no_job(who, job_id)
         if ended.job.job_id != job_id:
             raise OrderError(f"{job_id} is an array that has ended: name the element that is to run again ({ended.job.job_id})", "refused")
+        if not self._is_kept(ended):
+            raise OrderError(TOO_OLD.format(job=job_id, command=ended.job.command), "refused")
         self._do(events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), ended.job, ended.spec))
         return {"job": job_id}
 

@@ -5,6 +5,7 @@ Knows: the core's rows, where the past is asked for. Must not know: who asks, an
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from nodemgr.edge import job_arguments
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.order import JsonText, OrderError
 from nodemgr.edge.past import Outcome, Past, PastFault, Reading
+from nodemgr.edge.store import StoreFailed
 
 SCHEMA_VERSION = 1
 PAGE_NS = 5_000_000
@@ -80,13 +82,19 @@ class JobViews:
         state, living, ended = self._daemon.state, list(living), list(ended)
         standings = telling.Standings(state)
         tails = len(living) + len(ended) == 1
-        rows = [job_rows.told(row.job, row.spec, self._index_of(), tails=tails) for row in ended]
+        directories = self._directories([*living, *(row.job for row in ended)])
+        rows = [job_rows.told(row.job, directories.get(row.job.spec_id), self._index_of(), tails=tails) for row in ended]
         for job, expected in zip(living, self._expected(job.request_id or "" for job in living), strict=True):
             position, reason = job_rows.place(state, standings, job)
-            told = job_rows.told(job, state.specs.get(job.spec_id), self._index_of(), tails=tails)
+            told = job_rows.told(job, directories.get(job.spec_id), self._index_of(), tails=tails)
             rows.append({**told, **expected, "position": position, "reason": reason})
         rows.sort(key=lambda row: job_ids.order(row["job"]))
         return {"schema_version": SCHEMA_VERSION, "jobs": rows}
+
+    def _directories(self, jobs: Iterable[Job]) -> dict[str, str]:
+        with contextlib.suppress(StoreFailed):  # the rest is told all the same
+            return self._daemon.journal.directories({job.spec_id for job in jobs})
+        return {}
 
     def _index_of(self) -> dict[str, int]:
         return {gpu.uuid: gpu.index for gpu in self._daemon.state.gpus.values()}
@@ -99,8 +107,8 @@ class JobViews:
 
         def told(past: Reading) -> JsonText:
             rows = past.history(env, since_wall_ns, before, limit)
-            jobs = [job_rows.told(ended.job, ended.spec, index_of, tails=False) for _, ended in rows]
-            return _text({"history": jobs, "before": rows[0][0] if len(rows) == limit else None})
+            jobs = [job_rows.told(row.ended.job, row.cwd, index_of, tails=False) for row in rows]
+            return _text({"history": jobs, "before": rows[0].number if len(rows) == limit else None})
 
         self._past.ask(env or "", told, _answer(reply))
 

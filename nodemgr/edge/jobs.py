@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 
 from nodemgr.core import effects, events, job_ids, places
+from nodemgr.core.encoding import EncodingError
 from nodemgr.core.manager import State
 from nodemgr.core.model import UNDER_WAY, DenyCode, Job, JobState
 from nodemgr.core.values import replace
@@ -29,6 +31,8 @@ from nodemgr.edge.store import StoreFailed
 
 TURN_SUBMISSIONS = 64
 """At most so many are one step of the core: others, who wait for a grant, get their turn between two of them."""
+TURN_BYTES = 8 * 2**20
+"""And at most so many bytes of payloads, one submission excepted: the write-ahead log holds a whole commit."""
 GATHER_NS = 30_000_000
 """So long submissions that keep coming are gathered for one commit at most."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
@@ -131,7 +135,9 @@ class Jobs:
             self._commit()
 
     def _commit(self) -> None:
-        arrived, self._arrived = self._arrived[:TURN_SUBMISSIONS], self._arrived[TURN_SUBMISSIONS:]
+        sizes = accumulate(submission.payload.size_bytes for submission, _ in self._arrived[:TURN_SUBMISSIONS])
+        fitting = max(1, sum(size_bytes <= TURN_BYTES for size_bytes in sizes))
+        arrived, self._arrived = self._arrived[:fitting], self._arrived[fitting:]
         if self._arrived:
             self._loop.call_soon(self._commit)
         submissions = []
@@ -177,12 +183,24 @@ class Jobs:
 
     def begin(self, effect: effects.StartJob) -> None:
         job, spec = self._state.jobs[effect.job_id], self._state.specs[effect.spec_id]
+        try:
+            payload = self._journal.payload(effect.spec_id)
+        except (StoreFailed, EncodingError) as error:
+            self._loop.call_soon(self._unreadable, effect, f"its command cannot be read from the store: {error}")
+            return
+        if payload is None:
+            self._loop.call_soon(self._unreadable, effect, "its command is not in the store any more: submit it again")
+            return
         self._orders.append(
             Order(
-                job_id=job.job_id, attempt=effect.attempt, env=effect.env, user=spec.user, uid=spec.uid, gid=spec.gid, argv=spec.argv,
-                cwd=spec.cwd, environ=environ(spec.environ, effect), time_limit_ms=effect.time_limit_ms, place=job.place, umask=spec.umask,
+                job_id=job.job_id, attempt=effect.attempt, env=effect.env, user=spec.user, uid=spec.uid, gid=spec.gid, argv=payload.argv,
+                cwd=payload.cwd, environ=environ(payload.environ, effect), time_limit_ms=effect.time_limit_ms, place=job.place,
+                umask=spec.umask,
             )
         )  # fmt: skip
+
+    def _unreadable(self, effect: effects.StartJob, why: str) -> None:
+        self.ended(effect.job_id, effect.attempt, Status("ended", why=why, hopeless=True), "", self._clock.wall_ns())
 
     def not_started(self, order: Order, why: str) -> None:
         self.ended(order.job_id, order.attempt, Status("ended", why=why), "", self._clock.wall_ns())

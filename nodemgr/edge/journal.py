@@ -9,6 +9,7 @@ rows are kept in memory and written before anything else as soon as the store ta
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from json.encoder import c_make_encoder  # type: ignore[attr-defined]
@@ -17,10 +18,11 @@ from typing import Any
 
 from nodemgr.core import encoding, job_ids
 from nodemgr.core.effects import Publish, Save
-from nodemgr.core.model import MS, Ended, JobState, Record
+from nodemgr.core.model import MS, Ended, JobPayload, JobState, Record
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
-from nodemgr.edge.store import KEPT_RECORDS, Batch, EventRow, HistoryRow, RecordRow, Store, StoreFailed
+from nodemgr.edge.history_rows import HistoryRow, PayloadRow
+from nodemgr.edge.store import KEPT_RECORDS, Batch, EventRow, RecordRow, Store, StoreFailed
 
 SCHEMA_VERSION = 1
 SPREAD_RUNS = 100
@@ -83,9 +85,13 @@ class Journal:
             if kind == "history":
                 self._add_ended(batch, save)
                 continue
+            if isinstance(value, JobPayload):
+                batch.payloads.append(PayloadRow(save.key, os.fsencode(value.cwd), encoding.pack(value)))
+                continue
             batch.current[kind, save.key] = None if value is None else encoding.encode(kind, value)
             if kind == "record":
                 _add_record(batch, save)
+        _add_specs(batch)
         return self._commit(batch, published, must_hold=must_hold, durable=durable)
 
     def _add_ended(self, batch: Batch, save: Save) -> None:
@@ -230,6 +236,15 @@ class Journal:
                     found |= {} if row is None or row.env != env else {name: JobState(row.state)}
         return found
 
+    def payload(self, spec_id: str) -> JobPayload | None:
+        """None: the store has it no more. Raises StoreFailed, EncodingError."""
+        found = self._store.payload(spec_id)
+        return None if found is None else encoding.unpack(*found)
+
+    def directories(self, spec_ids: Iterable[str]) -> dict[str, str]:
+        """Where jobs of these specs run, as far as the store knows."""
+        return {spec_id: os.fsdecode(cwd) for spec_id, cwd in self._store.directories(spec_ids).items()}
+
     def last_ended(self, limit: int) -> list[tuple[str, int]]:
         """(job, when it ended) of the last so many, oldest first."""
         return self._store.last_ended(limit)
@@ -253,13 +268,23 @@ class Journal:
         return self._spreads[key]
 
 
+def _add_specs(batch: Batch) -> None:
+    """What becomes of the payloads of specs that come or go without one of their own. (With a spec its last job goes, into the
+    history.)"""
+    fresh = {row.spec_id for row in batch.payloads}
+    env_of = {row.spec_id: row.env for row in batch.history.values() if row is not None}
+    for (kind, spec_id), text in batch.current.items():
+        if kind == "spec" and spec_id not in fresh:
+            batch.specs[spec_id] = None if text is not None else env_of.get(spec_id, "")
+
+
 def _history_row(ended: Ended) -> HistoryRow:
     job = ended.job
     ran_ms = None
     if job.state is JobState.DONE and job.started_wall_ns is not None and job.ended_wall_ns is not None:
         ran_ms = max(0, job.ended_wall_ns - job.started_wall_ns) // MS
     ended_wall_ns, text = job.ended_wall_ns or 0, encoding.encode("history", ended)
-    return HistoryRow(job.job_id, job.env, ended_wall_ns, job.state.value, job.command, ran_ms, job.key, text)
+    return HistoryRow(job.job_id, job.env, ended_wall_ns, job.state.value, job.command, ran_ms, job.key, job.spec_id, text)
 
 
 def _add_record(batch: Batch, save: Save) -> None:

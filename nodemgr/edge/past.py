@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 import threading
 from collections import Counter, deque
@@ -56,7 +57,7 @@ SELECT env, json_extract(value, '$.job.state'), count(*), sum(json_extract(value
 FROM history WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env) GROUP BY 1, 2
 """
 HISTORY = """
-SELECT number, value FROM history
+SELECT number, value, (SELECT cwd FROM payloads WHERE payloads.spec_id = history.spec_id) FROM history
 WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env) AND (:before IS NULL OR number < :before) ORDER BY number DESC LIMIT :limit
 """
 OUTCOMES = """
@@ -79,6 +80,15 @@ class Outcome(NamedTuple):
     exit_code: int | None
     signal: int | None
     why: str
+
+
+class EndedRow(NamedTuple):
+    """A job that has ended."""
+
+    number: int
+    ended: Ended
+    cwd: str | None
+    """None: the store has what it ran no more."""
 
 
 class Past:
@@ -141,10 +151,13 @@ class Reading:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
-    def history(self, env: str | None, since_wall_ns: int, before: int | None, limit: int) -> list[tuple[int, Ended]]:
-        """The last `limit` jobs (with their numbers) that ended since then, of those before the number `before`; oldest first."""
+    def history(self, env: str | None, since_wall_ns: int, before: int | None, limit: int) -> list[EndedRow]:
+        """The last `limit` jobs that ended since then, of those before the number `before`; oldest first."""
         rows = self._db.execute(HISTORY, {"env": env, "since": since_wall_ns, "before": before, "limit": limit}).fetchall()
-        return [(number, encoding.decode("history", value)) for number, value in reversed(rows)]
+        return [
+            EndedRow(number, encoding.decode("history", value), None if cwd is None else os.fsdecode(cwd))
+            for number, value, cwd in reversed(rows)
+        ]
 
     def outcomes(self, job_id: str) -> list[Outcome]:
         """Of a job, or of all elements of an array that have ended."""

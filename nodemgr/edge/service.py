@@ -41,6 +41,7 @@ from nodemgr.edge.event_loop import EventLoop
 from nodemgr.edge.file_events import TOUCHED, FileEvents
 from nodemgr.edge.gate import Gate, GateUnavailable
 from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
+from nodemgr.edge.history_rows import Bounds
 from nodemgr.edge.job_orders import JobOrders
 from nodemgr.edge.job_places import JobPlaces
 from nodemgr.edge.job_views import JobViews
@@ -161,7 +162,7 @@ class Service:
         if launcher is not None:
             stack.callback(launcher.close)
         _raise_descriptor_limit()  # the manager's own; jobs have what it was given
-        store = Store(settings.state_dir, self._commit_hook)
+        store = Store(settings.state_dir, self._commit_hook, Bounds(settings.max_env_history_bytes, settings.max_history_bytes))
         stack.callback(store.close)
         journal = Journal(store, self.clock, lambda name, text: control.publish(name, text))
         rows = _read_rows(journal)

@@ -17,6 +17,7 @@ from client_plugin.verbs.units import UnitError, parse_node
 from nodemgr.core import cdi
 from nodemgr.core.allocator import POLICIES
 from nodemgr.core.model import ENFORCE, Config
+from nodemgr.edge.history_rows import Bounds
 from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
 
 ENV_PREFIX = "NODEMGR_"
@@ -59,6 +60,10 @@ class Settings:
     job_logs_days: int = 30
     job_logs_bytes: int = 2**30
     """How long, and how much, of the output of jobs that have ended is kept in files."""
+    max_history_bytes: int = Bounds().all_bytes
+    """What the store keeps of jobs that have ended."""
+    max_env_history_bytes: int = Bounds().env_bytes
+    """The same of one environment's."""
     client_address: str | None = None
     """Where clients of UDP environments reach this manager, if it differs from `udp` (NAT, 0.0.0.0): HOST:PORT."""
 
@@ -181,6 +186,8 @@ OPTIONS = (
     Option("job_log_bytes", _log_bytes),
     Option("job_logs_days", _integer(0, 36_500)),
     Option("job_logs_bytes", _integer(0, 2**50)),
+    Option("max_history_bytes", _integer(2**20, 2**50)),
+    Option("max_env_history_bytes", _integer(2**20, 2**50)),
     Option("max_connections_per_env", _integer(1, 100_000)),
     Option("beat_ms", _integer(10, 60_000), core=True),
     Option("timeout_ms", _integer(50, 3_600_000), core=True),
@@ -194,6 +201,7 @@ OPTIONS = (
     Option("backfill_depth", _integer(1, 10_000), core=True),
     Option("max_jobs", _integer(1, 10_000_000), core=True),
     Option("max_env_jobs", _integer(1, 10_000_000), core=True),
+    Option("max_env_job_bytes", _integer(2**20, 2**50), core=True),
     Option("max_cpu_jobs", _integer(1, 100_000), core=True),
     Option("max_env_cpu_jobs", _integer(1, 100_000), core=True),
     Option("enforce", _choice(*ENFORCE), core=True),

@@ -15,20 +15,20 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from nodemgr.edge import history_rows
+from nodemgr.edge.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
 
 FILE_NAME = "state.db"
 APPLICATION_ID = 0x4E4D4752  # "NMGR"
 KEPT_EVENTS = 100_000
 KEPT_RECORDS = 1_000_000
-KEPT_HISTORY = 100_000
 TRIM_EVERY = 1_000
 """Whether there are too many events or records is looked at when a number divides by this: the bound is kept to within it."""
-TRIM_SHARE = 50
-"""Of the bound, that part is made free at once."""
 CHECKPOINT_BYTES = 4 * 2**20
 WAL_LIMIT_BYTES = 64 * 2**20
 """Beyond this a commit waits for the checkpoint: the log must not eat the disk because a thread came too late."""
@@ -45,15 +45,10 @@ CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, granted_
 CREATE INDEX records_of_env ON records (env, record_id);
 CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL, env TEXT NOT NULL);
 CREATE INDEX events_of_env ON events (env, sequence);
-CREATE TABLE history (number INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, env TEXT NOT NULL,
-  ended_wall_ns INTEGER NOT NULL, state TEXT NOT NULL, command TEXT NOT NULL, ran_ms INTEGER, key TEXT NOT NULL,
-  value TEXT NOT NULL);
-CREATE INDEX history_of_env ON history (env, number);
-CREATE INDEX history_of_command ON history (env, command, number) WHERE ran_ms IS NOT NULL;
-CREATE INDEX history_of_key ON history (env, key) WHERE key != '';
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
-HISTORY_COLUMNS = "job_id, env, ended_wall_ns, state, command, ran_ms, key, value"
+""" + history_rows.TABLES
+CHECKED = ("current", "meta", "events", "records", "history")
+"""Tables whose pages are looked at when the manager starts: not what the jobs run, which may be gigabytes."""
 SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
 """Other tables are another version, whoever changes them; SQLite keeps 31 bits of it."""
 SCHEMA = f"{TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
@@ -90,21 +85,6 @@ class EventRow(NamedTuple):
     """Empty: the node's own."""
 
 
-class HistoryRow(NamedTuple):
-    """A job that has ended."""
-
-    job_id: str
-    env: str
-    ended_wall_ns: int
-    state: str
-    command: str
-    ran_ms: int | None
-    """Of one that ended well."""
-    key: str
-    """The submitter's."""
-    value: str
-
-
 @dataclass(slots=True)
 class Batch:
     """What one commit writes. `current`: (kind, key) to JSON text, None deletes; so does a `history` of None, by job."""
@@ -114,13 +94,17 @@ class Batch:
     events: list[EventRow]
     meta: dict[str, str | None]
     history: dict[str, HistoryRow | None] = field(default_factory=dict)
+    payloads: list[PayloadRow] = field(default_factory=list)
+    """Of new specs."""
+    specs: dict[str, str | None] = field(default_factory=dict)
+    """Specs whose last job has ended, with their envs; None: a job that had ended runs it again."""
 
     @classmethod
     def empty(cls) -> Batch:
         return cls({}, [], [], {})
 
     def __bool__(self) -> bool:
-        return bool(self.current or self.records or self.events or self.meta or self.history)
+        return bool(self.current or self.records or self.events or self.meta or self.history or self.payloads or self.specs)
 
     def add(self, later: Batch) -> None:
         """What was to be written later, on top of this."""
@@ -129,6 +113,8 @@ class Batch:
         self.events += later.events
         self.meta |= later.meta
         self.history |= later.history
+        self.payloads += later.payloads
+        self.specs |= later.specs
 
 
 class CommitHook:
@@ -148,7 +134,7 @@ def _describe(error: sqlite3.Error) -> str:
 class Store:
     """The open database. All methods but those of the checkpoint thread belong to the thread that opened it."""
 
-    def __init__(self, directory: Path, hook: CommitHook | None = None) -> None:
+    def __init__(self, directory: Path, hook: CommitHook | None = None, bounds: Bounds | None = None) -> None:
         """Raises StoreUnusable with one line; never overwrites what it does not understand."""
         self.path = directory / FILE_NAME
         self._hook = hook or CommitHook()
@@ -165,6 +151,7 @@ class Store:
             self._check()
             self._cursor = self._db.cursor()
             """All that is written: a statement of the connection's own would make one each."""
+            self._history = HistoryRows(self._cursor, bounds or Bounds())
         except sqlite3.Error as error:
             raise StoreUnusable(self._advice(_describe(error))) from None
 
@@ -202,8 +189,9 @@ class Store:
         return db
 
     def _check(self) -> None:
-        verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if verdict != "ok":
+        verdicts = (self._db.execute(f"PRAGMA quick_check({table})").fetchone()[0] for table in CHECKED)
+        verdict = next((verdict for verdict in verdicts if verdict != "ok"), None)
+        if verdict is not None:
             self._db.close()
             raise StoreUnusable(self._advice(f"the database is damaged ({' '.join(str(verdict).split())})"))
 
@@ -223,6 +211,7 @@ class Store:
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error):
                 self._db.rollback()
+            self._history.forget_sums()
             self._fail(True)
             raise StoreFailed(f"{self.path}: {_describe(error)}") from None
         if durable:
@@ -264,17 +253,31 @@ class Store:
             self._cursor.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", events)
             if (events[0].sequence - 1) // TRIM_EVERY != events[-1].sequence // TRIM_EVERY:
                 self._trim("events", "sequence", KEPT_EVENTS)
-        for job_id, row in batch.history.items():
-            execute("DELETE FROM history WHERE job_id = ?", (job_id,))
-            if row is not None:
-                number = execute(f"INSERT INTO history ({HISTORY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
-                if number is not None and number % TRIM_EVERY == 0:
-                    self._trim("history", "number", KEPT_HISTORY)
+        if batch.history or batch.payloads or batch.specs:
+            self._write_jobs(batch)
         for name, text in batch.meta.items():
             if text is None:
                 execute("DELETE FROM meta WHERE key = ?", (name,))
             else:
                 execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
+
+    def _write_jobs(self, batch: Batch) -> None:
+        history = self._history
+        for payload in batch.payloads:
+            history.add_payload(payload)
+        for job_id, row in batch.history.items():
+            if row is None:
+                history.remove(job_id)
+                continue
+            history.put(row)
+            if (number := self._cursor.lastrowid) is not None and number % TRIM_EVERY == 0:
+                history.trim_count()
+        for spec_id, env in batch.specs.items():
+            if env is None:
+                history.take_payload_up(spec_id)
+            else:
+                history.let_payload_go(spec_id, env)
+        history.trim({row.env for row in batch.history.values() if row is not None})
 
     def _trim(self, table: str, number: str, kept: int) -> None:
         """Drops the oldest rows of the env that has the most, again and again: nobody can wash away the others' past by a flood."""
@@ -367,6 +370,15 @@ class Store:
         """(job, state), as history_of, of one env. (`+env`: found by the job, not among all that the env has had.)"""
         query = "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?)) AND +env = ?"
         return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", env))
+
+    def payload(self, spec_id: str) -> tuple[bytes, bytes] | None:
+        """(directory, the rest), as they were written; None: there is none any more."""
+        found = self._read("SELECT cwd, value FROM payloads WHERE spec_id = ?", (spec_id,))
+        return (found[0][0], found[0][1]) if found else None
+
+    def directories(self, spec_ids: Iterable[str]) -> dict[str, bytes]:
+        """Of those whose payloads are still there."""
+        return dict(row for spec_id in spec_ids for row in self._read("SELECT spec_id, cwd FROM payloads WHERE spec_id = ?", (spec_id,)))
 
     def last_ended(self, limit: int) -> list[tuple[str, int]]:
         """(job, when it ended) of the last so many, oldest first."""

@@ -6,10 +6,21 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core import events, job_orders, jobs, submissions, telling
-from nodemgr.core.effects import ForgetJob, OpenLedger, SetLimit, StartJob, StopJob, SubmitAnswered
+from nodemgr.core import events, job_orders, jobs, telling
+from nodemgr.core.effects import ForgetJob, OpenLedger, Save, SetLimit, StartJob, StopJob, SubmitAnswered
 from nodemgr.core.manager import step
-from nodemgr.core.model import KEPT_ATTEMPTS, KEPT_DEEDS, LOG_TAIL_CHARACTERS, DenyCode, JobSpec, JobState, Request, TaskState
+from nodemgr.core.model import (
+    AWAITED_BYTES,
+    JOB_ROW_BYTES,
+    KEPT_ATTEMPTS,
+    KEPT_DEEDS,
+    LOG_TAIL_CHARACTERS,
+    DenyCode,
+    JobPayload,
+    JobState,
+    Request,
+    TaskState,
+)
 from nodemgr.core.tables import Groups
 from nodemgr.core.values import replace
 from tests.core.world import GIB, WALL, Node, gpu, key, seen, submission
@@ -50,7 +61,7 @@ def test_a_job_is_started_when_there_is_room_and_is_done_with_its_process() -> N
     assert (node.state.jobs, node.state.specs, node.state.tasks) == ({}, {}, {})
     over = node.history[job_id]
     assert (over.job.state, over.job.attempts[0].exit_code, over.job.attempts[0].log_tail) == (JobState.DONE, 0, "the last line\n")
-    assert over.spec.argv == ("python", "train.py")
+    assert (over.spec.spec_id, over.spec.user) == ("s1", "ann")
 
 
 def test_nothing_is_started_before_it_is_stored_as_starting() -> None:
@@ -324,8 +335,8 @@ def test_an_unknown_environment_has_no_jobs() -> None:
 
 
 def test_a_job_without_a_command_is_none() -> None:
-    empty = submission("alice").spec.__class__("", "ann", 1, 1, (), "/", ())
-    assert refusal(node_of(), spec=empty) == (DenyCode.BAD_REQUEST, "there is no command")
+    empty = JobPayload((), "/", ())
+    assert refusal(node_of(), payload=empty) == (DenyCode.BAD_REQUEST, "there is no command")
 
 
 def test_more_than_the_node_has_is_refused() -> None:
@@ -485,31 +496,52 @@ def test_so_many_pairs_of_who_waits_and_for_whom_are_taken() -> None:
     assert node.submits("alice", gpus=1, array=tuple(range(1_000)), after=others) is not None
 
 
-def spec(characters: int) -> JobSpec:
-    return JobSpec("", "ann", 1000, 1000, ("true",), "/", ("A=" + "x" * (characters - 7),))
+def payload(size_bytes: int) -> JobPayload:
+    return JobPayload(("true",), "/", ("A=" + "x" * (size_bytes - 9),))
 
 
-def test_what_an_envs_jobs_run_has_so_much_room_and_an_array_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submissions, "MAX_ENV_SPECS", 100)
-    node = node_of(4, 1)
-    node.submits("alice", gpus=1, spec=spec(60), array=(0, 1, 2))
-    assert node.state.spec_sizes == {"alice": 60}
-    code, reason = refusal(node, gpus=1, spec=spec(41))
-    assert (code, reason.endswith("wait for some to end")) == (DenyCode.TOO_MANY_JOBS, True)
-    submitted(node, gpus=1, spec=spec(40))
+def test_the_jobs_of_an_env_have_so_many_bytes_and_an_arrays_payload_counts_once() -> None:
+    row = JOB_ROW_BYTES
+    node = node_of(4, 1, max_env_job_bytes=4 * row + 1_000)
+    node.submits("alice", gpus=1, payload=payload(600), array=(0, 1, 2))
+    assert node.state.job_bytes == {"alice": 3 * row + 600}
+    code, reason = refusal(node, gpus=1, payload=payload(401))
+    assert code is DenyCode.TOO_MANY_JOBS
+    assert "(max_env_job_bytes): wait for some to end, withdraw some, or submit with fewer variables" in reason
+    submitted(node, gpus=1, payload=payload(400))
     node.restart()
     node.withdraws("j1")
-    assert node.state.spec_sizes == {"alice": 100}, "one of them runs"
+    assert node.state.job_bytes == {"alice": 2 * row + 1_000}, "one of them runs"
     node.job_ends("j1.0")
-    assert node.state.spec_sizes == {"alice": 40}
+    assert node.state.job_bytes == {"alice": row + 400}
 
 
-def test_an_array_of_which_the_history_would_be_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submissions, "MAX_ARRAY_SPECS", 100)
+def test_a_job_counts_for_those_that_it_waits_for() -> None:
+    node = node_of(4, 1)
+    first = submitted(node, gpus=1)
+    node.submits("alice", gpus=1, payload=payload(100), after=(first,))
+    there = node.state.job_bytes["alice"]
+    assert there == 2 * JOB_ROW_BYTES + AWAITED_BYTES + 100 + submission("alice").payload.size_bytes
+    node.job_ends(first)
+    assert node.state.job_bytes["alice"] == JOB_ROW_BYTES + 100
+
+
+def test_an_ended_job_is_not_run_again_beyond_the_bytes_of_its_env() -> None:
+    node = node_of(4, 1, max_env_job_bytes=JOB_ROW_BYTES + 1_000)
+    job = submitted(node, gpus=1, payload=payload(900))
+    node.job_ends(job)
+    submitted(node, gpus=1, payload=payload(200))
+    event = events.RequeueJob(job, "ann", WALL, node.history[job].job, node.history[job].spec)
+    assert "(max_env_job_bytes)" in (job_orders.objection(node.state, event) or "")
+
+
+def test_a_payload_is_saved_once_and_is_not_in_the_state() -> None:
     node = node_of()
-    code, reason = refusal(node, gpus=1, spec=spec(51), array=(0, 1))
-    assert (code, "fewer elements" in reason) == (DenyCode.BAD_REQUEST, True)
-    assert node.submits("alice", gpus=1, spec=spec(50), array=(0, 1)) is not None
+    job = submitted(node, payload=payload(50))
+    assert [save for save in node.effects if isinstance(save, Save) and save.kind == "payload"] == [Save("payload", "s1", payload(50))]
+    assert node.state.specs["s1"].payload_bytes == 50
+    node.job_ends(job)
+    assert not [save for save in node.effects if isinstance(save, Save) and save.kind == "payload"]
 
 
 def test_a_job_that_waits_for_two_which_end_in_one_step_is_withdrawn_once() -> None:
@@ -897,17 +929,6 @@ def test_an_array_keeps_its_order_at_the_front() -> None:
     node.submits("alice", array=(0, 1, 2))
     node.moves("j3", first=True)
     assert node.queued_jobs() == ["j3.0", "j3.1", "j3.2", "j2"]
-
-
-def test_the_variables_of_many_jobs_are_in_memory_once() -> None:
-    node = node_of()
-    for number in range(2):
-        spec = JobSpec("", "ann", 1, 1, ("python",), "/", ("HOME=/home/" + "ann", f"NUMBER={number}"))
-        submitted(node, spec=spec, hold=True)
-    for _ in range(2):
-        first, second = node.state.specs.values()
-        assert first.environ[0] is second.environ[0]
-        node.restart()
 
 
 def test_an_order_to_an_array_costs_its_elements_not_their_square(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from nodemgr.core import encoding, events, invariants
 from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, StartJob, SubmitAnswered
 from nodemgr.core.manager import State, step
-from nodemgr.core.model import Config, Ended, Gpu, Grant, Job, JobSpec, Quota, Task, Transport
+from nodemgr.core.model import Config, Ended, Gpu, Grant, Job, JobPayload, JobSpec, Quota, Task, Transport
 from nodemgr.core.restart import restore
 
 GIB = 1 << 30
@@ -73,6 +73,10 @@ class Node:
                 del self.history[save.key]
             else:
                 self.history[save.key] = encoding.decode("history", encoding.encode("history", save.value))
+            return
+        if isinstance(save.value, JobPayload):
+            cwd = save.value.cwd.encode("utf-8", "surrogateescape")
+            assert encoding.unpack(cwd, encoding.pack(save.value)) == save.value
             return
         if save.value is None:
             assert self.store.pop((save.kind, save.key), None) is not None, f"{save} deletes nothing"
@@ -337,9 +341,10 @@ def seen(pid: int, index: int, gib: float, env: str | None = None, *, charged_gi
 
 def submission(env: str, ref: int = 1, **more: Any) -> events.Submission:
     """Somebody's `python train.py` as a job."""
-    spec = JobSpec("", "ann", 1000, 1000, ("python", "train.py"), "/home/ann", ("HOME=/home/ann",))
+    spec = JobSpec("", "ann", 1000, 1000)
+    payload = JobPayload(("python", "train.py"), "/home/ann", ("HOME=/home/ann",))
     defaults: dict[str, Any] = {"name": "train", "command": "python train.py", "gpus": None, "memory_bytes": None, "priority": None}
-    return events.Submission(ref=ref, by="ann (uid 1000)", env=env, **({"spec": spec} | defaults | more))
+    return events.Submission(ref=ref, by="ann (uid 1000)", env=env, **({"spec": spec, "payload": payload} | defaults | more))
 
 
 def key(pid: int, *, udp: bool = False) -> str:

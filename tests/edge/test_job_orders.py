@@ -146,8 +146,8 @@ def test_bytes_that_are_no_text_arrive_as_they_were(manager: LocalManager, talk:
     odd = os.fsdecode(b"\xff\n\x01 x")
     job = order(talk, "job_submit", **submission(argv=["true", odd], environ=[f"A={odd}"]))["job"]
     state = manager.daemon.state
-    spec = manager.do(lambda: state.specs[state.jobs[job].spec_id])
-    assert (spec.argv[1], spec.environ) == (odd, (f"A={odd}",))
+    payload = manager.do(lambda: manager.daemon.journal.payload(state.jobs[job].spec_id))
+    assert (payload.argv[1], payload.environ) == (odd, (f"A={odd}",))
     (row,) = manager.call("job_show", job=job)["jobs"]
     assert row["command"].isprintable()
 

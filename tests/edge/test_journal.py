@@ -145,15 +145,15 @@ def final(job_id: str, ran_s: int, state: JobState = JobState.DONE) -> Save:
         job_id, "alice", "", "python train.py", "alice", "s1", 1, None, "normal", None, 0, state,
         started_wall_ns=WALL_NS, ended_wall_ns=WALL_NS + ran_s * SECOND_NS,
     )  # fmt: skip
-    return Save("history", job_id, Ended(job, JobSpec("s1", "alice", 1_000, 1_000, ("python", "train.py"), "/", ("A=1",))))
+    return Save("history", job_id, Ended(job, JobSpec("s1", "alice", 1_000, 1_000)))
 
 
 def test_a_job_that_ended_is_found_with_what_was_run(world: World) -> None:
     world.journal.write([final("j1", 10)], [], must_hold=True, durable=True)
     (ended,) = world.journal.ended("j1")
-    assert (ended.job.state, ended.spec.argv) == (JobState.DONE, ("python", "train.py"))
+    assert (ended.job.state, ended.spec.user) == (JobState.DONE, "alice")
     ((_, row),) = world.journal.history("alice")
-    assert (row["job"]["job_id"], row["spec"]["cwd"]) == ("j1", "/")
+    assert (row["job"]["job_id"], row["spec"]["uid"]) == ("j1", 1_000)
     assert world.journal.ended("j2") == []
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.edge import history_rows
 from nodemgr.edge import store as module
-from nodemgr.edge.store import Batch, EventRow, HistoryRow, RecordRow, Store, StoreFailed, StoreUnusable
+from nodemgr.edge.history_rows import Bounds, HistoryRow, PayloadRow
+from nodemgr.edge.store import Batch, EventRow, RecordRow, Store, StoreFailed, StoreUnusable
 
 
 def batch(**rows: str) -> Batch:
@@ -272,7 +274,8 @@ def test_free_space_is_told(tmp_path: Path) -> None:
 def ended(
     job_id: str, env: str = "alice", wall_ns: int = 0, command: str = "train", ran_ms: int | None = 1_000, key: str = ""
 ) -> HistoryRow:
-    return HistoryRow(job_id, env, wall_ns, "done" if ran_ms is not None else "failed", command, ran_ms, key, f"{job_id} ended")
+    state = "done" if ran_ms is not None else "failed"
+    return HistoryRow(job_id, env, wall_ns, state, command, ran_ms, key, f"s{job_id[1:]}", f"{job_id} ended")
 
 
 def history(store: Store, *rows: HistoryRow | str) -> None:
@@ -332,7 +335,7 @@ def test_a_key_finds_its_job_in_its_env_alone(tmp_path: Path) -> None:
 
 
 def test_the_history_is_bounded_and_the_fullest_env_loses_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_HISTORY", 2_000)
+    monkeypatch.setattr(history_rows, "KEPT_ROWS", 2_000)
     store = Store(tmp_path)
     history(store, ended("j0", env="bob"))
     for start in range(1, 4_000, 500):
@@ -353,3 +356,120 @@ def test_how_a_job_ended_is_not_looked_for_among_all_that_its_env_has_had(tmp_pa
     assert any("job_id=?" in step for step in plan)
     assert not any("env=?" in step for step in plan), plan
     store.close()
+
+
+def payload(size_bytes: int) -> bytes:
+    return b"x" * size_bytes
+
+
+def runs(store: Store, job_id: str, env: str = "alice", size_bytes: int = 1_000) -> None:
+    """A job is submitted and ends."""
+    spec_id = f"s{job_id[1:]}"
+    store.commit(Batch({("spec", spec_id): "{}"}, [], [], {}, payloads=[PayloadRow(spec_id, b"/", payload(size_bytes - 1))]))
+    end = Batch({("spec", spec_id): None}, [], [], {}, {job_id: ended(job_id, env)}, specs={spec_id: env})
+    store.commit(end)
+
+
+def names(store: Store, env: str = "alice") -> list[str]:
+    return [text.split()[0] for _, text in store.history(env, 0, None, 10_000)]
+
+
+def kept(store: Store, count: int) -> list[int]:
+    return [number for number in range(1, count + 1) if store.payload(f"s{number}") is not None]
+
+
+def test_the_newest_ended_jobs_keep_what_they_ran_and_the_older_ones_their_rows(tmp_path: Path) -> None:
+    store = Store(tmp_path, bounds=Bounds(payload_bytes=10_000))
+    for number in range(1, 31):
+        runs(store, f"j{number}")
+        runs(store, f"j{number + 100}", env="bob", size_bytes=10)
+    assert len(names(store)) == 30
+    assert kept(store, 30) == list(range(21, 31))
+    assert all(store.payload(f"s{number + 100}") for number in range(1, 31)), "bob has little"
+    store.close()
+    again = Store(tmp_path, bounds=Bounds(payload_bytes=10_000))
+    runs(again, "j31")
+    assert kept(again, 31) == list(range(22, 32)), "the sums are counted again"
+    again.close()
+
+
+def test_the_payload_of_a_job_that_lives_is_not_the_historys(tmp_path: Path) -> None:
+    store = Store(tmp_path, bounds=Bounds(payload_bytes=2_500))
+    store.commit(Batch({}, [], [], {}, payloads=[PayloadRow("s99", b"/", payload(50_000))]))
+    runs(store, "j1")
+    store.commit(Batch({("spec", "s1"): "{}"}, [], [], {}, {"j1": None}, specs={"s1": None}))
+    for number in range(2, 8):
+        runs(store, f"j{number}")
+    assert kept(store, 99) == [1, 6, 7, 99], "j1 was requeued and waits again, j99 has not ended"
+    store.commit(Batch({}, [], [], {}, {"j1": ended("j1")}, specs={"s1": "alice"}))
+    assert kept(store, 99) == [1, 7, 99]
+    store.close()
+
+
+def test_the_history_of_an_env_is_bounded_in_bytes(tmp_path: Path) -> None:
+    store = Store(tmp_path, bounds=Bounds(env_bytes=100_000, payload_bytes=50_000))
+    runs(store, "j1000", env="bob")
+    for number in range(1, 200):
+        runs(store, f"j{number}")
+    rows = names(store)
+    assert rows[-1] == "j199"
+    assert rows == sorted(rows, key=lambda name: int(name[1:])), "the newest are left"
+    there_bytes = sum(ended(name).size_bytes for name in rows) + len(kept(store, 199)) * 1_000
+    assert 90_000 < there_bytes <= 100_000
+    assert names(store, "bob") == ["j1000"]
+    store.close()
+
+
+def test_all_histories_together_are_bounded_and_the_fullest_loses_first(tmp_path: Path) -> None:
+    store = Store(tmp_path, bounds=Bounds(all_bytes=100_000))
+    for number in range(1, 11):
+        runs(store, f"j{number + 1000}", env="bob")
+    for number in range(1, 300):
+        runs(store, f"j{number}")
+    assert len(names(store, "bob")) == 10
+    assert "j1" not in names(store)
+    assert "j299" in names(store)
+    store.close()
+
+
+def test_the_elements_of_an_array_share_what_they_run_until_the_last_of_them_goes(tmp_path: Path) -> None:
+    store = Store(tmp_path, bounds=Bounds(env_bytes=2_000))
+    store.commit(Batch({}, [], [], {}, payloads=[PayloadRow("s1", b"/", payload(500))]))
+    rows = {f"j1.{index}": ended(f"j1.{index}")._replace(spec_id="s1") for index in range(5)}
+    store.commit(Batch({}, [], [], {}, rows, specs={"s1": "alice"}))
+    assert store.payload("s1") is not None
+    for number in range(2, 20):
+        history(store, ended(f"j{number}"))
+    assert "j1.4" not in names(store)
+    assert store.payload("s1") is None
+    store.close()
+
+
+def test_a_commit_that_fails_leaves_the_bounds_right(tmp_path: Path) -> None:
+    store = Store(tmp_path, bounds=Bounds(payload_bytes=2_500))
+    runs(store, "j1")
+    spoiler = sqlite3.connect(store.path)
+    spoiler.execute("CREATE TRIGGER spoil BEFORE INSERT ON meta BEGIN SELECT RAISE(ABORT, 'spoilt'); END")
+    spoiler.commit()
+    for _ in range(5):
+        with pytest.raises(StoreFailed, match="spoilt"):
+            store.commit(Batch({}, [], [], {"a": "b"}, {"j2": ended("j2")}, [PayloadRow("s2", b"/", payload(999))], {"s2": "alice"}))
+    spoiler.execute("DROP TRIGGER spoil")
+    spoiler.commit()
+    spoiler.close()
+    runs(store, "j2")
+    assert kept(store, 2) == [1, 2]
+    store.close()
+
+
+def test_a_file_of_freed_pages_does_not_grow(tmp_path: Path) -> None:
+    """What a loop of submit and withdraw leaves is bounded: freed pages are used again."""
+    bounds, sizes = Bounds(env_bytes=400_000, payload_bytes=200_000), []
+    for first in (1, 41, 81, 121):
+        store = Store(tmp_path, bounds=bounds)
+        for number in range(first, first + 40):
+            runs(store, f"j{number}", size_bytes=50_000)
+        store.close()
+        sizes.append(store.path.stat().st_size)
+    assert sizes[-1] <= sizes[0] + 50_000
+    assert sizes[0] < 600_000, sizes

@@ -128,9 +128,10 @@ def test_submit_prints_the_id_alone_and_the_job_finds_what_was_around(world: Wor
     world.until_ended("j1")
     assert world.log("j1").decode() == f"{here}|é%=\\|j1:1|x y|--gpus\n2\n"
     spec = world.ended("j1").spec
-    assert (spec.uid, spec.gid, spec.cwd) == (os.getuid(), os.getgid(), str(here))
-    assert f"NODEMGR_ENV_DIR={world.manager.env_dir('alice')}" in spec.environ
-    assert any(variable.startswith("LD_PRELOAD=") for variable in spec.environ), "as nodemgr run has it"
+    payload = world.manager.do(lambda: world.manager.daemon.journal.payload(spec.spec_id))
+    assert (spec.uid, spec.gid, payload.cwd) == (os.getuid(), os.getgid(), str(here))
+    assert f"NODEMGR_ENV_DIR={world.manager.env_dir('alice')}" in payload.environ
+    assert any(variable.startswith("LD_PRELOAD=") for variable in payload.environ), "as nodemgr run has it"
     told = nodemgr("history", "j1")
     assert "(uid " in told.stdout
     assert "\ntwo" not in told.stdout, "a command is one line to people"

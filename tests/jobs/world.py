@@ -12,7 +12,7 @@ from typing import Any
 
 from nodemgr.core import events
 from nodemgr.core.effects import SubmitAnswered
-from nodemgr.core.model import Ended, Job, JobSpec
+from nodemgr.core.model import Ended, Job, JobPayload, JobSpec
 from nodemgr.edge.control_client import EventStream
 from nodemgr.edge.jobs import Jobs
 from tests.support.local import Died, LocalManager
@@ -90,9 +90,9 @@ class World:
     def submission(self, script: str = "true", env: str = "alice", gpus: int = 1, **fields: Any) -> events.Submission:
         argv = fields.pop("argv", ("/bin/sh", "-c", f"echo $NODEMGR_JOB >> {self.directory}/begun; {script}"))
         environ = (f"PATH={os.environ['PATH']}", *fields.pop("environ", ()))
-        spec = JobSpec("", "root", os.getuid(), os.getgid(), argv, str(self.directory), environ)
+        spec, payload = JobSpec("", "root", os.getuid(), os.getgid()), JobPayload(argv, str(self.directory), environ)
         given = {"name": "", "command": script, "memory_bytes": None, "priority": None, "by": "root (uid 0)", **fields}
-        return events.Submission(ref=0, env=env, spec=spec, gpus=gpus, **given)
+        return events.Submission(ref=0, env=env, spec=spec, payload=payload, gpus=gpus, **given)
 
     def submit_all(self, submissions: list[events.Submission]) -> list[SubmitAnswered]:
         """All in one turn of the loop."""

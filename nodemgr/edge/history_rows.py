@@ -1,0 +1,220 @@
+"""Jobs that have ended, in the store: their rows, what they ran, and how many bytes of both are kept.
+
+Knows: the tables `history` and `payloads`, the bounds. Must not know: what a row's text means, transactions (store.py).
+
+A payload belongs to the jobs that run it until the last of them has ended; from then on it counts to its environment's history,
+and goes before the rows do. Sums are kept in memory, and counted again after a transaction that failed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+KEPT_ROWS = 100_000
+TRIM_SHARE = 50
+"""Of a bound, that part is made free at once."""
+ROW_BYTES = 200
+"""What a row takes beside its texts: its columns, and its places in the indices."""
+
+TABLES = """
+CREATE TABLE history (number INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, env TEXT NOT NULL,
+  ended_wall_ns INTEGER NOT NULL, state TEXT NOT NULL, command TEXT NOT NULL, ran_ms INTEGER, key TEXT NOT NULL,
+  spec_id TEXT NOT NULL, size_bytes INTEGER NOT NULL, value TEXT NOT NULL);
+CREATE INDEX history_of_env ON history (env, number, size_bytes);
+CREATE INDEX history_of_command ON history (env, command, number) WHERE ran_ms IS NOT NULL;
+CREATE INDEX history_of_key ON history (env, key) WHERE key != '';
+CREATE INDEX history_of_spec ON history (spec_id);
+CREATE TABLE payloads (spec_id TEXT PRIMARY KEY, env TEXT, ended INTEGER, size_bytes INTEGER NOT NULL, cwd BLOB NOT NULL,
+  value BLOB NOT NULL);
+CREATE INDEX payloads_of_env ON payloads (env, ended, size_bytes) WHERE env IS NOT NULL;
+"""
+"""A payload has an env when its last job has ended: `ended` is that job's number in the history."""
+COLUMNS = "job_id, env, ended_wall_ns, state, command, ran_ms, key, spec_id, size_bytes, value"
+
+
+class HistoryRow(NamedTuple):
+    """A job that has ended."""
+
+    job_id: str
+    env: str
+    ended_wall_ns: int
+    state: str
+    command: str
+    ran_ms: int | None
+    """Of one that ended well."""
+    key: str
+    """The submitter's."""
+    spec_id: str
+    value: str
+
+    @property
+    def size_bytes(self) -> int:
+        return ROW_BYTES + len(self.command) + len(self.key) + len(self.value)
+
+
+class PayloadRow(NamedTuple):
+    """What living jobs run."""
+
+    spec_id: str
+    cwd: bytes
+    value: bytes
+
+
+class Bounds(NamedTuple):
+    """Of what is kept of ended jobs, in bytes."""
+
+    env_bytes: int = 2**28
+    """Of one environment: rows and payloads together."""
+    all_bytes: int = 2**30
+    payload_bytes: int = 2**26
+    """Of one environment: payloads alone, those of the newest jobs; at most half of env_bytes."""
+
+
+class HistoryRows:
+    """Writes within the caller's transaction. After a rollback call `forget_sums`."""
+
+    def __init__(self, cursor: sqlite3.Cursor, bounds: Bounds) -> None:
+        self._cursor = cursor
+        self._bounds = bounds._replace(payload_bytes=min(bounds.payload_bytes, bounds.env_bytes // 2))
+        self._row_bytes: Counter[str] | None = None
+        self._payload_bytes: Counter[str] = Counter()
+
+    def forget_sums(self) -> None:
+        self._row_bytes = None
+
+    @property
+    def _sums(self) -> Counter[str]:
+        """Bytes of each env's rows."""
+        if self._row_bytes is None:
+            execute = self._cursor.execute
+            self._row_bytes = Counter(dict(execute("SELECT env, sum(size_bytes) FROM history GROUP BY env").fetchall()))
+            ended = "SELECT env, sum(size_bytes) FROM payloads WHERE env IS NOT NULL GROUP BY env"
+            self._payload_bytes = Counter(dict(execute(ended).fetchall()))
+        return self._row_bytes
+
+    # -- one row --
+
+    def put(self, row: HistoryRow) -> None:
+        self.remove(row.job_id)
+        self._sums[row.env] += row.size_bytes
+        columns = (*row[:-1], row.size_bytes, row.value)
+        self._cursor.execute(f"INSERT INTO history ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", columns)
+
+    def remove(self, job_id: str) -> None:
+        """A job that is not there: nothing. Its payload stays: the job runs again, or has ended again."""
+        found = self._cursor.execute("SELECT env, size_bytes FROM history WHERE job_id = ?", (job_id,)).fetchone()
+        if found is not None:
+            self._sums[found[0]] -= found[1]
+            self._cursor.execute("DELETE FROM history WHERE job_id = ?", (job_id,))
+
+    def add_payload(self, row: PayloadRow) -> None:
+        size_bytes = len(row.cwd) + len(row.value)
+        self._cursor.execute("INSERT INTO payloads VALUES (?, NULL, NULL, ?, ?, ?)", (row.spec_id, size_bytes, row.cwd, row.value))
+
+    def let_payload_go(self, spec_id: str, env: str) -> None:
+        """The last job that ran it has ended."""
+        sums, execute = self._sums, self._cursor.execute
+        found = execute("SELECT env, size_bytes FROM payloads WHERE spec_id = ?", (spec_id,)).fetchone()
+        if found is not None:
+            self._count_payload(found[0], -found[1])
+            self._count_payload(env, found[1])
+            number = execute("SELECT coalesce(max(number), 0) FROM history").fetchone()[0]
+            execute("UPDATE payloads SET env = ?, ended = ? WHERE spec_id = ?", (env, number, spec_id))
+        sums[env] += 0
+
+    def take_payload_up(self, spec_id: str) -> None:
+        """A job that had ended runs it again."""
+        _ = self._sums
+        found = self._cursor.execute("SELECT env, size_bytes FROM payloads WHERE spec_id = ?", (spec_id,)).fetchone()
+        if found is not None:
+            self._count_payload(found[0], -found[1])
+            self._cursor.execute("UPDATE payloads SET env = NULL, ended = NULL WHERE spec_id = ?", (spec_id,))
+
+    def _count_payload(self, env: str | None, more_bytes: int) -> None:
+        if env is not None:
+            self._payload_bytes[env] += more_bytes
+
+    # -- the bounds --
+
+    def trim(self, envs: Iterable[str]) -> None:
+        """After rows of these envs were added: what is beyond a bound goes, the oldest first, and of all from the env that has most."""
+        sums, bounds = self._sums, self._bounds
+        for env in envs:
+            if self._payload_bytes[env] > bounds.payload_bytes:
+                self._drop_payloads(env, self._payload_bytes[env] - bounds.payload_bytes)
+            excess_bytes = sums[env] + self._payload_bytes[env] - bounds.env_bytes
+            if excess_bytes > 0:
+                self._drop_rows(env, excess_bytes + bounds.env_bytes // TRIM_SHARE)
+        total_bytes = sums.total() + self._payload_bytes.total()
+        if total_bytes > bounds.all_bytes:
+            self._from_the_fullest(total_bytes - bounds.all_bytes + bounds.all_bytes // TRIM_SHARE, self._bytes_of, self._drop_rows)
+
+    def trim_count(self) -> None:
+        """The same by the number of rows."""
+        count = self._cursor.execute("SELECT count(*) FROM history").fetchone()[0]
+        if count > KEPT_ROWS:
+            self._from_the_fullest(count - KEPT_ROWS + KEPT_ROWS // TRIM_SHARE, self._counts, self._drop_count)
+
+    def _bytes_of(self) -> Counter[str]:
+        return self._sums + self._payload_bytes
+
+    def _counts(self) -> Counter[str]:
+        return Counter(dict(self._cursor.execute("SELECT env, count(*) FROM history GROUP BY env").fetchall()))
+
+    @staticmethod
+    def _from_the_fullest(excess: int, counted: Callable[[], Counter[str]], drop: Callable[[str, int], int]) -> None:
+        """Again and again: a flood cannot displace the other environments' history."""
+        while excess > 0:
+            (env, most), (_, next_most) = (*counted().most_common(2), ("", 0), ("", 0))[:2]
+            dropped = drop(env, min(excess, max(most - next_most, (excess + 1) // 2)))
+            if dropped <= 0:
+                return
+            excess -= dropped
+
+    def _drop_payloads(self, env: str, excess_bytes: int) -> None:
+        gone = []
+        oldest = "SELECT spec_id, size_bytes FROM payloads WHERE env = ? ORDER BY ended"
+        for spec_id, size_bytes in self._cursor.execute(oldest, (env,)):
+            if excess_bytes <= 0:
+                break
+            excess_bytes -= size_bytes
+            gone.append((spec_id, size_bytes))
+        for spec_id, size_bytes in gone:
+            self._drop_payload(env, spec_id, size_bytes)
+
+    def _drop_payload(self, env: str, spec_id: str, size_bytes: int) -> None:
+        self._count_payload(env, -size_bytes)
+        self._cursor.execute("DELETE FROM payloads WHERE spec_id = ?", (spec_id,))
+
+    def _drop_rows(self, env: str, excess_bytes: int) -> int:
+        """Returns how many bytes were dropped."""
+        before_bytes = self._sums[env] + self._payload_bytes[env]
+        left_bytes = excess_bytes
+        rows = []
+        for row in self._cursor.execute("SELECT number, size_bytes, spec_id FROM history WHERE env = ? ORDER BY number", (env,)):
+            if left_bytes <= 0:
+                break
+            left_bytes -= row[1]
+            rows.append(row)
+        self._drop(env, rows)
+        return before_bytes - self._sums[env] - self._payload_bytes[env]
+
+    def _drop_count(self, env: str, count: int) -> int:
+        oldest = "SELECT number, size_bytes, spec_id FROM history WHERE env = ? ORDER BY number LIMIT ?"
+        rows = self._cursor.execute(oldest, (env, count)).fetchall()
+        self._drop(env, rows)
+        return len(rows)
+
+    def _drop(self, env: str, rows: list[tuple[int, int, str]]) -> None:
+        """With payloads that no other row names."""
+        execute = self._cursor.execute
+        for number, size_bytes, spec_id in rows:
+            self._sums[env] -= size_bytes
+            execute("DELETE FROM history WHERE number = ?", (number,))
+            named = execute("SELECT 1 FROM history WHERE spec_id = ? LIMIT 1", (spec_id,)).fetchone()
+            found = execute("SELECT env, size_bytes FROM payloads WHERE spec_id = ? AND env IS NOT NULL", (spec_id,)).fetchone()
+            if named is None and found is not None:
+                self._drop_payload(found[0], spec_id, found[1])
