@@ -174,6 +174,22 @@ bool nm_block_get(enum nm_block_kind kind, uint64_t key, struct nm_block *out)
     return find(kind, key, out, false);
 }
 
+bool nm_block_change_bytes(enum nm_block_kind kind, uint64_t key, uint64_t from, uint64_t to)
+{
+    uint64_t hash = hash_of(kind, key);
+    struct shard *shard = shard_of(hash);
+    bool found = false;
+    lock(&shard->lock);
+    if (shard->live != 0) {
+        struct nm_block *block = &shard->blocks[place_of(shard->blocks, shard->capacity, hash, kind, key)];
+        found = block->kind == kind && block->bytes == from;
+        if (found)
+            block->bytes = to;
+    }
+    unlock(&shard->lock);
+    return found;
+}
+
 /* Some such blocks of a shard, removed; from the first place each time, since other threads' blocks move between two calls. Within one,
  * a removal may put another block in its place: `at` stays there. */
 static uint32_t take_some(struct shard *shard, enum nm_block_kind kind, uint64_t owner, struct nm_block *out, uint32_t most)

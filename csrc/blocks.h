@@ -19,11 +19,15 @@ enum nm_block_kind {
     NM_BLOCK_LINEAR,  /* key: address; owner: context */
     NM_BLOCK_POOLED,  /* key: address, of the same space as LINEAR's: asked for the one, the other is found; owner: pool (pools.c) */
     NM_BLOCK_ARRAY,   /* key: array or mipmapped array; owner: context */
-    NM_BLOCK_MEMORY,  /* key: number of a physical allocation (virtual.c); owner: how many references it has */
+    NM_BLOCK_MEMORY,  /* key: number of a physical allocation (virtual.c); owner: references here, and exports << 32 */
     NM_BLOCK_HANDLE,  /* key: handle; owner: physical allocation; bytes: how often the program holds the handle */
     NM_BLOCK_MAPPING, /* key: address; owner: physical allocation; bytes: of the mapping */
     NM_BLOCK_TILE,    /* key: a place in a sparse array; owner: physical allocation */
     NM_BLOCK_BINDING, /* key: a place in a multicast object; owner: that object's number; bytes: number of what is bound there */
+    NM_BLOCK_EXPORT,  /* key: word in the set of exports.c; owner: sweep; bytes: number of the physical allocation */
+    NM_BLOCK_WITNESS, /* key: number of an imported allocation, or an imported pool; bytes: descriptor and inode (exports.c) */
+    NM_BLOCK_RANGE,   /* key: address of a linear block; owner: number that its charge has moved to (virtual.c) */
+    NM_BLOCK_BASE,    /* key: that number; bytes: that address */
     NM_BLOCK_CONTEXT, /* key: context, or green context (contexts.c); bytes: that it takes itself; owner: a green one's device */
     NM_BLOCK_ATTACHED, /* key: context; bytes: how often cuCtxAttach has counted it up */
     NM_BLOCK_LIMIT,   /* key: context and limit (limits.c); bytes: that raising it took; owner: context */
@@ -47,6 +51,8 @@ bool nm_block_put(const struct nm_block *block, struct nm_block *replaced);
 bool nm_block_take(enum nm_block_kind kind, uint64_t key, struct nm_block *out);
 /* Reads; false where there is none. */
 bool nm_block_get(enum nm_block_kind kind, uint64_t key, struct nm_block *out);
+/* Sets the block's bytes, if they are `from`. */
+bool nm_block_change_bytes(enum nm_block_kind kind, uint64_t key, uint64_t from, uint64_t to);
 /* Removes all blocks of `kind` with that owner; `each` is called for them outside of all locks. */
 void nm_block_take_owned(enum nm_block_kind kind, uint64_t owner, void (*each)(const struct nm_block *block));
 /* Gives all blocks of `kind` with owner `from` to `to`. */

@@ -87,6 +87,8 @@ int (*nm_client_waiter(void))(void); /* what nodemgr_set_waiter said, or NULL */
 /* Asks and waits in C, showing one line on stderr; returns the final state. Signals are the program's own affair: one that comes
  * meanwhile ends the wait only where `interrupted` says so; it is asked whenever the wait wakes up. */
 int nm_client_acquire_blocking(bool (*interrupted)(void));
+/* Called about once a second while a lease is held, by the thread that beats. */
+void nm_client_set_chore(void (*chore)(void));
 void nm_client_tell_lost(void); /* once a lease: why it is lost, and what follows */
 
 #endif

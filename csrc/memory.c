@@ -15,6 +15,7 @@
 #include "interpose.h"
 #include "pools.h"
 #include "room.h"
+#include "virtual.h"
 
 enum { SUCCESS = NM_CUDA_SUCCESS };
 
@@ -106,6 +107,8 @@ static inline int settle_free(int result, struct nm_block *block)
         nm_block_put(block, &stale);
     else if (block->kind == NM_BLOCK_POOLED)
         nm_pool_freed_at_once(block);
+    else if (block->bytes == 0)
+        nm_virtual_settle(); /* a dma-buf of it has its charge, or had */
     else
         nm_charge_give_back_block(block);
     return result;

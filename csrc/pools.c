@@ -14,9 +14,11 @@
 #include <string.h>
 
 #include "charge.h"
+#include "exports.h"
 #include "interpose.h"
 #include "pending.h"
 #include "prim.h"
+#include "virtual.h"
 
 enum { OUT_OF_MEMORY = NM_CUDA_ERROR_OUT_OF_MEMORY, SUCCESS = NM_CUDA_SUCCESS };
 enum { POOLS = 1024 }; /* of one process, at one time; more are refused */
@@ -29,6 +31,7 @@ struct pool {
     bool suspended;           /* its device was reset: it may be gone, so the driver is not asked until the program uses it */
     uint64_t live_blocks;     /* and those in flight */
     uint64_t in_flight_bytes; /* asked for, by calls that the driver is at */
+    uint64_t shared;          /* number of its exports (virtual.h); 0: it has none */
     struct nm_charge charge;
 };
 
@@ -64,6 +67,14 @@ static struct pool *enter(nm_cu_memory_pool handle, nm_cu_device device)
     if (entry != NULL)
         *entry = (struct pool){.handle = handle, .device = device, .charge.row = -1};
     return entry;
+}
+
+/* An open export of it keeps what it held last. */
+static void remove_pool(struct pool *pool)
+{
+    nm_virtual_inherit(pool->shared, &pool->charge);
+    nm_charge_give_back(&pool->charge);
+    *pool = (struct pool){0};
 }
 
 static uint64_t attribute(nm_cu_memory_pool handle, int name, uint64_t otherwise)
@@ -131,8 +142,8 @@ void nm_pools_settle(void)
 
 bool nm_pools_give_up(void)
 {
-    bool pending = nm_pending_settle();
-    return settle_all(true) || pending;
+    bool pending = nm_pending_settle(), exported = nm_virtual_settle();
+    return settle_all(true) || pending || exported;
 }
 
 /* Could a later synchronisation still make the pool give something back? */
@@ -261,10 +272,8 @@ static bool end(struct pool *pool, uint64_t bytes)
 static void drop_block(struct pool *pool)
 {
     pool->live_blocks -= pool->live_blocks != 0;
-    if (pool->dying && pool->live_blocks == 0) {
-        nm_charge_give_back(&pool->charge);
-        *pool = (struct pool){0};
-    }
+    if (pool->dying && pool->live_blocks == 0)
+        remove_pool(pool);
 }
 
 static void part(struct pool *pool)
@@ -480,9 +489,32 @@ int nm_hook_cuMemPoolDestroy(nm_cu_memory_pool handle)
         if (left < pool->charge.bytes)
             nm_charge_resize(&pool->charge, left);
     } else if (result == SUCCESS && pool != NULL) {
-        nm_charge_give_back(&pool->charge);
-        *pool = (struct pool){0};
+        remove_pool(pool);
+    } else if (result == SUCCESS) {
+        nm_witness_drop((uintptr_t)handle);
     }
+    nm_unlock(&lock);
+    return result;
+}
+
+int nm_hook_cuMemPoolExportToShareableHandle(void *shared, nm_cu_memory_pool handle, int type, unsigned long long flags)
+{
+    nm_lock(&lock);
+    int result = nm_real_cuMemPoolExportToShareableHandle(shared, handle, type, flags);
+    struct pool *pool = result == SUCCESS ? find(handle) : NULL;
+    if (pool != NULL)
+        pool->shared = nm_virtual_share(pool->shared, shared, type);
+    nm_unlock(&lock);
+    return result;
+}
+
+/* The exporter is charged. */
+int nm_hook_cuMemPoolImportFromShareableHandle(nm_cu_memory_pool *pool, void *shared, int type, unsigned long long flags)
+{
+    nm_lock(&lock);
+    int result = nm_real_cuMemPoolImportFromShareableHandle(pool, shared, type, flags);
+    if (result == SUCCESS && type == NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        nm_witness_hold((int)(intptr_t)shared, (uintptr_t)*pool);
     nm_unlock(&lock);
     return result;
 }

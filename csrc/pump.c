@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client.h"
 #include "session.h"
 
 #define MOST_NS (3600 * NM_SECOND)
@@ -76,12 +77,32 @@ void nm_await_answer(enum nm_pending row, uint64_t timeout_ns)
     nm_session.pending[row].wanted = false;
 }
 
+static void (*_Atomic chore)(void);
+
+void nm_client_set_chore(void (*wanted)(void))
+{
+    atomic_store(&chore, wanted);
+}
+
+/* Without the lock: it may discharge. */
+static void do_chore(void)
+{
+    void (*wanted)(void) = atomic_load(&chore);
+    if (wanted == NULL)
+        return;
+    nm_leave();
+    wanted();
+    nm_enter();
+}
+
 static void *beat_for_ever(void *unused)
 {
     (void)unused;
     nm_enter();
-    while (nm_session.state == NODEMGR_HELD)
+    while (nm_session.state == NODEMGR_HELD) {
         nm_pump(UINT64_MAX);
+        do_chore();
+    }
     nm_session.thread = false;
     nm_leave();
     return NULL;

@@ -118,8 +118,8 @@ __attribute__((constructor)) static void start(void)
 static void forget_in_child(void)
 {
     nm_charge_forget();
-    nm_block_forget();
     nm_virtual_forget();
+    nm_block_forget();
     nm_pending_forget();
     nm_pools_forget();
     nm_graphs_forget();

@@ -1,9 +1,10 @@
-/* virtual.c: memory of cuMemCreate. It lives until every handle and every mapping of it is gone, and is charged until then.
+/* virtual.c: memory of cuMemCreate. It lives until every handle, mapping and export of it is gone, and is charged until then.
  *
- * Knows: handles, mappings, tiles of sparse arrays, bindings to multicast objects, and which physical allocation each refers to.
- * Must not know: the ledger, the lease (charge.h does).
+ * Knows: handles, mappings, tiles of sparse arrays, bindings to multicast objects, exports, and which physical allocation each
+ * refers to. Must not know: the ledger, the lease (charge.h does).
  *
- * An import has no entry here: its exporter is charged. One lock keeps a driver's answer and our entry of it together: a
+ * An import is an allocation without a charge: its exporter is charged, and learns from a witness (exports.h) that the import lives.
+ * Linear memory and pools that are exported give their charge to an allocation here when they are freed. One lock keeps a driver's answer and our entry of it together: a
  * handle or an address that one thread gives back may be another thread's the next moment. These calls are slow in
  * any driver; creating, the slowest, does not hold it.
  */
@@ -13,6 +14,8 @@
 #include <string.h>
 
 #include "charge.h"
+#include "client.h"
+#include "exports.h"
 #include "interpose.h"
 #include "prim.h"
 #include "room.h"
@@ -23,11 +26,16 @@ static struct nm_lock lock; /* guards all of these, but for a look at last_numbe
 static _Atomic uint64_t last_number; /* of a physical allocation; 0: there never was one, and nothing to look after */
 static uint64_t alignment_seen;      /* addresses and sizes of our mappings, or-ed: its lowest bit divides them all */
 static uint64_t longest_mapping;     /* bytes */
+static _Atomic uint32_t lingering;   /* allocations that exports alone keep */
+static uint32_t ranges;              /* linear blocks whose charge has moved here */
+static uint64_t next_sweep_ns;
 
 void nm_virtual_forget(void)
 {
     memset(&lock, 0, sizeof lock);
-    alignment_seen = longest_mapping = 0;
+    alignment_seen = longest_mapping = next_sweep_ns = 0;
+    lingering = ranges = 0;
+    nm_exports_forget();
 }
 
 static bool is_idle(void)
@@ -48,34 +56,68 @@ static void put(const struct nm_block *block)
     nm_block_put(block, &stale);
 }
 
-static void refer(uint64_t number)
+#define EXPORT_ONE (UINT64_C(1) << 32) /* exports are counted above the references of this process */
+
+static bool lingers(uint64_t references)
 {
-    struct nm_block memory;
-    if (nm_block_take(NM_BLOCK_MEMORY, number, &memory)) {
-        memory.owner++;
-        put(&memory);
-    }
+    return references != 0 && (uint32_t)references == 0;
 }
 
-static void unrefer(uint64_t number);
+static void end_memory(const struct nm_block *memory);
+
+static void change(uint64_t number, uint64_t by)
+{
+    struct nm_block memory;
+    if (!nm_block_take(NM_BLOCK_MEMORY, number, &memory))
+        return;
+    lingering -= lingers(memory.owner);
+    memory.owner += by;
+    lingering += lingers(memory.owner);
+    if (memory.owner != 0)
+        put(&memory);
+    else
+        end_memory(&memory);
+}
+
+static void refer(uint64_t number)
+{
+    change(number, 1);
+}
+
+static void unrefer(uint64_t number)
+{
+    change(number, -UINT64_C(1));
+}
 
 static void end_binding(const struct nm_block *binding)
 {
     unrefer(binding->bytes);
 }
 
-/* Only a multicast object has no bytes of its own: with it go its bindings. */
-static void unrefer(uint64_t number)
+/* The charge goes back to its linear block, if that still lives. An allocation that took its address since has a charge of its own. */
+static bool went_back_to_block(const struct nm_block *memory)
 {
-    struct nm_block memory;
-    if (!nm_block_take(NM_BLOCK_MEMORY, number, &memory))
-        return;
-    if (--memory.owner != 0)
-        put(&memory);
-    else if (memory.bytes != 0)
-        nm_charge_give_back_block(&memory);
-    else
-        nm_block_take_owned(NM_BLOCK_BINDING, number, end_binding);
+    struct nm_block base, range;
+    if (ranges == 0 || !nm_block_take(NM_BLOCK_BASE, memory->key, &base))
+        return false;
+    ranges--;
+    if (!nm_block_take(NM_BLOCK_RANGE, base.bytes, &range))
+        return false;
+    if (range.owner == memory->key)
+        return nm_block_change_bytes(NM_BLOCK_LINEAR, base.bytes, 0, memory->bytes);
+    put(&range);
+    return false;
+}
+
+/* Imports, multicast objects and groups of mappings have no bytes of their own: with them go witnesses and bindings. */
+static void end_memory(const struct nm_block *memory)
+{
+    if (memory->bytes == 0) {
+        nm_witness_drop(memory->key);
+        nm_block_take_owned(NM_BLOCK_BINDING, memory->key, end_binding);
+    } else if (!went_back_to_block(memory)) {
+        nm_charge_give_back_block(memory);
+    }
 }
 
 /* The program holds the handle once more. */
@@ -96,6 +138,103 @@ static void unhold(nm_cu_mem_handle handle)
     if (--held.bytes > 0)
         put(&held);
     unrefer(held.owner);
+}
+
+/* -- exports -- */
+
+static void end_export(uint64_t number)
+{
+    change(number, -EXPORT_ONE);
+}
+
+/* With the lock held. The listing costs time for each open export: at most a sixteenth of the time is spent on it, unless `now`. */
+static void sweep(bool now)
+{
+    uint64_t start_ns = nm_now_ns();
+    if (!now && start_ns < next_sweep_ns)
+        return;
+    nm_exports_sweep(end_export);
+    uint64_t end_ns = nm_now_ns();
+    next_sweep_ns = end_ns + 16 * (end_ns - start_ns);
+}
+
+/* Most descriptors are closed before the memory is released. */
+static void leave(void)
+{
+    if (lingering != 0)
+        sweep(false);
+    nm_unlock(&lock);
+}
+
+bool nm_virtual_settle(void)
+{
+    uint32_t before = lingering;
+    if (before == 0)
+        return false;
+    nm_lock(&lock);
+    sweep(true);
+    bool fewer = lingering < before;
+    nm_unlock(&lock);
+    return fewer;
+}
+
+static void settle_now_and_then(void)
+{
+    nm_virtual_settle();
+}
+
+/* With the lock held: the memory has left this process, by a descriptor (-1: by a handle whose end nothing tells). */
+static void export(uint64_t number, int fd)
+{
+    change(number, EXPORT_ONE);
+    nm_exports_add(fd, number);
+    nm_client_set_chore(settle_now_and_then);
+}
+
+/* An allocation without bytes. */
+static uint64_t enter_empty(void)
+{
+    uint64_t number = new_number();
+    put(&(struct nm_block){.kind = NM_BLOCK_MEMORY, .key = number});
+    return number;
+}
+
+static int exported_fd(const void *handle, int type)
+{
+    return type == NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? *(const int *)handle : -1;
+}
+
+uint64_t nm_virtual_share(uint64_t number, const void *handle, int type)
+{
+    struct nm_block memory;
+    nm_lock(&lock);
+    if (number == 0 || !nm_block_get(NM_BLOCK_MEMORY, number, &memory)) {
+        number = enter_empty();
+        refer(number);
+    }
+    export(number, exported_fd(handle, type));
+    nm_unlock(&lock);
+    return number;
+}
+
+void nm_virtual_inherit(uint64_t number, struct nm_charge *charge)
+{
+    struct nm_block memory;
+    if (number == 0)
+        return;
+    nm_lock(&lock);
+    sweep(true);
+    if (nm_block_take(NM_BLOCK_MEMORY, number, &memory)) {
+        if (memory.owner >= EXPORT_ONE && charge->row >= 0) {
+            memory.bytes = charge->bytes;
+            memory.lease = charge->lease;
+            memory.row = (uint8_t)charge->row;
+            charge->bytes = 0;
+        }
+        put(&memory);
+        unrefer(number);
+    }
+    nm_unlock(&lock);
 }
 
 /* -- handles -- */
@@ -132,19 +271,42 @@ int nm_hook_cuMemRelease(nm_cu_mem_handle handle)
     int result = nm_real_cuMemRelease(handle);
     if (result == SUCCESS)
         unhold(handle);
+    leave();
+    return result;
+}
+
+int nm_hook_cuMemExportToShareableHandle(void *shared, nm_cu_mem_handle handle, int type, unsigned long long flags)
+{
+    struct nm_block held;
+    if (is_idle())
+        return nm_real_cuMemExportToShareableHandle(shared, handle, type, flags);
+    nm_lock(&lock);
+    int result = nm_real_cuMemExportToShareableHandle(shared, handle, type, flags);
+    if (result == SUCCESS && nm_block_get(NM_BLOCK_HANDLE, handle, &held))
+        export(held.owner, exported_fd(shared, type));
     nm_unlock(&lock);
     return result;
 }
 
-int nm_hook_cuMemImportFromShareableHandle(nm_cu_mem_handle *handle, void *shared, int type)
+/* With the lock held. */
+static void note_import(nm_cu_mem_handle handle, int fd)
 {
     struct nm_block held;
-    if (is_idle())
-        return nm_real_cuMemImportFromShareableHandle(handle, shared, type);
+    if (nm_block_get(NM_BLOCK_HANDLE, handle, &held)) {
+        hold(handle, held.owner); /* our own memory has come back under its own handle */
+        return;
+    }
+    uint64_t number = enter_empty();
+    nm_witness_hold(fd, number);
+    hold(handle, number);
+}
+
+int nm_hook_cuMemImportFromShareableHandle(nm_cu_mem_handle *handle, void *shared, int type)
+{
     nm_lock(&lock);
     int result = nm_real_cuMemImportFromShareableHandle(handle, shared, type);
-    if (result == SUCCESS && nm_block_get(NM_BLOCK_HANDLE, *handle, &held))
-        hold(*handle, held.owner); /* our own memory has come back under its own handle */
+    if (result == SUCCESS && type == NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        note_import(*handle, (int)(intptr_t)shared);
     nm_unlock(&lock);
     return result;
 }
@@ -213,7 +375,7 @@ int nm_hook_cuMemUnmap(nm_cu_deviceptr address, size_t bytes)
             unrefer(mapping.owner);
         done += found ? mapping.bytes : step();
     }
-    nm_unlock(&lock);
+    leave();
     return result;
 }
 
@@ -230,8 +392,7 @@ static uint64_t mixed(const uint64_t *parts, size_t count)
 
 static uint64_t enter_multicast(nm_cu_mem_handle handle)
 {
-    uint64_t number = new_number();
-    put(&(struct nm_block){.kind = NM_BLOCK_MEMORY, .key = number});
+    uint64_t number = enter_empty();
     hold(handle, number);
     return number;
 }
@@ -321,6 +482,58 @@ int nm_hook_cuMulticastUnbind(nm_cu_mem_handle handle, nm_cu_device device, size
     if (result == SUCCESS && there.row >= 0 && nm_block_get(NM_BLOCK_HANDLE, handle, &held) &&
         nm_block_take(NM_BLOCK_BINDING, binding_key(held.owner, there.row, offset), &binding))
         unrefer(binding.bytes);
+    leave();
+    return result;
+}
+
+/* -- ranges of addresses -- */
+
+/* With the lock held: number of what holds the memory of all mappings in the range, like a multicast object; 0: there are none. */
+static uint64_t group_of_mappings(uint64_t address, uint64_t bytes)
+{
+    struct nm_block mapping;
+    uint64_t group = 0;
+    for (uint64_t at = address; at < address + bytes && mapping_at(at, &mapping); at = mapping.key + mapping.bytes) {
+        group = group != 0 ? group : enter_empty();
+        put(&(struct nm_block){.kind = NM_BLOCK_BINDING, .key = mixed((const uint64_t[]){group, mapping.key}, 2), .owner = group,
+                               .bytes = mapping.owner});
+        refer(mapping.owner);
+    }
+    return group;
+}
+
+/* With the lock held: number that a linear block's charge has moved to; 0: none of ours is there. */
+static uint64_t number_of_block(uint64_t address)
+{
+    nm_cu_deviceptr base = address;
+    size_t bytes;
+    struct nm_block block, range;
+    if (nm_real_cuMemGetAddressRange_v2(&base, &bytes, address) != SUCCESS || !nm_block_get(NM_BLOCK_LINEAR, base, &block) ||
+        block.kind != NM_BLOCK_LINEAR)
+        return 0;
+    if (block.bytes == 0)
+        return nm_block_get(NM_BLOCK_RANGE, base, &range) ? range.owner : 0;
+    if (!nm_block_change_bytes(NM_BLOCK_LINEAR, base, block.bytes, 0))
+        return 0;
+    uint64_t number = new_number();
+    put(&(struct nm_block){.kind = NM_BLOCK_MEMORY, .key = number, .bytes = block.bytes, .lease = block.lease, .row = block.row});
+    put(&(struct nm_block){.kind = NM_BLOCK_BASE, .key = number, .bytes = base});
+    put(&(struct nm_block){.kind = NM_BLOCK_RANGE, .key = base, .owner = number});
+    ranges++;
+    return number;
+}
+
+/* A dma-buf keeps the memory, though the program promises to free it later than that. */
+int nm_hook_cuMemGetHandleForAddressRange(void *handle, nm_cu_deviceptr address, size_t bytes, int type, unsigned long long flags)
+{
+    enum { DMA_BUF = 1 };
+    nm_lock(&lock);
+    int result = nm_real_cuMemGetHandleForAddressRange(handle, address, bytes, type, flags);
+    uint64_t number = result == SUCCESS ? group_of_mappings(address, bytes) : 0;
+    if (result == SUCCESS && number == 0)
+        number = number_of_block(address);
+    if (number != 0)
+        export(number, type == DMA_BUF ? *(const int *)handle : -1);
     nm_unlock(&lock);
     return result;
 }
@@ -361,7 +574,7 @@ static int map_array(nm_type_cuMemMapArrayAsync *real, nm_cu_array_map_info *lis
     int result = real(list, count, stream);
     for (unsigned i = 0; result == SUCCESS && i < count; i++)
         note_tile(&list[i]);
-    nm_unlock(&lock);
+    leave();
     return result;
 }
 

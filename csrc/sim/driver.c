@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <time.h>
 
+#include "exports.h"
 #include "partitions.h"
 
 nm_driver nm_the_driver;
@@ -51,7 +52,10 @@ nm_cu_result nm_charge(int device, nm_sim_kind kind, uint64_t bytes) {
     if (atomic_load_explicit(&shared->lost, memory_order_relaxed)) return NM_CUDA_ERROR_DEVICE_UNAVAILABLE;
     bool implicit = kind == NM_SIM_KIND_context || kind == NM_SIM_KIND_module;
     if (!implicit && take_one(&shared->fail_next)) return NM_CUDA_ERROR_OUT_OF_MEMORY;
-    if (!nm_sim_node_charge(&nm_the_driver.node, device, kind, bytes)) return NM_CUDA_ERROR_OUT_OF_MEMORY;
+    if (!nm_sim_node_charge(&nm_the_driver.node, device, kind, bytes)) {
+        nm_exports_settle();
+        if (!nm_sim_node_charge(&nm_the_driver.node, device, kind, bytes)) return NM_CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (nm_sim_partition_fits(&nm_the_driver.node, device)) return NM_CUDA_SUCCESS;
     nm_sim_node_give_back(&nm_the_driver.node, device, kind, bytes);
     return NM_CUDA_ERROR_OUT_OF_MEMORY;

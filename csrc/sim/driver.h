@@ -123,7 +123,9 @@ typedef struct {
     int handle_types;
     bool is_default;
     bool imported;
-    bool dying; /* destroyed by the program, blocks still live */
+    bool dying; /* destroyed by the program; blocks still live, or an exported handle is open */
+    int exports; /* handles that are open somewhere */
+    int held;    /* of an imported pool: the descriptor that holds it */
     uint64_t live_blocks;
     uint64_t max_bytes; /* 0: none */
     uint64_t reserved_bytes, reserved_high_bytes;
@@ -138,8 +140,10 @@ typedef struct {
     uint64_t bytes;
     nm_cu_mem_allocation_prop prop;
     int handles;     /* that the program holds */
-    int attachments; /* mappings, sparse tiles, multicast bindings */
-    bool charged;    /* false for an import: the exporter pays */
+    int attachments; /* mappings, sparse tiles, multicast bindings, exported descriptors */
+    bool charged;    /* false for an import: the exporter pays; and for linear memory, whose block pays while it lives */
+    nm_sim_kind kind;
+    int held; /* of an import: the descriptor that holds it */
 } nm_physical;
 
 typedef struct {
@@ -310,7 +314,7 @@ nm_pool *nm_current_pool(int device);
 nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes, nm_cu_deviceptr *out);
 void nm_pool_give_back(nm_block *block);
 void nm_pool_shrink(nm_pool *pool, uint64_t keep_bytes);
-/* A destroyed pool lasts as long as a block of it does. */
+/* A destroyed pool lasts as long as a block of it, or an exported handle. */
 void nm_pool_end_if_done(nm_pool *pool);
 /* What a synchronisation releases above the pools' thresholds. */
 void nm_pools_trim(int device);

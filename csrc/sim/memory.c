@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "driver.h"
+#include "exports.h"
 
 /* ---- taking ---------------------------------------------------------------------------------------------- */
 
@@ -66,9 +67,21 @@ NM_CU cuMemAllocPitch_v2(nm_cu_deviceptr *out, size_t *pitch, size_t width, size
 
 /* ---- freeing --------------------------------------------------------------------------------------------- */
 
+/* A dma-buf may keep it (ranges.c). */
+static void release_linear(const nm_block *block) {
+    nm_physical *remains = block->owner;
+    if (!remains) {
+        nm_give_back(block->device, NM_SIM_KIND_linear, block->bytes);
+        return;
+    }
+    remains->charged = true;
+    nm_physical_detach(remains);
+    nm_exports_settle();
+}
+
 void nm_memory_release(nm_block *block) {
     switch ((nm_use)block->use) {
-    case NM_LINEAR: nm_give_back(block->device, NM_SIM_KIND_linear, block->bytes); break;
+    case NM_LINEAR: release_linear(block); break;
     case NM_MANAGED: nm_give_back(block->device, NM_SIM_KIND_managed, block->bytes); break;
     case NM_POOLED: nm_pool_give_back(block); break;
     default: break;
@@ -147,6 +160,11 @@ NM_CU cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
     reap_sometimes();
+    if (nm_exports_any()) {
+        NM_LOCK();
+        nm_exports_settle();
+        NM_UNLOCK();
+    }
     uint64_t capacity = nm_sim_capacity(nm_the_driver.node.state);
     if (free_bytes) *free_bytes = capacity - nm_sim_tally_bytes(&nm_device(context->device)->memory);
     if (total_bytes) *total_bytes = capacity;

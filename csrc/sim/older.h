@@ -26,9 +26,4 @@ static inline int nm_sim_fstat(int descriptor, struct stat *status) {
     return (int)syscall(SYS_fstat, descriptor, status);
 }
 
-/* memfd_create is one since 2.27. */
-static inline int nm_sim_memfd(const char *name, unsigned flags) {
-    return (int)syscall(SYS_memfd_create, name, flags);
-}
-
 #endif

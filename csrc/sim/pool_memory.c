@@ -5,6 +5,8 @@
  * A pool takes memory from the device in whole granules when what it holds does not suffice, and gives back what lies
  * above its release threshold at the next synchronisation; it packs perfectly.
  */
+#include <unistd.h>
+
 #include "driver.h"
 
 static void note_highs(nm_pool *pool) {
@@ -34,8 +36,9 @@ void nm_pool_shrink(nm_pool *pool, uint64_t keep_bytes) {
 }
 
 void nm_pool_end_if_done(nm_pool *pool) {
-    if (!pool->dying || pool->live_blocks > 0) return;
+    if (!pool->dying || pool->live_blocks > 0 || pool->exports > 0) return;
     nm_pool_shrink(pool, 0);
+    if (pool->held > 0) close(pool->held);
     nm_object_free(pool);
 }
 

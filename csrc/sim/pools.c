@@ -6,9 +6,10 @@
  * Streams do nothing here: whatever was asked of one is done when the call returns.
  */
 #include <string.h>
+#include <unistd.h>
 
 #include "driver.h"
-#include "tickets.h"
+#include "exports.h"
 
 /* ---- allocating ---------------------------------------------------------------------------------------------- */
 
@@ -125,6 +126,7 @@ NM_CU cuMemPoolDestroy(nm_cu_memory_pool handle) {
     if (may) {
         pool->dying = true;
         nm_pool_end_if_done(pool);
+        nm_exports_settle();
     }
     NM_UNLOCK();
     return may ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;
@@ -285,7 +287,8 @@ NM_CU cuMemPoolExportToShareableHandle(void *out, nm_cu_memory_pool handle, int 
     int descriptor = -1;
     if (may) {
         nm_ticket ticket = nm_ticket_new(NM_TICKET_POOL, pool->device, (uintptr_t)pool, 0);
-        descriptor = nm_ticket_export(&ticket);
+        descriptor = nm_export_open(&ticket);
+        if (descriptor >= 0 && !nm_export_keeps(NULL, pool)) close(descriptor), descriptor = -1;
     }
     NM_UNLOCK();
     if (!may) return NM_CUDA_ERROR_INVALID_VALUE;
@@ -302,6 +305,7 @@ NM_CU cuMemPoolImportFromShareableHandle(nm_cu_memory_pool *out, void *handle, i
     NM_LOCK();
     nm_pool *pool = nm_pool_new(ticket.device);
     if (pool) pool->imported = true;
+    if (pool) pool->held = nm_export_hold((int)(intptr_t)handle);
     NM_UNLOCK();
     if (!pool) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     *out = pool;

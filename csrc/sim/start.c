@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "exports.h"
 #include "gate.h"
 #include "partitions.h"
 #include "visible.h"
@@ -45,6 +46,7 @@ static void start_afresh(void) {
     nm_objects_reset();
     nm_blocks_reset();
     nm_pools_reset();
+    nm_exports_reset();
 }
 
 /* ---- cuInit ---------------------------------------------------------------------------------------------- */

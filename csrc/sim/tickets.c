@@ -7,10 +7,9 @@
 #include "tickets.h"
 
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include "older.h"
+#include "exports.h"
 
 static const char ticket_magic[4] = "tkt";
 
@@ -39,17 +38,8 @@ bool nm_ticket_valid(const nm_ticket *ticket, nm_ticket_use use, bool foreign) {
     return nm_sim_node_owner(node, (int)ticket->slot) != 0;
 }
 
-int nm_ticket_export(const nm_ticket *ticket) {
-    int descriptor = nm_sim_memfd("nodesim-export", MFD_CLOEXEC);
-    if (descriptor >= 0 && pwrite(descriptor, ticket, sizeof *ticket, 0) != (ssize_t)sizeof *ticket) {
-        close(descriptor);
-        return -1;
-    }
-    return descriptor;
-}
-
 bool nm_ticket_import(nm_ticket *ticket, nm_ticket_use use, int descriptor) {
-    return pread(descriptor, ticket, sizeof *ticket, 0) == (ssize_t)sizeof *ticket && nm_ticket_valid(ticket, use, false);
+    return nm_export_read(ticket, descriptor) && nm_ticket_valid(ticket, use, false);
 }
 
 uint64_t nm_import(nm_context *context, int device, uint64_t bytes, void *owner) {

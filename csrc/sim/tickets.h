@@ -1,5 +1,5 @@
 /* tickets.h: what one process hands another so that it may use its memory: an IPC handle, an exported pointer, or the
- * content of an exported descriptor. All three are 64 bytes that name an allocation and its owner's life.
+ * packet in an exported descriptor. All three are 64 bytes that name an allocation and its owner's life.
  *
  * Knows: slots and their lives. Must not know: what the memory is for. Nothing is charged to an importer.
  */
@@ -14,6 +14,7 @@ typedef enum {
     NM_TICKET_POOL_POINTER,
     NM_TICKET_PHYSICAL,
     NM_TICKET_EVENT,
+    NM_TICKET_DMA_BUF,
 } nm_ticket_use;
 
 typedef struct {
@@ -33,8 +34,7 @@ nm_ticket nm_ticket_new(nm_ticket_use use, int device, uint64_t address, uint64_
 /* True while the process that made it lives; `foreign`: and is not this one. */
 bool nm_ticket_valid(const nm_ticket *ticket, nm_ticket_use use, bool foreign);
 
-/* The same in a descriptor: -1 where there are none left. */
-int nm_ticket_export(const nm_ticket *ticket);
+/* The ticket in a descriptor that exports.h made. */
 bool nm_ticket_import(nm_ticket *ticket, nm_ticket_use use, int descriptor);
 
 /* An address in this process for another's memory, freed with `context` or by whoever closes it. `owner` is the

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tickets.h"
+#include "exports.h"
 
 enum { BINDINGS = 16 };
 
@@ -27,7 +27,8 @@ _Static_assert(sizeof(multicast) <= NM_OBJECT_BYTES, "an object of the arena");
 
 static void end_if_done(nm_physical *physical) {
     if (physical->handles > 0 || physical->attachments > 0) return;
-    if (physical->charged) nm_give_back(physical->device, NM_SIM_KIND_vmm, physical->bytes);
+    if (physical->charged) nm_give_back(physical->device, physical->kind, physical->bytes);
+    if (physical->held > 0) close(physical->held);
     multicast *team = nm_object_of(physical, NM_MULTICAST);
     for (int index = 0; team && index < BINDINGS; index++) {
         if (team->bindings[index].physical) nm_physical_detach(team->bindings[index].physical);
@@ -69,6 +70,7 @@ static nm_cu_result create(nm_cu_mem_handle *out, size_t bytes, const nm_cu_mem_
     physical->prop = *prop;
     physical->handles = 1;
     physical->charged = device >= 0;
+    physical->kind = NM_SIM_KIND_vmm;
     *out = (uintptr_t)physical;
     return NM_CUDA_SUCCESS;
 }
@@ -212,6 +214,7 @@ NM_CU cuMemUnmap(nm_cu_deviceptr address, size_t bytes) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
     nm_cu_result result = unmap(address, bytes);
+    nm_exports_settle();
     NM_UNLOCK();
     return result;
 }
@@ -273,13 +276,14 @@ NM_CU cuMemRetainAllocationHandle(nm_cu_mem_handle *out, void *address) {
 NM_CU cuMemExportToShareableHandle(void *out, nm_cu_mem_handle handle, int type, unsigned long long flags) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
-    const nm_physical *physical = physical_of(handle);
+    nm_physical *physical = physical_of(handle);
     bool may = out && physical && flags == 0 && type == NM_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
                (physical->prop.requested_handle_types & type);
     int descriptor = -1;
     if (may) {
         nm_ticket ticket = nm_ticket_new(NM_TICKET_PHYSICAL, physical->device, handle, physical->bytes);
-        descriptor = nm_ticket_export(&ticket);
+        descriptor = nm_export_open(&ticket);
+        if (descriptor >= 0 && !nm_export_keeps(physical, NULL)) close(descriptor), descriptor = -1;
     }
     NM_UNLOCK();
     if (!may) return NM_CUDA_ERROR_INVALID_VALUE;
@@ -293,9 +297,10 @@ static nm_physical *own_memory(const nm_ticket *ticket) {
     return (int)ticket->slot == nm_the_driver.node.slot ? physical_of(ticket->address) : NULL;
 }
 
-static nm_physical *imported(const nm_ticket *ticket) {
+static nm_physical *imported(const nm_ticket *ticket, int descriptor) {
     nm_physical *physical = nm_object_new(NM_PHYSICAL, NULL);
     if (!physical) return NULL;
+    physical->held = nm_export_hold(descriptor);
     physical->device = ticket->device;
     physical->bytes = ticket->bytes;
     physical->handles = 1;
@@ -315,7 +320,7 @@ NM_CU cuMemImportFromShareableHandle(nm_cu_mem_handle *out, void *handle, int ty
     NM_LOCK();
     nm_physical *physical = own_memory(&ticket);
     if (physical) physical->handles++;
-    if (!physical) physical = imported(&ticket);
+    if (!physical) physical = imported(&ticket, (int)(intptr_t)handle);
     if (physical) *out = (uintptr_t)physical;
     NM_UNLOCK();
     return physical ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_OUT_OF_MEMORY;
@@ -438,6 +443,7 @@ NM_CU cuMemRelease(nm_cu_mem_handle handle) {
     if (held) {
         physical->handles--;
         end_if_done(physical);
+        nm_exports_settle();
     }
     NM_UNLOCK();
     return held ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_INVALID_VALUE;

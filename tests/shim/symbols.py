@@ -20,6 +20,8 @@ ALLOCATES = {
     "cuMemGetDefaultMemPool", "cuMemGetMemPool",  # a pool of which the shim must know whose memory it hands out
     "cuMemCreate", "cuMemMap", "cuMemMapArrayAsync", "cuMemRetainAllocationHandle", "cuMemImportFromShareableHandle",
     "cuMulticastCreate", "cuMulticastBindMem", "cuMulticastBindAddr",
+    # these let it leave the process, and live there
+    "cuMemExportToShareableHandle", "cuMemGetHandleForAddressRange", "cuMemPoolExportToShareableHandle", "cuMemPoolImportFromShareableHandle",
     "cuArrayCreate", "cuArray3DCreate", "cuMipmappedArrayCreate",
     "cuGraphInstantiate", "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphUpload", "cuGraphLaunch",
     "cuCtxCreate", "cuGLCtxCreate", "cuVDPAUCtxCreate", "cuGreenCtxCreate", "cuDevicePrimaryCtxRetain", "cuCtxAttach", "cuCtxSetLimit",
@@ -50,12 +52,14 @@ NEUTRAL: dict[str, str] = {
     "host memory": "cuMemAllocHost|cuMemFreeHost|cuMemHostAlloc",
     "addresses, and a view of memory under another address: no memory": "cuMemAddressFree|cuMemAddressReserve|cuTensorMapReplaceAddress",
     "another process's memory: its exporter is charged":
-        "cuIpcOpenMemHandle|cuIpcCloseMemHandle|cuImportExternalMemory|cuDestroyExternalMemory|cuMemPoolImportFromShareableHandle|"
+        "cuIpcOpenMemHandle|cuIpcCloseMemHandle|cuImportExternalMemory|cuDestroyExternalMemory|"
         "cuMemPoolImportPointer|cuExternalMemoryGetMappedBuffer|cuExternalMemoryGetMappedMipmappedArray",
+    "names of memory that keep nothing alive: what is freed by its exporter is gone for all":
+        "cuIpcGetMemHandle|cuMemPoolExportPointer|cuIpcGetEventHandle",
     "which pool later calls take from: they look it up": "cuDeviceSetMemPool|cuMemSetMemPool",
     "questions about pools, loading, mapping and limits":
-        "cuDeviceGetMemPool|cuDeviceGetDefaultMemPool|cuMemPoolGetAttribute|cuMemPoolGetAccess|cuMemPoolSetAccess|cuMemPoolExportPointer|"
-        "cuMemPoolExportToShareableHandle|cuCtxGetLimit|cuModuleGetLoadingMode|cuFuncIsLoaded|cuMemGetAllocationGranularity|"
+        "cuDeviceGetMemPool|cuDeviceGetDefaultMemPool|cuMemPoolGetAttribute|cuMemPoolGetAccess|cuMemPoolSetAccess|"
+        "cuCtxGetLimit|cuModuleGetLoadingMode|cuFuncIsLoaded|cuMemGetAllocationGranularity|"
         "cuMemGetAllocationPropertiesFromHandle|cuGraphMemAllocNodeGetParams|cuGraphMemFreeNodeGetParams|cuLogicalEndpointGetLimits|"
         "cuGraphicsResourceGetMapped(EglFrame|MipmappedArray|Pointer)|cuGraphicsSubResourceGetMappedArray",
     "nodes of a graph: their memory is charged when the graph is launched":
@@ -84,7 +88,7 @@ NEUTRAL: dict[str, str] = {
     "managed memory's place: it is charged to the device where it was allocated, wherever its pages are":
         r"cuMemAdvise|cuMemPrefetch\w*Async|cuMemDiscard\w+",
     "questions and settings about memory":
-        r"cuMemGet(Access|AddressRange|HandleForAddressRange|LocationInfo)|cuMemRangeGet\w+|cuMemSetAccess|cuMemExportToShareableHandle|cuMemHost(Get\w+|Register|Unregister)|cuPointer\w+|cuIpcGet\w+|cuMulticast(AddDevice|GetGranularity)",
+        r"cuMemGet(Access|AddressRange|LocationInfo)|cuMemRangeGet\w+|cuMemSetAccess|cuMemHost(Get\w+|Register|Unregister)|cuPointer\w+|cuMulticast(AddDevice|GetGranularity)",
     "devices, errors, versions": r"cuDevice(Get\w*|CanAccessPeer|ComputeCapability|SetGraphMemAttribute|PrimaryCtx(GetState|SetFlags)|"
         r"(Unr|R)egisterAsyncNotification)|cuDriverGetVersion|cuGet(Error\w+|ExportTable)|cuFlushGPUDirectRDMAWrites",
     "contexts' settings":

@@ -16,6 +16,7 @@ from tests.shim.world import GIB, MIB, OUT_OF_MEMORY, ROUTES, Probe, World, hook
 
 DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 PINNED, MANAGED = 1, 2  # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOCATION_TYPE_MANAGED
+POSIX_FD = DMA_BUF_FD = 1
 GRANULE = 2 * MIB
 
 
@@ -124,7 +125,7 @@ def location_of(device: int) -> bytes:
 
 
 def memory_properties(device: int = 0) -> bytes:
-    return struct.pack("<iiiiQ8x", PINNED, 1, DEVICE, device, 0)
+    return struct.pack("<iiiiQ8x", PINNED, POSIX_FD, DEVICE, device, 0)
 
 
 def create(probe: Probe, size: int) -> int:
@@ -179,14 +180,94 @@ def retained_from_the_middle(probe: Probe, env: World) -> None:
 
 @scenario("cuMemImportFromShareableHandle")
 def imported_once_charged(probe: Probe, env: World) -> None:
-    handle, fd, again = create(probe, GRANULE), probe.alloc(8), probe.alloc(8)
-    assert probe.call("cuMemExportToShareableHandle", fd, handle, 1, 0) == 0
-    assert probe.cuMemImportFromShareableHandle(again, probe.u32(fd), 1) == 0
+    handle, again = create(probe, GRANULE), probe.alloc(8)
+    fd = exported(probe, "cuMemExportToShareableHandle", handle)
+    assert probe.cuMemImportFromShareableHandle(again, fd, POSIX_FD) == 0
+    close(probe, fd)
     env.agree(GRANULE)
     assert probe.cuMemRelease(handle) == 0
     env.agree(GRANULE)  # it lives on under what came back
     assert probe.cuMemRelease(probe.u64(again)) == 0
     env.agree(0)
+
+
+def exported(probe: Probe, name: str, *what: int) -> int:
+    """A descriptor in the probe."""
+    fd = probe.alloc(8)
+    assert probe.call(name, fd, *what, POSIX_FD, 0) == 0
+    return probe.u32(fd)
+
+
+def close(probe: Probe, fd: int) -> None:
+    assert probe.tell("call", probe.resolve("close", "default"), fd) == "0"
+
+
+@scenario("cuMemExportToShareableHandle")
+def exported_until_closed(probe: Probe, env: World) -> None:
+    handle = create(probe, GRANULE)
+    fd = exported(probe, "cuMemExportToShareableHandle", handle)
+    assert probe.cuMemRelease(handle) == 0
+    env.agree(GRANULE)
+    close(probe, fd)
+    handle = create(probe, GRANULE)
+    assert probe.cuMemRelease(handle) == 0  # the end of another is a look at all
+    env.agree(0)
+
+
+@scenario("cuMemGetHandleForAddressRange")
+def kept_by_a_dma_buf(probe: Probe, env: World) -> None:
+    linear, area = probe.memory(5 * MIB), mapped(probe, 2 * GRANULE)
+    buffers = [exported(probe, "cuMemGetHandleForAddressRange", at, 4096) for at in (linear, linear + MIB, area + GRANULE)]
+    assert probe.cuMemFree_v2(linear) == 0
+    assert probe.cuMemUnmap(area, 2 * GRANULE) == 0
+    for buffer, left in zip(buffers, (5 * MIB + 2 * GRANULE, 2 * GRANULE, 0), strict=True):
+        close(probe, buffer)
+        assert probe.cuMemFree_v2(probe.memory(MIB)) == 0
+        assert probe.cuMemRelease(create(probe, GRANULE)) == 0
+        env.agree(left)
+
+
+@scenario("cuMemPoolExportToShareableHandle")
+def a_destroyed_pool_that_is_exported(probe: Probe, env: World) -> None:
+    pool, address = new_pool(probe, POSIX_FD), probe.alloc(8)
+    assert probe.cuMemAllocFromPoolAsync(address, 3 * MIB, pool, 0) == 0
+    fd = exported(probe, "cuMemPoolExportToShareableHandle", pool)
+    assert probe.cuMemFreeAsync(probe.u64(address), 0) == 0
+    assert probe.cuMemPoolDestroy(pool) == 0
+    env.agree(2 * GRANULE)
+    close(probe, fd)
+    assert probe.cuMemRelease(create(probe, GRANULE)) == 0
+    env.agree(0)
+
+
+@scenario("cuMemPoolImportFromShareableHandle")
+def a_pool_that_another_process_imported(probe: Probe, env: World) -> None:
+    pool, address = new_pool(probe, POSIX_FD), probe.alloc(8)
+    assert probe.cuMemAllocFromPoolAsync(address, 3 * MIB, pool, 0) == 0
+    fd = exported(probe, "cuMemPoolExportToShareableHandle", pool)
+    assert probe.cuMemFreeAsync(probe.u64(address), 0) == 0
+    with env.probe(probe.route) as other:
+        other_fd, imported = take(other, probe, fd), other.alloc(8)
+        assert other.cuMemPoolImportFromShareableHandle(imported, other_fd, POSIX_FD, 0) == 0
+        close(other, other_fd)
+        close(probe, fd)
+        assert probe.cuMemPoolDestroy(pool) == 0
+        env.agree(2 * GRANULE)
+        assert other.cuMemPoolDestroy(other.u64(imported)) == 0
+        assert probe.cuMemRelease(create(probe, GRANULE)) == 0
+        env.agree(0)
+        assert other.end().stderr == ""
+
+
+def take(probe: Probe, other: Probe, fd: int) -> int:
+    """A copy in the probe of another one's descriptor, as if it had been sent over a socket."""
+    system_call = probe.resolve("syscall", "default")
+    pidfd_open, pidfd_getfd = 434, 438
+    pidfd = int(probe.tell("call", system_call, pidfd_open, other.process.pid, 0))
+    copy = int(probe.tell("call", system_call, pidfd_getfd, pidfd, fd, 0))
+    assert copy >= 0
+    close(probe, pidfd)
+    return copy
 
 
 ARRAY3D_SPARSE = 0x40
@@ -359,9 +440,9 @@ def linear_memory_freed_on_a_stream(probe: Probe, env: World) -> None:
     env.agree(0)
 
 
-def new_pool(probe: Probe) -> int:
+def new_pool(probe: Probe, handle_types: int = 0) -> int:
     out = probe.alloc(8)
-    properties = struct.pack("<ii", PINNED, 0) + location_of(0) + bytes(8 + 8 + 2 + 54)
+    properties = struct.pack("<ii", PINNED, handle_types) + location_of(0) + bytes(8 + 8 + 2 + 54)
     assert probe.cuMemPoolCreate(out, probe.alloc(content=properties)) == 0
     return probe.u64(out)
 

@@ -114,7 +114,8 @@ class Multicast(ctypes.Structure):
 
 
 cuda = ctypes.CDLL("libcuda.so.1")
-DEVICE, PINNED, POSIX_FD = 1, 1, 1
+DEVICE, PINNED, POSIX_FD, DMA_BUF_FD = 1, 1, 1, 1
+PIDFD_GETFD = 438  # a system call
 GRANULE = 2 << 20
 
 
@@ -307,6 +308,10 @@ def pool_figure(pool, attribute):
     return got(c_uint64, "cuMemPoolGetAttribute", pool, attribute, at=2)
 
 
+def export_pool(pool):
+    return got(c_int, "cuMemPoolExportToShareableHandle", pool, POSIX_FD, 0)
+
+
 def set_pool(pool, attribute, value):
     word = c_uint64(value)
     do("cuMemPoolSetAttribute", pool, attribute, byref(word))
@@ -354,9 +359,29 @@ def export_physical(handle):
     return got(c_int, "cuMemExportToShareableHandle", handle, POSIX_FD, 0)
 
 
+def take_descriptor(pid, descriptor):
+    """A copy of another process's descriptor, as one that was sent over a socket."""
+    pidfd = os.pidfd_open(pid)
+    own = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, pidfd, descriptor, 0)
+    os.close(pidfd)
+    if own < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    return own
+
+
+def close_descriptor(descriptor):
+    os.close(descriptor)
+
+
 def import_physical(pid, descriptor):
-    own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR)
-    return got(c_uint64, "cuMemImportFromShareableHandle", own, POSIX_FD)
+    own = take_descriptor(pid, descriptor)
+    imported = got(c_uint64, "cuMemImportFromShareableHandle", own, POSIX_FD)
+    os.close(own)
+    return imported
+
+
+def export_range(address, size):
+    return got(c_int, "cuMemGetHandleForAddressRange", address, size, DMA_BUF_FD, 0)
 
 
 def create_multicast(size, devices=1):

@@ -285,6 +285,103 @@ def test_imports_are_charged_to_the_exporter_alone(node: Node, start: StartClien
     assert used(node) == 6 * MIB + GRANULE
 
 
+def test_an_exported_handle_keeps_memory_until_its_last_copy_is_closed(node: Node, start: StartClient) -> None:
+    exporter, other = start(node), start(node)
+    exporter.ready()
+    physical = exporter.create_physical(GRANULE, 0, 1)
+    descriptor = exporter.export_physical(physical)
+    copy = other.take_descriptor(exporter.pid, descriptor)
+
+    exporter.release_physical(physical)
+    assert used(node) == GRANULE
+    exporter.close_descriptor(descriptor)
+    exporter.free(exporter.alloc(MIB))
+    assert used(node) == GRANULE
+    other.close_descriptor(copy)
+    exporter.info()
+    assert used(node) == 0
+
+
+def test_an_import_keeps_memory_that_its_exporter_gave_up(node: Node, start: StartClient) -> None:
+    exporter, importer = start(node), start(node)
+    exporter.ready()
+    importer.ready()
+    physical = exporter.create_physical(GRANULE, 0, 1)
+    descriptor = exporter.export_physical(physical)
+    imported = importer.import_physical(exporter.pid, descriptor)
+    place = importer.reserve(GRANULE)
+    importer.map_physical(place, GRANULE, imported)
+    importer.release_physical(imported)
+
+    exporter.close_descriptor(descriptor)
+    exporter.release_physical(physical)
+    exporter.info()
+    assert used(node) == GRANULE
+    importer.unmap(place, GRANULE)
+    exporter.info()
+    assert used(node) == 0
+
+
+def test_memory_that_only_exports_keep_is_found_when_room_is_needed(node: Node, start: StartClient) -> None:
+    exporter = start(node)
+    exporter.ready()
+    for _ in range(3):
+        physical = exporter.create_physical(GIB // 2, 0, 1)
+        descriptor = exporter.export_physical(physical)
+        exporter.release_physical(physical)
+        exporter.close_descriptor(descriptor)
+    kept = []
+    for _ in range(2):
+        physical = exporter.create_physical(GIB // 2, 0, 1)
+        kept.append(exporter.export_physical(physical))
+        exporter.release_physical(physical)
+    with refused("OUT_OF_MEMORY"):
+        exporter.alloc(MIB)
+    exporter.close_descriptor(kept.pop())
+    exporter.alloc(MIB)
+
+
+def test_an_exported_pool_keeps_what_it_held_after_its_end(node: Node, start: StartClient) -> None:
+    exporter = start(node)
+    exporter.ready()
+    pool = exporter.create_pool(0, 0, 1)
+    exporter.set_pool(pool, RELEASE_THRESHOLD, GIB)
+    exporter.free(exporter.alloc_from_pool(pool, GRANULE))
+    descriptor = exporter.export_pool(pool)
+    exporter.destroy_pool(pool)
+    assert used(node) == GRANULE
+    exporter.close_descriptor(descriptor)
+    exporter.info()
+    assert used(node) == 0
+
+
+def test_a_dma_buf_keeps_linear_memory_and_mappings(node: Node, start: StartClient) -> None:
+    exporter = start(node)
+    exporter.ready()
+    linear, place = exporter.alloc(2 * MIB), exporter.reserve(4 * GRANULE)
+    for at in (0, 2 * GRANULE):
+        physical = exporter.create_physical(2 * GRANULE)
+        exporter.map_physical(place + at, 2 * GRANULE, physical)
+        exporter.release_physical(physical)
+    buffers = [exporter.export_range(linear, 4096), exporter.export_range(linear + 4096, 4096)]
+    mapped = exporter.export_range(place + GRANULE, 2 * GRANULE)
+    with refused("INVALID_VALUE"):
+        exporter.export_range(linear, 4 * MIB)
+
+    exporter.free(linear)
+    exporter.unmap(place, 4 * GRANULE)
+    assert used(node) == 2 * MIB + 4 * GRANULE
+    exporter.close_descriptor(mapped)
+    exporter.info()
+    assert used(node) == 2 * MIB
+    for buffer in buffers:
+        assert used(node) == 2 * MIB
+        exporter.close_descriptor(buffer)
+        exporter.free(exporter.alloc(MIB))
+        exporter.info()
+    assert used(node) == 0
+
+
 def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(node: Node, start: StartClient) -> None:
     exporter, importer = start(node), start(node)
     exporter.ready()
