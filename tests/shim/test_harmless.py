@@ -344,15 +344,72 @@ def test_beside_another_preload(guest: str, order: str, env: World) -> None:
     assert env.manager.verbs()[0] == "ACQUIRE"
 
 
-@pytest.mark.parametrize("kind", ["address", "thread"])
-def test_in_a_sanitized_program(kind: str, env: World) -> None:
-    """Its runtime looks up libc's functions through our dlsym before any of them can be called, and finds no leak of ours at the end."""
-    runtime = sanitizer({"address": "libasan.so", "thread": "libtsan.so"}[kind])
-    if runtime is None:
+SANITIZERS = {"address": "libasan.so", "thread": "libtsan.so", "undefined": "libubsan.so", "leak": "liblsan.so"}
+
+
+def sanitized(kind: str, source: str = ALLOCATES, *flags: str) -> Path:
+    """A program under that sanitizer."""
+    if sanitizer(SANITIZERS[kind]) is None:
         pytest.skip(f"no {kind} sanitizer here")
-    env.environ["LD_PRELOAD"] = f"{Path(runtime).resolve()} {LIBRARY}"
-    env.environ["ASAN_OPTIONS"] = "detect_leaks=1"
-    ran = env.run(compiled(ALLOCATES, f"-fsanitize={kind}"))
+    return compiled(source, f"-fsanitize={kind}", *flags)
+
+
+@pytest.mark.parametrize("kind", SANITIZERS)
+def test_in_a_sanitized_program(kind: str, env: World) -> None:
+    """The program starts as it is, with its runtime behind the shim; the runtime finds no fault or leak of ours."""
+    ran = env.run(sanitized(kind))
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (0, ALLOCATED, 1)
+    assert "out of GPU memory by quota" in ran.stderr
+
+
+@pytest.mark.parametrize("kind", ["address", "thread", "leak"])
+def test_behind_a_runtime_that_is_preloaded(kind: str, env: World) -> None:
+    """The runtime looks up libc's functions through our dlsym before any of them can be called."""
+    program = sanitized(kind)
+    env.environ["LD_PRELOAD"] = f"{Path(str(sanitizer(SANITIZERS[kind]))).resolve()} {LIBRARY}"
+    ran = env.run(program)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (0, ALLOCATED, 1)
+
+
+def test_in_a_program_with_a_static_runtime(env: World) -> None:
+    """As clang links AddressSanitizer by default."""
+    ran = env.run(sanitized("address", ALLOCATES, "-static-libasan"))
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (0, ALLOCATED, 1)
+
+
+OVERFLOWS = r"""
+#include <stdlib.h>
+int main(int argc, char **argv)
+{
+    volatile char *text = malloc(4 + argc);
+    (void)argv;
+    text[argc + 4] = 0;
+    return 0;
+}
+"""
+
+OWN_DEFAULTS = r"""
+const char *__asan_default_options(void) { return "verify_asan_link_order=0:exitcode=45"; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "options", "expected"),
+    [("", None, 1), ("", "exitcode=44", 44), (OWN_DEFAULTS, None, 45), (OWN_DEFAULTS, "exitcode=44", 44)],
+)
+def test_a_sanitizer_still_has_its_programs_and_its_users_options(own: str, options: str | None, expected: int, env: World) -> None:
+    if options is not None:
+        env.environ["ASAN_OPTIONS"] = options
+    ran = env.run(sanitized("address", OVERFLOWS + own))
+    assert ran.returncode == expected
+    assert "heap-buffer-overflow" in ran.stderr
+
+
+def test_in_valgrind(env: World) -> None:
+    """Without its search for leaks, which would read all addresses that the simulated driver reserves."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("no valgrind here")
+    ran = env.run("valgrind", "-q", "--error-exitcode=46", "--leak-check=no", compiled(ALLOCATES))
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (0, ALLOCATED, 1)
 
 
