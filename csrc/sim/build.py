@@ -31,7 +31,8 @@ LIBRARIES = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"]
 COMMON = ["node.c", "partitions.c", "visible.c", "gate.c"]
 DRIVER = [
     *("start.c", "driver.c", "devices.c", "contexts.c", "objects.c", "blocks.c", "memory.c", "vmm.c", "arrays.c"),
-    *("pools.c", "pool_memory.c", "tickets.c", "exports.c", "ranges.c", "graphs.c", "graph_memory.c", "launches.c", "captures.c", "user_objects.c", "streams.c"),
+    *("pools.c", "pool_memory.c", "tickets.c", "exports.c", "ranges.c"),
+    *("graphs.c", "graph_memory.c", "launches.c", "captures.c", "user_objects.c", "streams.c"),
     *("modules.c", "images.c", "copies.c", "lookup.c"),
 ]
 SOURCES = {

@@ -21,7 +21,8 @@ ALLOCATES = {
     "cuMemCreate", "cuMemMap", "cuMemMapArrayAsync", "cuMemRetainAllocationHandle", "cuMemImportFromShareableHandle",
     "cuMulticastCreate", "cuMulticastBindMem", "cuMulticastBindAddr",
     # these let it leave the process, and live there
-    "cuMemExportToShareableHandle", "cuMemGetHandleForAddressRange", "cuMemPoolExportToShareableHandle", "cuMemPoolImportFromShareableHandle",
+    "cuMemExportToShareableHandle", "cuMemGetHandleForAddressRange",
+    "cuMemPoolExportToShareableHandle", "cuMemPoolImportFromShareableHandle",
     "cuArrayCreate", "cuArray3DCreate", "cuMipmappedArrayCreate",
     "cuGraphInstantiate", "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphUpload", "cuGraphLaunch",
     "cuCtxCreate", "cuGLCtxCreate", "cuVDPAUCtxCreate", "cuGreenCtxCreate", "cuDevicePrimaryCtxRetain", "cuCtxAttach", "cuCtxSetLimit",
