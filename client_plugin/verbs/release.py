@@ -12,10 +12,10 @@ from client_plugin.ways.faults import say
 def run(said: Said) -> int:
     way = choice.node_or_env(said.whom())
     if isinstance(way, choice.UserWay):
-        way.question("release", said.task)
+        released = way.question("release", said.task)
     else:
-        Control(said.whom().found_run_dir()).call("release", task=said.task, by=choice.user())
-    say(f"{said.task} is released")
+        released = Control(said.whom().found_run_dir()).call("release", task=said.task, by=choice.user())
+    say(f"{released['task']} is released")
     return 0
 
 

@@ -10,8 +10,7 @@ import click
 
 from client_plugin.verbs import tables
 from client_plugin.verbs.tables import Column, Row
-from client_plugin.ways import choice
-from client_plugin.ways.faults import Fault, say
+from client_plugin.ways.faults import say
 from nodemgr.cli import asking, options, quota
 
 READ_BY_ENGINES = ("/etc/cdi", "/var/run/cdi")
@@ -104,18 +103,11 @@ def show(env: str, run_dir: Path | None, as_json: bool) -> None:
 
 @command.command("rm")
 @click.argument("env", type=options.ENV)
-@click.option("--force", is_flag=True, help="Also where something runs: its tasks lose their GPUs, its requests are refused.")
+@quota.force_option
 @options.run_dir_option
 def remove(env: str, force: bool, run_dir: Path | None) -> None:
     """Forget ENV. What still runs or waits in it is said, and nothing is done then without --force."""
-    control = asking.control(run_dir)
-    (found,) = control.call("env_show", env=env)["envs"]
-    running = _running(found)
-    for line in running:
-        say(line)
-    if running and not force:
-        raise Fault(f"{env} is not removed: {len(running)} of its tasks run or wait (--force takes their GPUs)")
-    control.call("quota_rm", env=env, by=choice.user())
+    quota.remove(env, force, run_dir)
     say(f"{env} is removed; containers that have its device go on without GPUs")
 
 
@@ -131,11 +123,6 @@ def rekey(env: str, grace: int, run_dir: Path | None) -> None:
     """
     made = asking.control(run_dir).call("env_rekey", env=env, grace_ms=grace, by=choice.user())
     click.echo(made["key_directory"])
-
-
-def _running(env: Row) -> list[str]:
-    tasks = [f"{task['id']} runs: {task['command']} (pid {', '.join(map(str, task['pids']))})" for task in env["tasks"]]
-    return tasks + [f"{request} waits" for request in env["waiting"]]
 
 
 def _show(env: Row) -> None:

@@ -190,12 +190,35 @@ def load_quotas(file: Path, run_dir: Path | None) -> None:
         raise Fault(f"not set: {', '.join(failed)}")
 
 
-@command.command("rm", short_help="Forget ENV, whose tasks lose their GPUs.")
+def force_option(function: options.F) -> options.F:
+    return click.option(
+        "--force", is_flag=True, help="Also where something runs: its tasks lose their GPUs, its requests are refused, its jobs end."
+    )(function)
+
+
+@command.command("rm", short_help="Forget ENV.")
 @click.argument("env", type=options.ENV)
+@force_option
 @options.run_dir_option
-def remove_quota(env: str, run_dir: Path | None) -> None:
-    """Forget ENV: its waiting requests are refused, its tasks lose their GPUs."""
-    result = asking.control(run_dir).call("quota_rm", env=env, by=choice.user())
-    for warning in result.get("warnings", ()):
+def remove_quota(env: str, force: bool, run_dir: Path | None) -> None:
+    """Forget ENV and its quota, as env rm does. What still runs or waits in it is printed, and nothing is done then without
+    --force."""
+    for warning in remove(env, force, run_dir):
         say(f"warning: {warning}")
     say(f"{env} is removed")
+
+
+def remove(env: str, force: bool, run_dir: Path | None) -> list[str]:
+    """Returns the manager's warnings. Without `force` the manager refuses where something runs or waits, and it is printed here."""
+    control = asking.control(run_dir)
+    if not force:
+        for line in _in_use(control.call("env_show", env=env)["envs"][0]):
+            say(line)
+    warnings: list[str] = control.call("quota_rm", env=env, force=force, by=choice.user())["warnings"]
+    return warnings
+
+
+def _in_use(env: tables.Row) -> list[str]:
+    tasks = [f"{task['id']} runs: {task['command']} (pid {', '.join(map(str, task['pids']))})" for task in env["tasks"]]
+    jobs = [f"{job} is a job that has not ended" for job in env["jobs"]]
+    return [*tasks, *(f"{request} waits" for request in env["waiting"]), *jobs]

@@ -9,6 +9,7 @@ from nodemgr.core import answers, effects, job_orders, leases, reasons, waiting
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
 from nodemgr.core.model import DenyCode, Env, Gpu, Quota, Uuid
+from nodemgr.core.state import State
 from nodemgr.core.values import replace
 
 
@@ -54,11 +55,22 @@ def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
     draft.rescan = True
 
 
+def present_id(state: Draft | State, name: str) -> str:
+    """The id under which a lease or a waiting request is known now. A request and the lease that it becomes have one number:
+    `r12` is `t12` since it was granted."""
+    number = name[1:]
+    if name == f"r{number}" and f"t{number}" in state.tasks:
+        return f"t{number}"
+    if name == f"t{number}" and f"r{number}" in state.requests:
+        return f"r{number}"
+    return name
+
+
 def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
     """A lease, or a waiting request, of that id. Of another env than the asking user's, or unknown: nothing happens. A job goes with
     its lease or request: it is withdrawn."""
-    task = draft.tasks.get(event.task_id)
-    request = draft.requests.get(event.task_id)
+    task_id = present_id(draft, event.task_id)
+    task, request = draft.tasks.get(task_id), draft.requests.get(task_id)
     row = task or request
     job = None if row is None or row.job_id is None or event.env not in (None, row.env) else draft.jobs[row.job_id]
     if job is not None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nodemgr.core import events
+from nodemgr.core import administration, events
 from nodemgr.core.model import Transport
 from nodemgr.edge import log
 from nodemgr.edge.control import WhenFresh
@@ -157,7 +157,8 @@ class Questions:
         return self._ordered(session, verb, arguments)
 
     def _release(self, session: Session, fields: Mapping[str, Any]) -> dict[str, Any]:
-        task_id, state = fields.get("argument", ""), self._daemon.state
+        state = self._daemon.state
+        task_id = administration.present_id(state, fields.get("argument", ""))
         owner = state.tasks.get(task_id) or state.requests.get(task_id)
         if owner is None or owner.env != session.env:
             raise OrderError(f"{session.env} has no task or waiting request {task_id[:40]!r} (nodemgr status lists them)", "not_found")

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from client_plugin.verbs.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES, format_size
-from nodemgr.core import books, events, queues, snapshot
+from nodemgr.core import administration, books, events, queues, snapshot
 from nodemgr.core.cdi import DEVICE_FORM, is_device_name
 from nodemgr.core.model import ENFORCE, MS, Env, Quota
 from nodemgr.edge.daemon import Daemon
-from nodemgr.edge.order import Argument, Order, OrderError, Orders, choice, env_name, integer, names, optional, text
+from nodemgr.edge.order import Argument, Order, OrderError, Orders, choice, env_name, flag, integer, names, optional, text
 from nodemgr.edge.processes import group_id, user_id
 from nodemgr.edge.rundir import SOCKET_NAME, RunDirError, check_socket_path
 from nodemgr.edge.views import Views
@@ -55,7 +55,7 @@ class Administration:
             "status": Order({}, lambda _: views.status(), fresh=True),
             "quota_set": Order({"env": env, **quota, **by}, self._quota_set),
             "quota_show": Order({"env": Argument(env_name)}, self._quota_show),
-            "quota_rm": Order({"env": env, **by}, self._quota_rm),
+            "quota_rm": Order({"env": env, "force": Argument(flag), **by}, self._quota_rm),
             "env_create": Order({"env": env, **quota, **by}, self._env_create),
             "env_rekey": Order({"env": env, "grace_ms": Argument(integer(0, MAX_DURATION_MS)), **by}, self._env_rekey),
             "env_show": Order({"env": Argument(env_name)}, self._env_show),
@@ -121,6 +121,10 @@ class Administration:
         env, state = self._env(given["env"]), self._daemon.state
         tasks = len(state.env_tasks.get(env.name, ()))
         waiting = sum(1 for request in state.requests.values() if request.env == env.name)
+        jobs = len(self._views.other_jobs(env.name))
+        if (tasks or waiting or jobs) and not given.get("force", False):
+            held = ", ".join(f"{count} {what}" for count, what in ((tasks, "running"), (waiting, "waiting"), (jobs, "more jobs")) if count)
+            raise OrderError(f"{env.name} is not removed: it is in use ({held}); --force takes its GPUs and ends its jobs", "refused")
         self._submit(events.RemoveQuota(env.name, given.get("by", ""), self._daemon.clock.wall_ns()))
         warnings = []
         if tasks:
@@ -162,7 +166,8 @@ class Administration:
     # -- the rest --
 
     def _release(self, given: dict[str, Any]) -> dict[str, Any]:
-        task_id, state = given["task"], self._daemon.state
+        state = self._daemon.state
+        task_id = administration.present_id(state, given["task"])
         if task_id not in state.tasks and task_id not in state.requests:
             raise OrderError(f"no task or waiting request {task_id!r} (nodemgr status lists them)", "not_found")
         self._submit(events.ReleaseTask(task_id, given.get("by", ""), self._daemon.clock.wall_ns()))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nodemgr.core import reasons, snapshot
-from nodemgr.core.model import Asker, Process, Task
+from nodemgr.core.model import Asker, Job, Process, Task
 from nodemgr.core.records import record_id
 from nodemgr.core.snapshot import SECOND_NS
 from nodemgr.edge import doctor, log, processes
@@ -164,7 +164,12 @@ class Views:
             "key_directory": None if daemon.udp is None else str(self._settings.state_dir / "keys" / name),
             "tasks": [self._task(task) for task in snapshot.tasks(state, name)],
             "waiting": [request.request_id for request in state.requests.values() if request.env == name],
+            "jobs": [job.job_id for job in self.other_jobs(name)],
         }
+
+    def other_jobs(self, env: str) -> list[Job]:
+        """Of an env, the living jobs that are neither a task nor a waiting request: held, behind other jobs, or without a GPU."""
+        return [job for job in self._daemon.state.jobs.values() if job.env == env and job.task_id is None and job.request_id is None]
 
     def checks(self, env: str | None = None) -> list[dict[str, Any]]:
         """The manager's own doctor; of `env`'s violations alone, if it is named."""

@@ -78,18 +78,19 @@ def test_list_and_show_as_json(verb: Run, manager: Manager) -> None:
     assert "no environment 'carol'" in one_line(unknown)
 
 
-def test_rm_says_what_still_runs_and_waits_for_force(verb: Run, manager: Manager) -> None:
+@pytest.mark.parametrize("group", ["env", "quota"])
+def test_rm_says_what_still_runs_and_waits_for_force(group: str, verb: Run, manager: Manager) -> None:
     verb("env", "create", "alice", "--gpus", "1")
     program = manager.hold("alice")
     assert program.stdout is not None
     program.stdout.readline()
-    kept = verb("env", "rm", "alice")
+    kept = verb(group, "rm", "alice")
     assert kept.returncode == 1
     said = kept.stderr.splitlines()
     assert f"t1 runs: {HOLD} (pid {program.pid})" in said[0]
     assert "alice is not removed" in said[1]
     assert manager.status()["envs"][0]["name"] == "alice"
-    assert verb("env", "rm", "alice", "--force").returncode == 0
+    assert verb(group, "rm", "alice", "--force").returncode == 0
     assert manager.status()["envs"] == []
     assert not (manager.run_dir / "cdi" / "nodemgr.json").exists()
 

@@ -134,10 +134,10 @@ def test_show_none(nodemgr: Run, manager: RunningManager) -> None:
 
 def test_rm(nodemgr: Run, manager: RunningManager) -> None:
     manager.answers["quota_rm"] = {"env": "alice", "warnings": ["1 task lost its GPUs: t1"]}
-    result = nodemgr("quota", "rm", "alice")
+    result = nodemgr("quota", "rm", "alice", "--force")
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr.splitlines() == ["nodemgr: warning: 1 task lost its GPUs: t1", "nodemgr: alice is removed"]
-    assert manager.orders == [("quota_rm", {"env": "alice", "by": pwd.getpwuid(os.getuid()).pw_name})]
+    assert manager.orders == [("quota_rm", {"env": "alice", "force": True, "by": pwd.getpwuid(os.getuid()).pw_name})]
 
 
 def test_no_manager(nodemgr: Run) -> None:

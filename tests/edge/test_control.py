@@ -152,11 +152,21 @@ def test_what_cannot_be_as_said_is_warned_of(manager: LocalManager) -> None:
     assert "more than any GPU here has (80 GiB)" in large
 
 
+def test_an_env_in_which_something_runs_or_waits_is_removed_by_force_alone(
+    manager: LocalManager, pair: tuple[FakeClient, FakeClient]
+) -> None:
+    for env, held in (("alice", "1 running"), ("bob", "1 waiting")):
+        refused = refusal(manager, "quota_rm", env=env)
+        assert refused == ("refused", f"{env} is not removed: it is in use ({held}); --force takes its GPUs and ends its jobs")
+    assert len(manager.call("status")["tasks"]) == 1
+    assert manager.call("quota_show", env="alice")["quotas"]
+
+
 def test_removing_an_env_says_whom_it_hits(manager: LocalManager, pair: tuple[FakeClient, FakeClient]) -> None:
     holder, waiter = pair
-    assert "1 waiting request(s) of bob" in manager.call("quota_rm", env="bob")["warnings"][0]
+    assert "1 waiting request(s) of bob" in manager.call("quota_rm", env="bob", force=True)["warnings"][0]
     assert waiter.expect("DENY")["code"] == "unknown_env"
-    assert "1 running task(s) of alice" in manager.call("quota_rm", env="alice")["warnings"][0]
+    assert "1 running task(s) of alice" in manager.call("quota_rm", env="alice", force=True)["warnings"][0]
     assert holder.expect("FENCE")["lease"] == holder.grant["lease"]
     assert not manager.env_dir("alice").exists()
 
@@ -166,6 +176,20 @@ def test_what_is_not_there_is_not_found(manager: LocalManager, verb: str) -> Non
     code, text = refusal(manager, verb, **({"task": "t99"} if verb == "release" else {"env": "nobody"}))
     assert code == "not_found"
     assert "nodemgr" in text, "what to do"
+
+
+def test_release_finds_a_request_by_the_name_of_its_lease_and_the_lease_by_that_of_its_request(
+    manager: LocalManager, pair: tuple[FakeClient, FakeClient]
+) -> None:
+    holder, waiter = pair
+    (request,) = manager.call("status")["queue"]
+    lease = holder.grant["lease"]
+    for said, found in ((request["id"].replace("r", "t"), request["id"]), (lease.replace("t", "r"), lease)):
+        assert said != found
+        assert manager.call("release", task=said, by="root") == {"task": found}
+    assert waiter.expect("DENY")["code"] == "released"
+    assert holder.expect("FENCE")["lease"] == lease
+    assert refusal(manager, "release", task="r1")[0] == "not_found"
 
 
 def test_release_takes_a_task_and_a_waiting_request(manager: LocalManager, pair: tuple[FakeClient, FakeClient]) -> None:

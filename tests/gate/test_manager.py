@@ -138,7 +138,7 @@ def test_the_gate_is_shut_when_the_lease_ends(
     elif how == "is taken back":
         node.call("release", task=client.grant["lease"], by="root")
     else:
-        node.call("quota_rm", env="alice")
+        node.call("quota_rm", env="alice", force=True)
         assert not env_pins(node.run_dir, "alice").exists()
     assert opened(inside) == []
 
