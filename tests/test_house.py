@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.core.event_names import EVENT_NAMES
+
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {"nodemgr.core": 0, "nodemgr.edge": 1, "nodemgr.cli": 2}
 IMPURE = {"asyncio", "ctypes", "datetime", "io", "os", "pathlib", "random", "secrets", "select", "signal", "socket",
@@ -71,6 +73,23 @@ def test_guests_bring_the_standard_library_only(path: Path) -> None:
     outside = [name for name in imports(path, at_load=True) if name.split(".")[0] not in allowed]
     assert not outside, f"{module_name(path)} would load {outside} into a user's process"
     assert not [name for name in imports(path) if name.split(".")[0] == "nodemgr"]
+
+
+PUBLISH = {"publish", "publish_queued", "note", "_note", "Publish", "_into_queue"}
+"""Functions that are called with an event's name."""
+
+
+def test_every_event_stands_in_the_one_list_of_their_names() -> None:
+    """nodemgr/core/event_names.py: what `nodemgr events --name` knows."""
+    published = set()
+    for path in sources("nodemgr/core", "nodemgr/edge"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in PUBLISH
+            if named or (isinstance(node, ast.FunctionDef) and node.name in PUBLISH):
+                parts: list[ast.AST] = node.args if isinstance(node, ast.Call) else list(node.args.kw_defaults)  # type: ignore[assignment]
+                texts = [leaf.value for part in parts if part for leaf in ast.walk(part) if isinstance(leaf, ast.Constant)]
+                published |= {text for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z]+\.[a-z_]+", text)}
+    assert published == set(EVENT_NAMES)
 
 
 def test_no_import_circles() -> None:

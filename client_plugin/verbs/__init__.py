@@ -100,6 +100,6 @@ def _inside(words: List[str]) -> int:
         lines = ["Usage: nodemgr VERB [OPTIONS] ...", "", "Verbs:", *(f"  {verb:{width}}{line}" for verb, line in INSIDE.items())]
         (sys.stdout if words else sys.stderr).write("\n".join(lines) + "\n")
         return 0 if words else Exit.USAGE
-    from client_plugin.verbs.parser import meant
+    from client_plugin.ways.nearest import did_you_mean
 
-    raise Fault(f"No such command {words[0]!r}{meant(words[0], INSIDE)} (see: nodemgr --help)", Exit.USAGE)
+    raise Fault(f"No such command {words[0]!r}{did_you_mean(words[0], INSIDE)} (see: nodemgr --help)", Exit.USAGE)

@@ -11,6 +11,7 @@ import os
 from client_plugin.ways import places
 from client_plugin.ways.choice import Whom
 from client_plugin.ways.faults import Exit, Fault
+from client_plugin.ways.nearest import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def parse(verb: Verb, words: Sequence[str], inside: bool = False, before: Option
     if verb.under and values:
         assert verb.find is not None
         if values[0] not in verb.under:
-            mistake(verb, f"No such command {values[0]!r}{meant(values[0], verb.under)}")
+            mistake(verb, f"No such command {values[0]!r}{did_you_mean(values[0], verb.under)}")
         if getattr(said, "as_json", False):
             mistake(verb, "--json stands behind the verb that it is for")
         return parse(verb.find(values[0]), values[1:], inside, said)
@@ -168,7 +169,7 @@ def _option(verb: Verb, said: Said, named: Dict[str, Option], word: str, queue: 
         name, equals, value = word[:2], word[2:], word[2:]
     option = named.get(name)
     if option is None:
-        mistake(verb, f"No such option {name!r}{meant(name, named)}")
+        mistake(verb, f"No such option {name!r}{did_you_mean(name, named)}")
     if option.is_flag:
         if equals:
             mistake(verb, f"Option {name!r} does not take a value")
@@ -209,14 +210,6 @@ def convert(verb: Verb, option: Option, value: str) -> Any:
     except ValueError as wrong:  # WrongValue, and a UnitError of a unit's own parser
         name = option.shown() if option.is_argument else option.names[0]
         mistake(verb, f"Invalid value for '{name}': {wrong}")
-
-
-def meant(word: str, known: Any) -> str:
-    """What was perhaps meant by a word that is none of these."""
-    import difflib
-
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 # -- help --

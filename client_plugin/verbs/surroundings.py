@@ -59,18 +59,31 @@ def refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) 
     """Why this wish can never be granted under the present quota, in the order in which the manager looks."""
     env = settings.get("env", "")
     quota = next((row["quota"] for row in status["envs"] if row["name"] == env), None)
-    if quota is None or not wish.gpus:
+    if quota is None:
         return None
-    node_gpus = int(settings.get("node_gpus", wish.gpus))
-    limit = quota["memory_per_gpu_bytes"]
-    if wish.gpus > quota["gpus"]:
-        return f"--gpus {wish.gpus} is more than the quota of {env}, {quota['gpus']}: ask for fewer, or an admin for more"
-    if wish.gpus > node_gpus:
-        return f"--gpus {wish.gpus} is more than this node has, {node_gpus}: ask for fewer"
-    if wish.memory_bytes and limit is not None and wish.memory_bytes > limit:
-        wished, allowed = units.format_size(wish.memory_bytes), units.format_size(limit)
-        return f"--memory {wished} is more than {env} may use on one GPU, {allowed}: ask for less, or an admin for more"
-    return None
+    if wish.gpus:
+        reason = _too_many_gpus(env, wish.gpus, quota["gpus"], int(settings.get("node_gpus", wish.gpus)))
+        if reason is not None:
+            return reason
+    return _too_much_memory(env, wish, quota, max((gpu["memory_total_bytes"] for gpu in status["gpus"]), default=0))
+
+
+def _too_many_gpus(env: str, gpus: int, quota_gpus: int, node_gpus: int) -> Optional[str]:
+    if gpus > quota_gpus:
+        return f"--gpus {gpus} is more than the quota of {env}, {quota_gpus}: ask for fewer, or an admin for more"
+    return f"--gpus {gpus} is more than this node has, {node_gpus}: ask for fewer" if gpus > node_gpus else None
+
+
+def _too_much_memory(env: str, wish: Wish, quota: Mapping[str, Any], largest_bytes: int) -> Optional[str]:
+    """A request that names no number of GPUs needs its memory as well, unless it would get no GPU."""
+    gpus = wish.gpus if wish.gpus is not None else quota["gpus"] if quota["default_gpus"] is None else quota["default_gpus"]
+    limit_bytes = quota["memory_per_gpu_bytes"]
+    if limit_bytes is None or 0 < largest_bytes < limit_bytes:
+        limit_bytes = largest_bytes
+    if not gpus or not wish.memory_bytes or not limit_bytes or wish.memory_bytes <= limit_bytes:
+        return None
+    wished, allowed = units.format_size(wish.memory_bytes), units.format_size(limit_bytes)
+    return f"--memory {wished} is more than {env} may use on one GPU, {allowed}: ask for less, or an admin for more"
 
 
 def own_environ() -> Dict[str, str]:

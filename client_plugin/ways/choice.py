@@ -11,6 +11,7 @@ from client_plugin.ways import places
 from client_plugin.ways.control import Control, may_control
 from client_plugin.ways.conversation import ANSWER_TIMEOUT_S, Conversation, parsed
 from client_plugin.ways.faults import Away, Exit, Fault
+from client_plugin.ways.nearest import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -270,7 +271,12 @@ def refuse_env(run_dir: AnyPath, env: str) -> NoReturn:
     """There is no such environment, or no manager."""
     if not os.path.isdir(run_dir):
         raise Fault(f"no manager has its run directory at {run_dir} (start one: nodemgr serve)", Exit.UNREACHABLE)
-    raise Fault(f"no environment {env!r} at {run_dir} (an admin makes it: nodemgr quota set {env} --gpus N)", Exit.QUOTA_REFUSES)
+    try:
+        known = os.listdir(os.path.join(run_dir, "envs"))
+    except OSError:
+        known = []
+    said = f"no environment {env!r} at {run_dir} (an admin makes it: nodemgr quota set {env} --gpus N)"
+    raise Fault(said + did_you_mean(env, known), Exit.QUOTA_REFUSES)
 
 
 def only_env_dir(run_dir: AnyPath) -> str:

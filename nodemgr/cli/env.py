@@ -10,8 +10,10 @@ import click
 
 from client_plugin.verbs import tables
 from client_plugin.verbs.tables import Column, Row
+from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 from nodemgr.cli import asking, options, quota
+from nodemgr.cli.group import Group
 
 READ_BY_ENGINES = ("/etc/cdi", "/var/run/cdi")
 
@@ -47,7 +49,7 @@ spec:
 """How each engine is told what is a container's."""
 
 
-@click.group(short_help="Create, list, show and remove environments, and give them to containers.")
+@click.group(cls=Group, short_help="Create, list, show and remove environments, and give them to containers.")
 def command() -> None:
     """Environments: what each may use of this node, and how a container is in one: by one flag.
 

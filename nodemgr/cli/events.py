@@ -10,8 +10,10 @@ import click
 
 from client_plugin.verbs import tables, units
 from client_plugin.ways.control import Control
+from client_plugin.ways.nearest import did_you_mean
 from nodemgr import paths
 from nodemgr.cli import asking, options
+from nodemgr.core import event_names
 
 ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
 """What every event carries; the other fields are the event's own."""
@@ -21,11 +23,24 @@ DEFAULT_COUNT = 50
 PAGE = 1_000
 
 
+def _known_names(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not event_names.is_known(name):
+            family = name.partition(".")[0]
+            others = [one for one in event_names.EVENT_NAMES if one.startswith(family + ".")] or event_names.FAMILIES
+            meant = did_you_mean(name, (*event_names.EVENT_NAMES, *event_names.FAMILIES))
+            raise click.BadParameter(f"there is no event {name!r} (known: {', '.join(others)}){meant}")
+    return names
+
+
 @click.command(short_help="Show what happened on the node, and with --follow what happens.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 @click.option("--since", type=options.Count(0), metavar="SEQUENCE", help="Events after this sequence number.")
 @click.option("--count", "-n", type=options.Count(0), help=f"So many past ones at most (without --since the last {DEFAULT_COUNT}).")
-@click.option("--name", "names", multiple=True, metavar="NAME", help="Only events of this name or family: task.granted, task (repeatable).")
+@click.option(
+    "--name", "names", multiple=True, callback=_known_names, metavar="NAME",
+    help=f"Only events of this name (task.granted) or family: {', '.join(event_names.FAMILIES)} (repeatable).",
+)  # fmt: skip
 @options.run_dir_option
 @options.json_option
 def command(

@@ -15,6 +15,7 @@ import click
 from client_plugin import verbs
 from client_plugin.verbs import NOT_WRITTEN, give_up_stdout
 from client_plugin.ways.faults import Exit, Fault, say
+from client_plugin.ways.nearest import did_you_mean
 from nodemgr import paths
 from nodemgr.cli import VERBS
 
@@ -27,7 +28,17 @@ class _Ended(Exception):
         self.code = code
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """Of verbs, or of a verb's orders: one that is mistyped is answered with the one that was meant."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
     """Imports a verb's module when the verb is needed, and not for the list of all verbs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -15,6 +15,7 @@ from client_plugin.verbs.tables import Column
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli import asking, options, quota_files
+from nodemgr.cli.group import Group
 from nodemgr.core.model import ENFORCE
 
 MAX_GPUS = 1_024
@@ -57,7 +58,7 @@ def _known_group(_ctx: click.Context, _parameter: click.Parameter, names: tuple[
     return names
 
 
-@click.group(short_help="Set, show and remove what each environment may use.")
+@click.group(cls=Group, short_help="Set, show and remove what each environment may use.")
 def command() -> None:
     """What each environment may use of this node. Changes are live: a number of GPUs holds from the next request, a
     memory quota from the next allocation of a running task."""

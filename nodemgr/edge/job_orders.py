@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from client_plugin.ways import log_pieces
-from nodemgr.core import effects, events, job_orders, job_rows, queues
+from client_plugin.ways.nearest import did_you_mean
+from nodemgr.core import effects, events, job_orders, job_rows, queues, reasons
 from nodemgr.core.model import DenyCode, Ended, JobPayload, JobSpec
 from nodemgr.edge import job_arguments as kinds
 from nodemgr.edge.clients import Connection
@@ -164,6 +165,7 @@ class JobOrders:
 
     def _submit(self, who: Who, given: dict[str, Any]) -> Later:
         assert who.env is not None
+        self._check_queue(given.get("priority"))
         uid, gid, place = self._submitter(who)
         payload = JobPayload(**{name: given.pop(name) for name in PAYLOAD})
         spec = JobSpec("", user_name(uid), uid, gid, **{name: given.pop(name) for name in ("umask",) if name in given})
@@ -250,6 +252,7 @@ class JobOrders:
             raise OrderError("say either the queue to whose end it goes, or that it goes to the front of its own (--first)")
         if first and who.env is not None:
             raise OrderError(f"the front of a queue {ADMINS_ONLY}", "refused")
+        self._check_queue(queue)
         return self._order(who, given["job"], events.MoveJob, queue=queue, first=first)
 
     def _requeue(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
@@ -273,7 +276,14 @@ class JobOrders:
         self._do(events.SetQueue(given["queue"], given["rank"], given.get("cap"), who.name, self._daemon.clock.wall_ns()))
         return {"queue": given["queue"], "rank": given["rank"], "cap": given.get("cap")}
 
+    def _check_queue(self, name: str | None) -> None:
+        """None: none is named. Raises OrderError."""
+        known = queues.rows(self._daemon.state)
+        if name is not None and name not in known:
+            raise OrderError(reasons.no_queue(name, known) + did_you_mean(name, known), "not_found")
+
     def _queue_rm(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        self._check_queue(given["queue"])
         self._do(events.RemoveQueue(given["queue"], who.name, self._daemon.clock.wall_ns()))
         return {"queue": given["queue"]}
 

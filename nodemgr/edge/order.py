@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from client_plugin.ways.nearest import did_you_mean
 from nodemgr.edge.processes import one_line
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
 
@@ -117,7 +118,8 @@ def optional(parse: Callable[[object], Any]) -> Callable[[object], Any]:
 def choice(*names: str) -> Callable[[object], Any]:
     def parse(value: object) -> str:
         if not isinstance(value, str) or value not in names:
-            raise OrderError(f"must be one of {', '.join(names)}")
+            meant = did_you_mean(value, names) if isinstance(value, str) else ""
+            raise OrderError(f"must be one of {', '.join(names)}{meant}")
         return value
 
     return parse

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from client_plugin.verbs.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES, format_size
+from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core import administration, books, events, queues, snapshot
 from nodemgr.core.cdi import DEVICE_FORM, is_device_name
 from nodemgr.core.model import ENFORCE, MS, Env, Quota
@@ -59,10 +60,7 @@ class Administration:
             "env_create": Order({"env": env, **quota, **by}, self._env_create),
             "env_rekey": Order({"env": env, "grace_ms": Argument(integer(0, MAX_DURATION_MS)), **by}, self._env_rekey),
             "env_show": Order({"env": Argument(env_name)}, self._env_show),
-            "allocations": Order(
-                {"env": Argument(env_name), "since_wall_ns": since},
-                lambda given: views.allocations(given.get("env"), given.get("since_wall_ns", 0)),
-            ),
+            "allocations": Order({"env": Argument(env_name), "since_wall_ns": since}, self._allocations),
             "release": Order({"task": Argument(text, required=True), **by}, self._release),
             "events": Order({"since": since, "limit": Argument(integer(1, MAX_EVENTS))}, self._events),
             "doctor": Order({}, lambda _: {"schema_version": SCHEMA_VERSION, "checks": views.checks()}, fresh=True),
@@ -160,8 +158,20 @@ class Administration:
     def _env(self, name: str) -> Env:
         env = self._daemon.state.envs.get(name)
         if env is None:
-            raise OrderError(f"no environment {name!r} here (nodemgr quota set {name} --gpus N makes it)", "not_found")
+            raise self._no_env(name)
         return env
+
+    def _no_env(self, name: str) -> OrderError:
+        said = f"no environment {name!r} here (nodemgr quota set {name} --gpus N makes it)"
+        return OrderError(said + did_you_mean(name, self._daemon.state.envs), "not_found")
+
+    def _allocations(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Of a removed environment too, as long as there are records of it."""
+        env = given.get("env")
+        found = self._views.allocations(env, given.get("since_wall_ns", 0))
+        if env is not None and env not in self._daemon.state.envs and not self._views.allocations(env, 0, 1)["allocations"]:
+            raise self._no_env(env)
+        return found
 
     # -- the rest --
 

@@ -61,7 +61,7 @@ from nodemgr.edge.runners import Runners
 from nodemgr.edge.settings import Settings
 from nodemgr.edge.store import CommitHook, Store, StoreFailed, StoreUnusable
 from nodemgr.edge.systemd import ServiceManager
-from nodemgr.edge.udp import UdpServer
+from nodemgr.edge.udp import UdpAddressError, UdpServer
 from nodemgr.edge.views import Views
 
 CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
@@ -142,7 +142,7 @@ class Service:
             gc.disable()  # what is read of the store stays: to look for garbage in it is a quarter of a start with many jobs
             try:
                 self._open(stack)
-            except (rundir.RunDirError, StoreUnusable, StoreFailed, NvmlUnavailable) as error:
+            except (rundir.RunDirError, StoreUnusable, StoreFailed, NvmlUnavailable, UdpAddressError) as error:
                 raise ServiceFault(str(error)) from None
             except (OSError, zmq.ZMQError) as error:
                 raise ServiceFault(f"cannot start: {error}") from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from client_plugin.verbs.units import UnitError, parse_node
+from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core import cdi
 from nodemgr.core.allocator import POLICIES
 from nodemgr.core.model import ENFORCE, Config
@@ -237,7 +238,7 @@ def _from_file(path: Path) -> dict[str, object]:
     for key, value in table.items():
         where = f"{path}, line {_line_of(text, key)}"
         if key not in BY_NAME:
-            raise SettingsError(f"{where}: unknown setting {key!r} (known: {', '.join(sorted(BY_NAME))})")
+            raise SettingsError(f"{where}: unknown setting {key!r} (docs/settings.md lists all){did_you_mean(key, BY_NAME)}")
         said[key] = _parse(BY_NAME[key], value, f"{where}: {key}")
     return said
 

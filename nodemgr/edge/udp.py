@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import secrets
 import socket
 from collections import OrderedDict
@@ -30,6 +31,13 @@ from nodemgr.edge.wire import PACKET_BYTES, Message, Value, WireError, decode, e
 
 Address = Any  # (host, port), or four of them over IPv6
 BATCH = 64
+WRONG_ADDRESS = {
+    errno.EADDRNOTAVAIL: "no interface of this node has that address (ip address lists them)",
+    errno.EADDRINUSE: "another program listens there: name another port",
+    errno.EACCES: "a port below 1024 needs root: name another one",
+    socket.EAI_NONAME: "no such host is known here: name an address of this node",
+}
+"""What is said of an address that cannot be listened on, by the error."""
 MAX_CLIENTS_PER_ENV = 1_100
 IDLE_NS = 60_000_000_000
 """A client without lease or place that has been silent for so long makes room for others."""
@@ -47,6 +55,10 @@ MAX_LOOKED_AT = 5_000
 FINAL = frozenset({"GRANT", "DENY", "ACK", "FENCE"})
 REPEATABLE = frozenset({"RELEASE", "CANCEL", "REJOIN"})
 """What is answered from memory when asked again; ACQUIRE the core itself answers the same."""
+
+
+class UdpAddressError(Exception):
+    """One line: which address cannot be listened on, why, and what to do."""
 
 
 def process_key(env: str, client: str) -> ProcessKey:
@@ -110,7 +122,15 @@ class UdpServer:
 
     @staticmethod
     def bind(host: str, port: int) -> socket.socket:
-        """Raises OSError."""
+        """Raises UdpAddressError."""
+        try:
+            return UdpServer._bound(host, port)
+        except OSError as error:
+            why = WRONG_ADDRESS.get(error.errno or 0, "see the error")
+            raise UdpAddressError(f"udp: {host}:{port} cannot be listened on: {why} ({error.strerror})") from None
+
+    @staticmethod
+    def _bound(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
         try:

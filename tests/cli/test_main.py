@@ -77,6 +77,32 @@ def test_no_completion_for_other_shells(nodemgr: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["stauts"], "status"),
+        (["QUOTA"], "quota"),
+        (["quota", "shwo", "alice"], "show"),
+        (["env", "crate", "alice"], "create"),
+        (["status", "--env", "alcie"], "alice"),
+        (["events", "--name", "task.grant"], "task.granted"),
+        (["events", "--name", "taks"], "task"),
+    ],
+)
+def test_a_typo_is_answered_with_the_name_that_was_meant(nodemgr: Run, short_dir: Path, words: list[str], meant: str) -> None:
+    (short_dir / "envs" / "alice").mkdir(parents=True)
+    result = nodemgr(*words)
+    assert result.returncode in (2, 77)
+    assert f"; did you mean {meant!r}?" in one_line(result)
+
+
+@pytest.mark.parametrize("words", [["xyzzy"], ["x" * 100_000], ["quota", "xyzzy"], ["events", "--name", "xyzzy"]])
+def test_a_name_that_is_near_to_none_gets_no_proposal(nodemgr: Run, words: list[str]) -> None:
+    result = nodemgr(*words)
+    assert result.returncode == 2
+    assert "did you mean" not in one_line(result)
+
+
+@pytest.mark.parametrize(
     ("words", "offered"),
     [
         ("nodemgr sta", "status"),

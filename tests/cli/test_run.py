@@ -169,12 +169,26 @@ def test_a_user_whom_the_quota_does_not_name(nodemgr: Run, alice: EnvStandIn) ->
     [
         (["--gpus", "3"], "more than the quota of alice, 2"),
         (["--gpus", "2", "--memory", "13GiB"], "more than alice may use on one GPU, 12 GiB"),
+        (["--memory", "20GiB"], "--memory 20 GiB is more than alice may use on one GPU, 12 GiB: ask for less, or an admin for more"),
     ],
 )
 def test_what_the_quota_never_allows(nodemgr: Run, alice: EnvStandIn, wish: list[str], reason: str) -> None:
     result = nodemgr("run", "--env", "alice", *wish, "true")
     assert result.returncode == 77
     assert reason in one_line(result)
+
+
+def test_memory_that_no_gpu_of_the_node_has(nodemgr: Run, alice: EnvStandIn) -> None:
+    whole = quota(memory_bytes=None, memory_per_gpu_bytes=None)
+    alice.answers["status"] = status(envs=[{"name": "alice", "quota": whole, "gpus": [], "memory_remaining_bytes": None}])
+    result = nodemgr("run", "--env", "alice", "--memory", "17GiB", "true")
+    assert result.returncode == 77
+    assert "more than alice may use on one GPU, 16 GiB" in one_line(result)
+
+
+@pytest.mark.parametrize("wish", [["--memory", "12GiB"], ["--gpus", "0", "--memory", "20GiB"]])
+def test_memory_that_the_quota_allows_or_that_is_not_asked_for(nodemgr_process: Run, alice: EnvStandIn, wish: list[str]) -> None:
+    assert nodemgr_process("run", "--env", "alice", *wish, "true").returncode == 0
 
 
 def test_more_than_the_node_has(nodemgr: Run, alice: EnvStandIn) -> None:

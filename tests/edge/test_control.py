@@ -171,6 +171,26 @@ def test_removing_an_env_says_whom_it_hits(manager: LocalManager, pair: tuple[Fa
     assert not manager.env_dir("alice").exists()
 
 
+def test_a_mistyped_env_or_queue_is_answered_with_the_one_that_was_meant(manager: LocalManager) -> None:
+    manager.call("quota_set", env="alice", gpus=1)
+    for verb in ("quota_show", "quota_rm", "env_show", "allocations"):
+        code, text = refusal(manager, verb, env="alcie")
+        assert code == "not_found"
+        assert text == "no environment 'alcie' here (nodemgr quota set alcie --gpus N makes it); did you mean 'alice'?"
+    assert refusal(manager, "quota_set", env="alice", priority="hihg")[1].endswith("high, normal, low; did you mean 'high'?")
+    assert refusal(manager, "queue_rm", queue="nromal")[1].endswith("; did you mean 'normal'?")
+
+
+def test_the_allocations_of_a_removed_env_can_be_seen(manager: LocalManager) -> None:
+    manager.call("quota_set", env="alice", gpus=1)
+    with FakeClient(manager.env_dir("alice")) as client:
+        client.acquire()
+        manager.call("quota_rm", env="alice", force=True)
+    assert len(manager.call("allocations", env="alice")["allocations"]) == 1
+    assert manager.call("allocations", env="alice", since_wall_ns=2**62)["allocations"] == []
+    assert refusal(manager, "allocations", env="nosuch")[0] == "not_found"
+
+
 @pytest.mark.parametrize("verb", ["quota_show", "quota_rm", "release"])
 def test_what_is_not_there_is_not_found(manager: LocalManager, verb: str) -> None:
     code, text = refusal(manager, verb, **({"task": "t99"} if verb == "release" else {"env": "nobody"}))

@@ -57,7 +57,8 @@ def test_queues_in_one_variable() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("beat_ms = 100\nbeat = 5\n", r"config.toml, line 2: unknown setting 'beat' \(known: .*beat_ms"),
+        ("beat_ms = 100\nhum = 5\n", r"config.toml, line 2: unknown setting 'hum' \(docs/settings.md lists all\)$"),
+        ("\n\nbeat_mss = 5\n", r"config.toml, line 3: unknown setting 'beat_mss' \(.*\); did you mean 'beat_ms'\?"),
         ("\n\n[quota]\ngpus = 1\n", "config.toml, line 3: unknown setting 'quota'"),
         ("timeout_ms = 9000\nbeat_ms = -1\n", "config.toml, line 2: beat_ms: must be a whole number from 10 to 60000"),
         ("beat_ms = true\n", "line 1: beat_ms: must be a whole number"),

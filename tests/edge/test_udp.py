@@ -11,7 +11,7 @@ import pytest
 from nodemgr.edge import udp as module
 from nodemgr.edge.clock import SimulatedClock
 from nodemgr.edge.sessions import BEAT_NS
-from nodemgr.edge.udp import UdpServer
+from nodemgr.edge.udp import UdpAddressError, UdpServer
 from nodemgr.edge.wire import Direction, Message, decode, encode, sign, verify
 from tests.edge.hub import StubHub, settle, turn
 
@@ -70,6 +70,25 @@ def world() -> Iterator[World]:
     world.sock.close()
     world.server.close_all()
     world.loop.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("192.0.2.1", "no interface of this node has that address (ip address lists them) (Cannot assign requested address)"),
+        ("no-such-host.invalid", "no such host is known here: name an address of this node (Name or service not known)"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_named_with_the_reason(host: str, why: str) -> None:
+    with pytest.raises(UdpAddressError) as refused:
+        UdpServer.bind(host, 9_999)
+    assert str(refused.value) == f"udp: {host}:9999 cannot be listened on: {why}"
+
+
+def test_a_port_that_another_program_has(world: World) -> None:
+    _, port = world.server.address
+    with pytest.raises(UdpAddressError, match=rf"udp: 127\.0\.0\.1:{port} .*: another program listens there: name another port"):
+        UdpServer.bind("127.0.0.1", port)
 
 
 def test_a_signed_packet_of_this_epoch_is_heard(world: World) -> None:

@@ -1,0 +1,23 @@
+"""What a mistyped name may have meant.
+
+Knows: how alike two names are. Must not know: what they name.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable
+
+MAX_NAME = 64
+"""Characters of a name that are compared: what comes from outside may be long."""
+LIKENESS = 0.7
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is not known: `; did you mean 'alice'?`, or nothing where no known name is near."""
+    from difflib import get_close_matches  # in a mistake alone: it takes milliseconds to load
+
+    by_lower = {one.lower(): one for one in known}
+    near = get_close_matches(name[:MAX_NAME].lower(), by_lower, 1, LIKENESS)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""

@@ -1,0 +1,60 @@
+"""The events that the manager publishes and stores: each name once, with what it reports.
+
+Knows: names. Must not know: an event's fields, which stand where it is published.
+"""
+
+from __future__ import annotations
+
+EVENT_NAMES = {
+    "audit.ended": "A process no longer uses more than it may.",
+    "audit.killed": "A process that went round its quota was ended.",
+    "audit.violation": "A process uses a GPU without a lease, or more memory than it may.",
+    "connections.full": "An environment, or a user, has all the connections that it may have.",
+    "env.rekeyed": "An environment has a new key for its clients over UDP.",
+    "gate.failed": "A device gate could not be set as it should be.",
+    "gate.mended": "A device gate is as it should be again.",
+    "gate.restored": "A device gate was taken off a container, and is there again.",
+    "gpu.lost": "A GPU is missing or ill.",
+    "gpu.restored": "A GPU is back.",
+    "grant.changed": "A task's memory on a GPU was changed with its quota.",
+    "job.ended": "A job ended, well or not.",
+    "job.freed": "A held job may start again.",
+    "job.held": "A job was held back.",
+    "job.moved": "A job was moved to another queue or place.",
+    "job.queued": "A job came into its queue.",
+    "job.requeued": "A job was put into its queue again by order.",
+    "job.started": "A job's process runs.",
+    "job.starting": "A job's turn came; its process is being started.",
+    "job.stopping": "A job is being ended.",
+    "job.submitted": "A job was submitted.",
+    "job.unbegun": "A job's process could not be started; it keeps its place.",
+    "job.withdrawn": "A job was withdrawn.",
+    "manager.started": "The manager started.",
+    "manager.stopping": "The manager ends.",
+    "memory.residue": "The driver still has memory of a process that is gone.",
+    "place.down": "Jobs cannot be started there now.",
+    "place.up": "Jobs can be started there again.",
+    "queue.removed": "A queue was removed.",
+    "queue.set": "A queue was made or changed.",
+    "quota.removed": "An environment was removed.",
+    "quota.set": "A quota was set or changed.",
+    "request.denied": "A request for GPUs was refused.",
+    "request.withdrawn": "A process no longer waits for GPUs.",
+    "store.failed": "The manager's store cannot be written.",
+    "store.recovered": "The manager's store can be written again.",
+    "task.ended": "A task gave its GPUs back.",
+    "task.fenced": "A task lost its GPUs.",
+    "task.granted": "A task got GPUs.",
+    "task.joined": "A process joined its task.",
+    "task.left": "A process left its task.",
+    "task.resumed": "A stalled task goes on.",
+    "task.stalled": "A task is silent, and lives.",
+    "task.waiting": "A task waits for GPUs.",
+}
+FAMILIES = tuple(sorted({name.partition(".")[0] for name in EVENT_NAMES}))
+"""What stands before the dot."""
+
+
+def is_known(name: str) -> bool:
+    """An event, or a family of events."""
+    return name in EVENT_NAMES or name in FAMILIES
