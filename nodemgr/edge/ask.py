@@ -164,7 +164,7 @@ class Questions:
             raise OrderError(f"{session.env} has no task or waiting request {task_id[:40]!r} (nodemgr status lists them)", "not_found")
         event = events.ReleaseTask(task_id, session.user, self._daemon.clock.wall_ns(), env=session.env)
         if not self._daemon.submit(event):
-            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.fault}", "store")
+            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
         return {"task": task_id}
 
 

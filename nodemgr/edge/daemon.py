@@ -51,6 +51,8 @@ DURABLE = frozenset({
 })  # fmt: skip
 """Written so that a power failure loses none of them either. So is the start of a job, whatever event it follows from; not its end,
 which its supervisor has on the disk before it tells us, and which is read there again as long as the store may not have it."""
+TENANTS = frozenset({events.SubmitJobs, events.HoldJob, events.FreeJob, events.RequeueJob, events.MoveJob})
+"""What tenants want stored beyond their leases: the disk's reserve is not for it."""
 PROMPT = frozenset({
     effects.SetLimit, effects.BeginSlot, effects.SetSlot,
     effects.SendGrant, effects.SendWait, effects.SendDeny, effects.SendFence, effects.SendNote, effects.SendAck,
@@ -155,7 +157,8 @@ class Daemon:
             draft, self._draft = self._draft, None
             transition = step(self.state, event, self.clock.monotonic_ns(), draft)
             durable = type(event) in DURABLE or effects.StartJob in map(type, transition.effects)
-            if not self.journal.write(transition.saved, transition.published, must_hold=transition.must_apply, durable=durable):
+            must_hold, reserved = transition.must_apply, type(event) not in TENANTS
+            if not self.journal.write(transition.saved, transition.published, must_hold=must_hold, durable=durable, reserved=reserved):
                 return False
             self._stored = transition
             for effect in transition.effects:
@@ -339,7 +342,7 @@ class Daemon:
     def _step_for(self, session: Session, message: Message, event: events.Event) -> None:
         session.asked = True
         if not self.submit(event) and isinstance(event, events.Acquire):
-            self.deny(session, message, DenyCode.STORE_FULL, f"the manager cannot store a grant now: {self.journal.fault}")
+            self.deny(session, message, DenyCode.STORE_FULL, f"the manager cannot store a grant now: {self.journal.refused}")
 
     @staticmethod
     def deny(session: Session, message: Message, code: DenyCode, reason: str) -> None:

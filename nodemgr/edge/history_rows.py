@@ -152,6 +152,11 @@ class HistoryRows:
         if total_bytes > bounds.all_bytes:
             self._from_the_fullest(total_bytes - bounds.all_bytes + bounds.all_bytes // TRIM_SHARE, self._bytes_of, self._drop_rows)
 
+    def make_way(self, size_bytes: int) -> None:
+        """For so many bytes that come."""
+        if size_bytes > 0:
+            self._from_the_fullest(size_bytes, self._bytes_of, self._drop_rows)
+
     def trim_count(self) -> None:
         """The same by the number of rows."""
         count = self._cursor.execute("SELECT count(*) FROM history").fetchone()[0]

@@ -206,7 +206,7 @@ class JobOrders:
         if objection is not None:
             raise OrderError(objection, "refused")
         if not self._daemon.submit(event):
-            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.fault}", "store")
+            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
 
     def _lives(self, who: Who, job_id: str) -> bool:
         """Whether the id names what has not ended and is the speaker's."""
@@ -243,7 +243,7 @@ class JobOrders:
         if request.job_id is not None:
             return self._order(who, request.job_id, events.WithdrawJob)
         if not self._daemon.submit(events.ReleaseTask(job_id, who.name, self._daemon.clock.wall_ns(), env=who.env)):
-            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.fault}", "store")
+            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
         return {"job": job_id}
 
     def _move(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:

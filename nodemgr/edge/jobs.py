@@ -33,6 +33,8 @@ TURN_SUBMISSIONS = 64
 """At most so many are one step of the core: others, who wait for a grant, get their turn between two of them."""
 TURN_BYTES = 8 * 2**20
 """And at most so many bytes of payloads, one submission excepted: the write-ahead log holds a whole commit."""
+BEHIND_NS, BEHIND_LOOK_S = 10_000_000_000, 0.02
+"""So long submissions wait at most for a log that is beyond its limit, and how often it is looked at meanwhile."""
 GATHER_NS = 30_000_000
 """So long submissions that keep coming are gathered for one commit at most."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
@@ -134,7 +136,14 @@ class Jobs:
         else:
             self._commit()
 
-    def _commit(self) -> None:
+    def _commit(self, until_ns: int | None = None) -> None:
+        """Waits until the log has room, but not for ever: another program may keep it from being emptied."""
+        if self._journal.is_behind():
+            now_ns = self._clock.monotonic_ns()
+            until_ns = now_ns + BEHIND_NS if until_ns is None else until_ns
+            if now_ns < until_ns:
+                self._loop.call_later(BEHIND_LOOK_S, self._commit, until_ns)
+                return
         sizes = accumulate(submission.payload.size_bytes for submission, _ in self._arrived[:TURN_SUBMISSIONS])
         fitting = max(1, sum(size_bytes <= TURN_BYTES for size_bytes in sizes))
         arrived, self._arrived = self._arrived[:fitting], self._arrived[fitting:]
@@ -152,7 +161,7 @@ class Jobs:
                 reason = f"the manager cannot look into its store now: {error}"
                 self.answered(effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason))
         if submissions and not self._submit(events.SubmitJobs(tuple(submissions), self._clock.wall_ns())):
-            reason = f"the manager cannot store a job now: {self._journal.fault}"
+            reason = f"the manager cannot store a job now: {self._journal.refused}"
             for submission in submissions:
                 self.answered(effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason))
 

@@ -68,6 +68,10 @@ class Journal:
         self._untold: list[tuple[str, str]] = []
         self._spreads: dict[tuple[str, str], Spread | None] = {}
         """What was worked out of the history."""
+        self.refused = ""
+        """Why the last write was refused."""
+        self._is_low = False
+        """Tenants' data are refused, and that was told."""
         self.fault: str | None = None
         """Why the store cannot be written now; None: it can."""
         self.on_failure: Callable[[], None] = lambda: None
@@ -77,8 +81,11 @@ class Journal:
 
     # -- writing --
 
-    def write(self, saved: Iterable[Save], published: Iterable[Publish], *, must_hold: bool, durable: bool = False) -> bool:
-        """Stores a step's rows and events; False: refused, nothing happened. `publish` tells the events afterwards."""
+    def write(
+        self, saved: Iterable[Save], published: Iterable[Publish], *, must_hold: bool, durable: bool = False, reserved: bool = True
+    ) -> bool:
+        """Stores a step's rows and events; False: refused, nothing happened, and `refused` says why. `publish` tells the events
+        afterwards. `reserved`: it may use the disk's reserve."""
         batch = Batch({}, [], [], {})
         for save in saved:
             kind, value = save.kind, save.value
@@ -92,7 +99,18 @@ class Journal:
             if kind == "record":
                 _add_record(batch, save)
         _add_specs(batch)
+        if not reserved and self._lacks_room(batch):
+            return False
         return self._commit(batch, published, must_hold=must_hold, durable=durable)
+
+    def _lacks_room(self, batch: Batch) -> bool:
+        refusal = self._store.refusal(batch)
+        if (refusal is not None) is not self._is_low:
+            self._is_low = refusal is not None
+            log.say(f"jobs are refused: {refusal}" if refusal is not None else "jobs are taken again")
+            self.note("store.low", error=refusal) if refusal is not None else self.note("store.roomy")
+        self.refused = refusal or ""
+        return refusal is not None
 
     def _add_ended(self, batch: Batch, save: Save) -> None:
         value = save.value
@@ -142,8 +160,10 @@ class Journal:
                 del self._pending.events[:-MAX_PENDING_EVENTS]
             self._sequence += len(texts)
             self._untold += texts
-        if fault is not None and self.fault is None:
-            self._begin_failing(fault)
+        if fault is not None:
+            self.refused = fault
+            if self.fault is None:
+                self._begin_failing(fault)
         return fault is None or must_hold
 
     def _event_text(self, sequence: int, event: Publish) -> str:
@@ -186,6 +206,10 @@ class Journal:
         self.note("store.recovered")
         self.on_recovery()
         return True
+
+    def is_behind(self) -> bool:
+        """What can wait is not to be written now."""
+        return self._store.is_behind()
 
     def is_late(self) -> bool:
         """The disk does not keep up."""

@@ -162,7 +162,8 @@ class Service:
         if launcher is not None:
             stack.callback(launcher.close)
         _raise_descriptor_limit()  # the manager's own; jobs have what it was given
-        store = Store(settings.state_dir, self._commit_hook, Bounds(settings.max_env_history_bytes, settings.max_history_bytes))
+        bounds = Bounds(settings.max_env_history_bytes, settings.max_history_bytes)
+        store = Store(settings.state_dir, self._commit_hook, bounds, settings.disk_reserve_bytes)
         stack.callback(store.close)
         journal = Journal(store, self.clock, lambda name, text: control.publish(name, text))
         rows = _read_rows(journal)

@@ -61,6 +61,8 @@ class Settings:
     job_logs_days: int = 30
     job_logs_bytes: int = 2**30
     """How long, and how much, of the output of jobs that have ended is kept in files."""
+    disk_reserve_bytes: int = 2**26
+    """Of the store's disk, for grants and releases alone; at most a twentieth of the file system."""
     max_history_bytes: int = Bounds().all_bytes
     """What the store keeps of jobs that have ended."""
     max_env_history_bytes: int = Bounds().env_bytes
@@ -187,6 +189,7 @@ OPTIONS = (
     Option("job_log_bytes", _log_bytes),
     Option("job_logs_days", _integer(0, 36_500)),
     Option("job_logs_bytes", _integer(0, 2**50)),
+    Option("disk_reserve_bytes", _integer(0, 2**40)),
     Option("max_history_bytes", _integer(2**20, 2**50)),
     Option("max_env_history_bytes", _integer(2**20, 2**50)),
     Option("max_connections_per_env", _integer(1, 100_000)),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nodemgr.edge import history_rows
+from nodemgr.edge.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
 from nodemgr.edge.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
 
 FILE_NAME = "state.db"
@@ -36,7 +37,8 @@ WAL_WAIT_S = 0.5
 """At most so long, for everybody waits with it: beside a disk that is stuck the node goes on, and the log grows."""
 WAL_REST_S = 30.0
 """So long after a wait in vain nobody waits again; meanwhile who commits much is slowed (`is_late`)."""
-LOOK_EVERY_COMMITS = 64
+KEPT_WHEN_TIGHT = 100
+"""So many of the newest events and records stay while old ones make way for new ones."""
 BUSY_MS = 1_000
 
 TABLES = """
@@ -134,8 +136,11 @@ def _describe(error: sqlite3.Error) -> str:
 class Store:
     """The open database. All methods but those of the checkpoint thread belong to the thread that opened it."""
 
-    def __init__(self, directory: Path, hook: CommitHook | None = None, bounds: Bounds | None = None) -> None:
-        """Raises StoreUnusable with one line; never overwrites what it does not understand."""
+    def __init__(
+        self, directory: Path, hook: CommitHook | None = None, bounds: Bounds | None = None, reserve_bytes: int = 0
+    ) -> None:
+        """`reserve_bytes`: of the disk, for grants and releases alone. Raises StoreUnusable with one line; never overwrites what it does
+        not understand."""
         self.path = directory / FILE_NAME
         self._hook = hook or CommitHook()
         self._commits = 0
@@ -152,8 +157,12 @@ class Store:
             self._cursor = self._db.cursor()
             """All that is written: a statement of the connection's own would make one each."""
             self._history = HistoryRows(self._cursor, bounds or Bounds())
-        except sqlite3.Error as error:
-            raise StoreUnusable(self._advice(_describe(error))) from None
+            self._reserve = DiskReserve(self.path, reserve_bytes)
+            self._db.execute(f"PRAGMA journal_size_limit = {self._reserve.log_bytes}")
+            self._reserve.hold(self._db)
+            self._log = LogIndex(self.path)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnusable(self._advice(_describe(error) if isinstance(error, sqlite3.Error) else str(error))) from None
 
     def _advice(self, why: str) -> str:
         return (
@@ -180,7 +189,6 @@ class Store:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA wal_autocheckpoint = 0")
-            db.execute("PRAGMA journal_size_limit = 0")
             if not tables:
                 db.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
         except BaseException:
@@ -205,13 +213,16 @@ class Store:
             if durable is not self._durable:
                 self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._durable = durable
-            self._cursor.execute("BEGIN IMMEDIATE")
-            self._write(batch)
-            self._cursor.execute("COMMIT")
+            try:
+                self._transact(batch)
+            except sqlite3.Error as error:
+                if not _is_full(error):
+                    raise
+                self._roll_back()
+                self._begin_log_anew()
+                self._transact(batch)
         except sqlite3.Error as error:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.rollback()
-            self._history.forget_sums()
+            self._roll_back()
             self._fail(True)
             raise StoreFailed(f"{self.path}: {_describe(error)}") from None
         if durable:
@@ -219,8 +230,31 @@ class Store:
         if self._failing:
             self._fail(False)
         self._hook.after(self._commits)
-        if self._commits % LOOK_EVERY_COMMITS == 0:
-            self._look_at_log()
+        self._look_at_log()
+
+    def _transact(self, batch: Batch) -> None:
+        self._cursor.execute("BEGIN IMMEDIATE")
+        self._write(batch)
+        self._cursor.execute("COMMIT")
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._db.rollback()
+        self._history.forget_sums()
+
+    def _begin_log_anew(self) -> None:
+        """The disk is full: a log that is in the database as a whole is written from its beginning again, in the room that it has."""
+        if self._checkpoint is not None:
+            self._checkpoint.join(WAL_WAIT_S)
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def refusal(self, batch: Batch) -> str | None:
+        """Why this, which tenants want stored, is not taken, though grants and releases are; None: it is. One line."""
+        try:
+            return self._reserve.refusal(self._db, sum(len(row.value) for row in batch.payloads))
+        except (OSError, sqlite3.Error):
+            return None  # the commit itself says what is wrong
 
     @property
     def commits(self) -> int:
@@ -240,6 +274,8 @@ class Store:
 
     def _write(self, batch: Batch) -> None:
         execute = self._cursor.execute
+        if self._reserve.is_low() and free_pages(self._db) < self._reserve.pages // 2:
+            self._make_way(batch)
         if puts := [(kind, key, value) for (kind, key), value in batch.current.items() if value is not None]:
             self._cursor.executemany("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", puts)
         if len(puts) < len(batch.current):
@@ -260,6 +296,14 @@ class Store:
                 execute("DELETE FROM meta WHERE key = ?", (name,))
             else:
                 execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
+
+    def _make_way(self, batch: Batch) -> None:
+        """On a full disk what is told of the past goes on in the room that it has: the oldest of it goes, twice as much as comes."""
+        for table, number, count in (("events", "sequence", len(batch.events)), ("records", "record_id", len(batch.records))):
+            newest = f"(SELECT coalesce(max({number}), 0) FROM {table}) - {KEPT_WHEN_TIGHT}"
+            oldest = f"SELECT {number} FROM {table} WHERE {number} < {newest} ORDER BY {number} LIMIT ?"
+            self._cursor.execute(f"DELETE FROM {table} WHERE {number} IN ({oldest})", (2 * count,))
+        self._history.make_way(sum(2 * row.size_bytes for row in batch.history.values() if row is not None))
 
     def _write_jobs(self, batch: Batch) -> None:
         history = self._history
@@ -296,15 +340,28 @@ class Store:
     # -- the log --
 
     def _look_at_log(self) -> None:
-        size_bytes = self.log_bytes()
-        if size_bytes < CHECKPOINT_BYTES:
+        frames, in_database = self._log.frames()
+        held_bytes = self._reserve.log_bytes
+        if (frames - in_database) * FRAME_BYTES < min(CHECKPOINT_BYTES, held_bytes // 4 or CHECKPOINT_BYTES):
             return
+        checkpoint = self._begin_checkpoint()
+        limit_bytes = held_bytes // 2 if self._reserve.is_low() else WAL_LIMIT_BYTES
+        if frames * FRAME_BYTES > limit_bytes and not self._rests():
+            checkpoint.join(WAL_WAIT_S)
+            self._waited_in_vain_s = time.monotonic() if checkpoint.is_alive() else None
+
+    def _begin_checkpoint(self) -> threading.Thread:
         if self._checkpoint is None or not self._checkpoint.is_alive():
             self._checkpoint = threading.Thread(target=_checkpoint, args=(self.path,), name="checkpoint", daemon=True)
             self._checkpoint.start()
-        if size_bytes > WAL_LIMIT_BYTES and not self._rests():
-            self._checkpoint.join(WAL_WAIT_S)
-            self._waited_in_vain_s = time.monotonic() if self._checkpoint.is_alive() else None
+        return self._checkpoint
+
+    def is_behind(self) -> bool:
+        """The log is beyond its limit: what can wait waits until a checkpoint, which has begun, has emptied it."""
+        if self.log_bytes() <= WAL_LIMIT_BYTES:
+            return False
+        self._begin_checkpoint()
+        return True
 
     def _rests(self) -> bool:
         return self._waited_in_vain_s is not None and time.monotonic() - self._waited_in_vain_s < WAL_REST_S
@@ -316,10 +373,9 @@ class Store:
         return self._waited_in_vain_s is not None
 
     def log_bytes(self) -> int:
-        try:
-            return os.stat(f"{self.path}-wal").st_size
-        except OSError:
-            return 0
+        """What the log holds; nothing once all of it is in the database."""
+        frames, in_database = self._log.frames()
+        return frames * FRAME_BYTES if frames != in_database else 0
 
     # -- reading --
 
@@ -404,17 +460,34 @@ class Store:
 
     def free_bytes(self) -> int:
         """Room for an unprivileged writer on the database's disk."""
-        figures = os.statvfs(self.path.parent)
-        return figures.f_bavail * figures.f_frsize
+        return self._reserve.free_bytes()
 
     def close(self) -> None:
         """Ends cleanly, with a short log; a second call does nothing."""
         if self._checkpoint is not None:
             self._checkpoint.join(timeout=5)
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.ExitStack() as holder, contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA busy_timeout = 0")
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if self._reserve.bytes:
+                holder.enter_context(self._keep_log())
+            else:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._db.close()
         self._db.close()
+        self._log.close()
+
+    def _keep_log(self) -> contextlib.closing[sqlite3.Connection]:
+        """The log is short, and its file stays, with the room that it holds: the last connection that writes would delete it, one that
+        only reads does not."""
+        self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('closed', '1')")
+        reader = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        reader.execute("SELECT count(*) FROM meta").fetchone()
+        return contextlib.closing(reader)
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "") in ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_WRITE")
 
 
 def _close_to_others(path: Path) -> None:

@@ -12,7 +12,7 @@ from nodemgr.core.effects import Publish, Save
 from nodemgr.core.model import Ended, Env, Job, JobSpec, JobState, Quota, Record
 from nodemgr.edge.clock import SimulatedClock
 from nodemgr.edge.journal import Journal, Spread
-from nodemgr.edge.store import Store
+from nodemgr.edge.store import Batch, Store, StoreFailed
 from tests.support.local import FailingStore
 
 SECOND_NS = 1_000_000_000
@@ -178,3 +178,33 @@ def test_how_long_a_command_takes_follows_what_ends(world: World) -> None:
     spread = world.journal.spread("alice", "python train.py")
     assert spread is not None
     assert spread.count == 6
+
+
+# -- why --
+
+
+def test_a_refusal_says_why_though_small_things_can_be_stored(world: World) -> None:
+    """A commit may be too large for the disk, and the event that tells of it is not."""
+    commit = world.store.commit
+
+    def too_large(batch: Batch, *, durable: bool = False) -> None:
+        if batch.current:
+            raise StoreFailed("state.db: the disk is full (database or disk is full)")
+        commit(batch, durable=durable)
+
+    world.store.commit = too_large  # type: ignore[method-assign]
+    assert not world.journal.write([env("alice")], [], must_hold=False)
+    assert world.journal.fault is None
+    assert world.journal.refused == "state.db: the disk is full (database or disk is full)"
+
+
+def test_tenants_are_refused_while_the_disk_is_low_and_that_is_told_once(world: World) -> None:
+    refusals: list[str | None] = ["the disk is low", "the disk is low", None]
+    world.store.refusal = lambda _batch: refusals.pop(0)  # type: ignore[method-assign]
+    for _ in range(2):
+        assert not world.journal.write([env("alice")], [], must_hold=False, reserved=False)
+        assert world.journal.refused == "the disk is low"
+        assert world.journal.write([env("bob")], [], must_hold=False), "it may use the reserve"
+    assert world.journal.write([env("alice")], [], must_hold=False, reserved=False)
+    assert world.names() == ["store.low", "store.roomy"]
+    assert [key for _, key, _ in world.journal.rows()] == ["alice", "bob"]

@@ -219,7 +219,7 @@ def test_the_log_is_kept_short_by_a_thread(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(module, "WAL_WAIT_S", 30)
     store = Store(tmp_path)
     largest = 0
-    for n in range(module.LOOK_EVERY_COMMITS * 40):
+    for n in range(64 * 40):
         store.commit(batch(**{f"t{n % 10}": "x" * 500}))
         largest = max(largest, store.log_bytes())
     assert store._checkpoint is not None
@@ -246,15 +246,15 @@ def test_a_commit_waits_for_a_late_checkpoint_but_not_for_ever(tmp_path: Path, m
     join = threading.Thread.join
     monkeypatch.setattr(threading.Thread, "join", lambda thread, timeout=None: (waits.append(timeout), join(thread, timeout))[1])
     assert not store.is_late()
-    for _ in range(module.LOOK_EVERY_COMMITS * 4):
+    for _ in range(64 * 4):
         store.commit(batch(t1="x" * 5_000))
     assert len(begun) == 1, "one at a time"
     assert waits == [0.01], "everybody waits with it: once, and then not again for a while"
     assert store.is_late()
     monkeypatch.setattr(module, "WAL_REST_S", 0)
-    for _ in range(module.LOOK_EVERY_COMMITS * 2):
+    for _ in range(64 * 2):
         store.commit(batch(t1="x" * 5_000))
-    assert waits == [0.01] * 3
+    assert waits == [0.01] * (1 + 64 * 2), "without a rest each commit waits"
     stuck.set()
     join(store._checkpoint)
     monkeypatch.setattr(module, "WAL_LIMIT_BYTES", 2**30)  # as it is after the next checkpoint
@@ -473,3 +473,43 @@ def test_a_file_of_freed_pages_does_not_grow(tmp_path: Path) -> None:
         sizes.append(store.path.stat().st_size)
     assert sizes[-1] <= sizes[0] + 50_000
     assert sizes[0] < 600_000, sizes
+
+
+# -- the disk's reserve --
+
+
+def test_the_log_keeps_its_room_over_an_end_and_a_start(tmp_path: Path) -> None:
+    log = Path(f"{tmp_path / module.FILE_NAME}-wal")
+    for number in range(3):
+        store = Store(tmp_path, reserve_bytes=2**22)
+        assert log.stat().st_blocks * 512 >= 2**21
+        assert store._db.execute("PRAGMA freelist_count").fetchone()[0] * 4096 >= 2**20 * 7 // 8
+        store.commit(batch(**{f"t{number}": "x" * 3_000}))
+        store.close()
+    assert log.stat().st_blocks * 512 >= 2**21
+    store = Store(tmp_path, reserve_bytes=2**22)
+    assert len(rows(store)) == 3
+    store.close()
+
+
+def test_a_log_that_is_in_the_database_as_a_whole_counts_for_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.commit(batch(t1="x" * 100_000))
+    assert 100_000 < store.log_bytes() < 200_000
+    store._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    assert store.log_bytes() == 0
+    store.commit(batch(t2="x"))
+    assert 0 < store.log_bytes() < 50_000, "it begins anew"
+    store.close()
+
+
+def test_what_waits_for_the_log_has_a_checkpoint_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    store.commit(batch(t1="x" * 100_000))
+    assert not store.is_behind()
+    monkeypatch.setattr(module, "WAL_LIMIT_BYTES", 50_000)
+    assert store.is_behind()
+    assert store._checkpoint is not None
+    store._checkpoint.join()
+    assert not store.is_behind()
+    store.close()

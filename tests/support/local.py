@@ -128,7 +128,8 @@ class LocalManager:
         self.run_dir = self.directory / "run"
         self.gpus = gpus or FakeGpus()
         self.store = store or FailingStore()
-        flags = {"run_dir": self.run_dir, "state_dir": self.directory / "state", "device_gate": "off", **settings}
+        defaults = {"run_dir": self.run_dir, "state_dir": self.directory / "state", "device_gate": "off", "disk_reserve_bytes": 2**20}
+        flags = {**defaults, **settings}
         self.service = Service(load(flags, environment={}), clock, lambda known: self.gpus, self.store, factory=factory)
         self._ready = threading.Event()
         self._fault: BaseException | None = None
