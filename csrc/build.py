@@ -49,8 +49,8 @@ RUNNER_SOURCES = [
     *(f"jobs/{name}.c" for name in ("become", "below", "children", "inherited", "log", "order", "supervise", "title")),
 ]  # fmt: skip
 RUNNER_FLAGS = ["-nostartfiles", *SUPERVISOR_FLAGS, "-Wl,--no-as-needed"]
-NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c", "manager/gate.c", "manager/huge.c"]
-NATIVE_HEADERS = ["wire.h", "ledger.h", "manager/gate.h", "manager/huge.h"]
+NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c", "manager/gate.c", "manager/huge.c", "manager/sift.c"]
+NATIVE_HEADERS = ["wire.h", "ledger.h", "manager/gate.h", "manager/huge.h", "manager/sift.h"]
 
 
 def compiler() -> list[str]:

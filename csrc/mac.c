@@ -32,19 +32,29 @@ static void expand(uint32_t w[64], const uint8_t block[BLOCK_BYTES])
 
 static void compress(uint32_t state[8], const uint8_t block[BLOCK_BYTES])
 {
-    uint32_t w[64], s[8];
+    uint32_t w[64];
+    uint32_t a = state[0], b = state[1], c = state[2], d = state[3], e = state[4], f = state[5], g = state[6], h = state[7];
     expand(w, block);
-    memcpy(s, state, sizeof s);
-    for (unsigned i = 0; i < 64; i++) {
-        uint32_t choose = (s[4] & s[5]) ^ (~s[4] & s[6]), majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
-        uint32_t one = s[7] + (rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25)) + choose + round_constant[i] + w[i];
-        uint32_t two = (rotate(s[0], 2) ^ rotate(s[0], 13) ^ rotate(s[0], 22)) + majority;
-        memmove(s + 1, s, 7 * sizeof *s);
-        s[4] += one;
-        s[0] = one + two;
+    for (unsigned i = 0; i < 64; i++) { /* in variables, not in an array that moves: half the time */
+        const uint32_t one = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) + round_constant[i] + w[i];
+        const uint32_t two = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+        h = g;
+        g = f;
+        f = e;
+        e = d + one;
+        d = c;
+        c = b;
+        b = a;
+        a = one + two;
     }
-    for (unsigned i = 0; i < 8; i++)
-        state[i] += s[i];
+    state[0] += a;
+    state[1] += b;
+    state[2] += c;
+    state[3] += d;
+    state[4] += e;
+    state[5] += f;
+    state[6] += g;
+    state[7] += h;
 }
 
 void nm_sha256_begin(struct nm_sha256 *hash)
@@ -82,28 +92,32 @@ void nm_sha256_end(struct nm_sha256 *hash, uint8_t digest[NM_DIGEST_BYTES])
         digest[i] = (uint8_t)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
 }
 
-void nm_hmac(const void *key, size_t key_size, const void *data, size_t size, uint8_t digest[NM_DIGEST_BYTES])
+void nm_hmac_prepare(struct nm_hmac_key *prepared, const void *key, size_t key_size)
 {
     uint8_t pad[BLOCK_BYTES] = {0};
-    struct nm_sha256 hash;
     if (key_size > BLOCK_BYTES) {
-        nm_sha256_begin(&hash);
-        nm_sha256_add(&hash, key, key_size);
-        nm_sha256_end(&hash, pad);
+        nm_sha256_begin(&prepared->inner);
+        nm_sha256_add(&prepared->inner, key, key_size);
+        nm_sha256_end(&prepared->inner, pad);
     } else {
         memcpy(pad, key, key_size);
     }
     for (unsigned i = 0; i < BLOCK_BYTES; i++)
         pad[i] ^= 0x36;
-    nm_sha256_begin(&hash);
-    nm_sha256_add(&hash, pad, sizeof pad);
-    nm_sha256_add(&hash, data, size);
-    nm_sha256_end(&hash, digest);
+    nm_sha256_begin(&prepared->inner);
+    nm_sha256_add(&prepared->inner, pad, sizeof pad);
     for (unsigned i = 0; i < BLOCK_BYTES; i++)
         pad[i] ^= 0x36 ^ 0x5c;
-    nm_sha256_begin(&hash);
-    nm_sha256_add(&hash, pad, sizeof pad);
+    nm_sha256_begin(&prepared->outer);
+    nm_sha256_add(&prepared->outer, pad, sizeof pad);
+}
+
+void nm_hmac(const struct nm_hmac_key *prepared, const void *data, size_t size, uint8_t digest[NM_DIGEST_BYTES])
+{
+    struct nm_sha256 hash = prepared->inner;
+    nm_sha256_add(&hash, data, size);
+    nm_sha256_end(&hash, digest);
+    hash = prepared->outer;
     nm_sha256_add(&hash, digest, NM_DIGEST_BYTES);
     nm_sha256_end(&hash, digest);
 }
-

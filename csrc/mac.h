@@ -20,6 +20,12 @@ void nm_sha256_begin(struct nm_sha256 *hash);
 void nm_sha256_add(struct nm_sha256 *hash, const void *data, size_t size);
 void nm_sha256_end(struct nm_sha256 *hash, uint8_t digest[NM_DIGEST_BYTES]);
 
-void nm_hmac(const void *key, size_t key_size, const void *data, size_t size, uint8_t digest[NM_DIGEST_BYTES]);
+/* A key, and what the hash makes of it once and for all. */
+struct nm_hmac_key {
+    struct nm_sha256 inner, outer;
+};
+
+void nm_hmac_prepare(struct nm_hmac_key *prepared, const void *key, size_t key_size);
+void nm_hmac(const struct nm_hmac_key *prepared, const void *data, size_t size, uint8_t digest[NM_DIGEST_BYTES]);
 
 #endif

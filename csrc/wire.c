@@ -482,11 +482,11 @@ static const char mac_key[] = "mac=";
 #define MAC_KEY_BYTES (sizeof mac_key - 1)
 _Static_assert(MAC_KEY_BYTES + 2 * NM_DIGEST_BYTES + 1 == NM_MAC_LINE_BYTES, "the MAC line");
 
-static void mac_line(char line[NM_MAC_LINE_BYTES], const void *packet, size_t size, const void *key)
+static void mac_line(char line[NM_MAC_LINE_BYTES], const void *packet, size_t size, const struct nm_hmac_key *key)
 {
     static const char hex[] = "0123456789abcdef";
     uint8_t digest[NM_DIGEST_BYTES];
-    nm_hmac(key, NM_KEY_BYTES, packet, size, digest);
+    nm_hmac(key, packet, size, digest);
     memcpy(line, mac_key, MAC_KEY_BYTES);
     for (unsigned i = 0; i < NM_DIGEST_BYTES; i++) {
         line[MAC_KEY_BYTES + 2 * i] = hex[digest[i] >> 4];
@@ -495,7 +495,7 @@ static void mac_line(char line[NM_MAC_LINE_BYTES], const void *packet, size_t si
     line[NM_MAC_LINE_BYTES - 1] = '\n';
 }
 
-int nm_wire_verify(const void *packet, size_t size, const void *key)
+int nm_wire_verify_with(const void *packet, size_t size, const struct nm_hmac_key *key)
 {
     char line[NM_MAC_LINE_BYTES];
     unsigned different = 0;
@@ -510,10 +510,19 @@ int nm_wire_verify(const void *packet, size_t size, const void *key)
     return different == 0 ? (int)(size - NM_MAC_LINE_BYTES) : NM_WIRE_BAD_MAC;
 }
 
+int nm_wire_verify(const void *packet, size_t size, const void *key)
+{
+    struct nm_hmac_key prepared;
+    nm_hmac_prepare(&prepared, key, NM_KEY_BYTES);
+    return nm_wire_verify_with(packet, size, &prepared);
+}
+
 int nm_wire_sign(void *packet, size_t size, size_t capacity, const void *key)
 {
     if (size > NM_PACKET_BYTES - NM_MAC_LINE_BYTES || capacity < size + NM_MAC_LINE_BYTES)
         return NM_WIRE_TOO_LONG;
-    mac_line((char *)packet + size, packet, size, key);
+    struct nm_hmac_key prepared;
+    nm_hmac_prepare(&prepared, key, NM_KEY_BYTES);
+    mac_line((char *)packet + size, packet, size, &prepared);
     return (int)(size + NM_MAC_LINE_BYTES);
 }

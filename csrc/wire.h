@@ -69,6 +69,10 @@ const char *nm_wire_key_name(int key);           /* NULL outside 0.. */
 int nm_wire_key_type(int key, enum nm_direction direction);
 /* cffi: end */
 
+struct nm_hmac_key; /* mac.h */
+/* nm_wire_verify with a key that was prepared. */
+int nm_wire_verify_with(const void *packet, size_t size, const struct nm_hmac_key *key);
+
 #define NM_WIRE_SPANS (1 + 4 * NM_KEY_COUNT)
 
 /* A decoded message: spans into the packet, which must outlive it. */

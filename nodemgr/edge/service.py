@@ -227,7 +227,7 @@ class Service:
         daemon.clients.on_full = lambda env: _tell_crowd(journal, Crowd.of(env, daemon.clients.crowd(env)))
         if settings.udp is not None:
             sock = UdpServer.bind(*settings.udp)
-            daemon.udp = UdpServer(loop, daemon, self.clock, sock)
+            daemon.udp = UdpServer(loop, self._selector, daemon, self.clock, sock)
             stack.callback(daemon.udp.close_all)
         dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
         dirs.remove_others(state.envs)

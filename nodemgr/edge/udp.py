@@ -7,9 +7,9 @@ earlier one of that client: so neither forging nor replaying does anything, and 
 each manager, and for an env whose table of clients is full of dead ones. Answers are remembered by request id for a client
 that asks again because a packet was lost.
 
-A MAC costs time, so three purses limit who may have one looked at: what proves nothing (malformed, forged, replayed, of another
-epoch) is paid for by its host, and by all such hosts together; what is new and authentic by its env; and a packet that comes
-from where a client is, and names that client, epoch and a new counter, is looked at even while strangers flood.
+A MAC costs time. Packets without a right one are checked and dropped in C (sift.py), for a share of the processor's time; when that is
+spent, hosts that have sent few of them are still heard, and in the end the addresses of clients alone. A packet with a right MAC that
+says nothing new (replayed, of another epoch) is paid for by its host; one that is new by its env.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nodemgr._native import lib
 from nodemgr.core.model import ProcessKey, Transport
 from nodemgr.edge.clock import Clock
-from nodemgr.edge.rates import Allowance, Strangers
+from nodemgr.edge.loop import SwallowingSelector
+from nodemgr.edge.rates import Allowance, Share, Strangers
 from nodemgr.edge.sessions import Hub, Session, cost_ns
-from nodemgr.edge.wire import PACKET_BYTES, Message, Value, WireError, decode, encode, sign, verify
+from nodemgr.edge.sift import Address, Batch, Level, Sift, Signed
+from nodemgr.edge.wire import Message, Value, decode, encode, sign
 
-Address = Any  # (host, port), or four of them over IPv6
-BATCH = 64
 WRONG_ADDRESS = {
     errno.EADDRNOTAVAIL: "no interface of this node has that address (ip address lists them)",
     errno.EADDRINUSE: "another program listens there: name another port",
@@ -42,16 +43,20 @@ MAX_CLIENTS_PER_ENV = 1_100
 IDLE_NS = 60_000_000_000
 """A client without lease or place that has been silent for so long makes room for others."""
 REMEMBERED_ANSWERS = 8
-MAX_STRANGE_OF_HOST = 500
-MAX_STRANGE = 2_000
-"""Packets a second that prove nothing, of one host and of all: 30 to 65 µs each, so an eighth of a core at most."""
+STRANGERS_NS = 125_000_000
+"""Of the processor's time in a second, for packets that no key has signed: an eighth of a core."""
+LEVELS = (Level.ALL, Level.ALL, Level.ALL, Level.OF_QUIET_HOSTS, Level.OF_KNOWN)
+"""What is checked, by the quarters of that time that are spent."""
+REST_S = 0.002
+"""While strangers flood, the socket is read so often: many packets at once cost less each."""
+MOST_BATCHES = 16
+FLOOD_PACKETS = 1_000
+"""Of strangers in a second, from which on that is a flood."""
+MAX_STALE_OF_HOST, MAX_STALE, FEW_STALE = 500, 2_000, 8
+"""Packets a second that are signed and say nothing new, of one host and of all: some 50 µs each. A host with few is heard beyond that."""
 MAX_HOSTS = 4_096
 ALLOWANCE_NS = 200_000_000
 """What the clients of one env may cost together in a second: 4 000 beats."""
-MAX_FORGED_OF_CLIENT = 100
-"""A second, by one who makes up a client's address, id, epoch and counter: beyond them that client is not heard."""
-MAX_LOOKED_AT = 5_000
-"""Packets a second from a client's address, each decoded: some 6 µs."""
 FINAL = frozenset({"GRANT", "DENY", "ACK", "FENCE"})
 REPEATABLE = frozenset({"RELEASE", "CANCEL", "REJOIN"})
 """What is answered from memory when asked again; ACQUIRE the core itself answers the same."""
@@ -68,7 +73,7 @@ def process_key(env: str, client: str) -> ProcessKey:
 class UdpClient(Session):
     """One client id of one env."""
 
-    __slots__ = ("address", "answers", "client", "counter", "forged", "heard_ns", "looked_at", "secret", "server")
+    __slots__ = ("address", "answers", "client", "counter", "heard_ns", "secret", "server")
 
     def __init__(self, server: UdpServer, env: str, client: str, secret: bytes, address: Address) -> None:
         super().__init__(server.hub.next_connection(), env, process_key(env, client), Transport.UDP, None, f"udp:{env}")
@@ -79,8 +84,6 @@ class UdpClient(Session):
         self.address = address
         self.counter = -1
         self.heard_ns = 0
-        self.looked_at = Allowance(MAX_LOOKED_AT)
-        self.forged = Allowance(MAX_FORGED_OF_CLIENT)
         self.answers: OrderedDict[int, tuple[str, dict[str, Value | None]]] = OrderedDict()
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
@@ -103,9 +106,13 @@ class _Key(NamedTuple):
 class UdpServer:
     """One socket for the clients of all envs."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, hub: Hub, clock: Clock, sock: socket.socket) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, selector: SwallowingSelector, hub: Hub, clock: Clock, sock: socket.socket
+    ) -> None:
+        """`selector` is the loop's own: strangers' packets cost no turn of the loop."""
         self.hub = hub
         self._loop = loop
+        self._selector = selector
         self._now_ns = clock.monotonic_ns
         self._sock = sock
         self._keys: dict[str, list[_Key]] = {}
@@ -114,11 +121,16 @@ class UdpServer:
         self._clients: dict[str, OrderedDict[str, UdpClient]] = {}
         self._at: dict[Address, UdpClient] = {}
         """Who was heard from there last."""
-        self._strangers = Strangers(MAX_STRANGE_OF_HOST, MAX_STRANGE, MAX_HOSTS)
+        self._sift = Sift()
+        self._share = Share(STRANGERS_NS)
+        self._strange = 0
+        """Packets of strangers in this second."""
+        self._stale = Strangers(MAX_STALE_OF_HOST, MAX_STALE, FEW_STALE, MAX_HOSTS)
+        self._resting: asyncio.TimerHandle | None = None
         self._allowances: dict[str, Allowance] = {}
         self.address: tuple[str, int] = sock.getsockname()[:2]
         """Where it listens."""
-        loop.add_reader(sock.fileno(), self._readable)
+        selector.swallow(sock.fileno(), self._readable)
 
     @staticmethod
     def bind(host: str, port: int) -> socket.socket:
@@ -146,7 +158,7 @@ class UdpServer:
     def open(self, env: str, key: bytes) -> None:
         known = self._keys.get(env)
         if known is None or known[0].secret != key:
-            self._keys[env] = [_Key(key, None)]
+            self._set_keys(env, [_Key(key, None)])
         self._epochs.setdefault(env, _new_epoch())
         self._clients.setdefault(env, OrderedDict())
         self._allowances.setdefault(env, Allowance(ALLOWANCE_NS))
@@ -154,11 +166,16 @@ class UdpServer:
     def renew(self, env: str, key: bytes, grace_ns: int) -> None:
         """Another key; who has the old one is heard for so long. It knows nothing of the new one."""
         before = self._keys.get(env, [])[:1]
-        self._keys[env] = [_Key(key, None), *(_Key(old.secret, self._now_ns() + grace_ns) for old in before)]
+        self._set_keys(env, [_Key(key, None), *(_Key(old.secret, self._now_ns() + grace_ns) for old in before)])
+
+    def _set_keys(self, env: str, keys: list[_Key]) -> None:
+        self._keys[env] = keys
+        self._sift.set_keys(env, [key.secret for key in keys])
 
     def close(self, env: str) -> None:
         """Its clients are heard no more, since their key is gone."""
         self._keys.pop(env, None)
+        self._sift.set_keys(env, ())
         self._epochs.pop(env, None)
         self._allowances.pop(env, None)
         for client in self._clients.pop(env, OrderedDict()).values():
@@ -166,76 +183,93 @@ class UdpServer:
             self.hub.closed(client)
 
     def close_all(self) -> None:
-        self._loop.remove_reader(self._sock.fileno())
+        if self._resting is not None:
+            self._resting.cancel()
+        self._selector.forget(self._sock.fileno())
         self._sock.close()
 
     # -- packets in --
 
-    def _readable(self) -> None:
-        for _ in range(BATCH):
+    def _readable(self) -> bool:
+        """Called by the selector. True: there were none but strangers' packets, which leave the loop nothing to do."""
+        signed = False
+        for _ in range(MOST_BATCHES):
             try:
-                packet, address = self._sock.recvfrom(PACKET_BYTES + 1)
-            except BlockingIOError:
-                return
+                batch = self._sift.receive(self._sock.fileno(), self._level())
             except OSError:  # an ICMP answer to something that was sent
                 continue
-            if not self._datagram(packet, address):
-                self.hub.counters["packets_throttled"] += 1
+            if batch is None:
+                break
+            self._take(batch)
+            signed = signed or bool(batch.signed)
+            if batch.received < lib.NM_SIFT_PACKETS:
+                break
+        if self._strange <= FLOOD_PACKETS:
+            return not signed
+        self._selector.forget(self._sock.fileno())
+        self._resting = self._loop.call_later(REST_S, self._read_again)
+        return False
 
-    def _datagram(self, packet: bytes, address: Address) -> bool:
-        """One packet, decoded, verified and taken. False: its sender has cost too much in this second."""
-        host, now_ns = address[0], self._now_ns()
+    def _read_again(self) -> None:
+        self._resting = None
+        self._selector.swallow(self._sock.fileno(), self._readable)
+
+    def _datagram(self, packet: bytes, address: Address) -> None:
+        """One packet, by whatever way it came."""
+        self._take(self._sift.take(packet, address, self._level()))
+
+    def _level(self) -> Level:
+        second = self._share.second
+        level = LEVELS[self._share.quarters(self._now_ns())]
+        if self._share.second != second:
+            self._strange = 0
+            self._sift.set_window(self._share.second)
+        return level
+
+    def _take(self, batch: Batch) -> None:
+        counters = self.hub.counters
+        counters["packets_malformed"] += batch.malformed
+        counters["packets_forged"] += batch.forged
+        counters["packets_throttled"] += batch.throttled
+        self._strange += batch.received - len(batch.signed)
+        self._share.spend(batch.strangers_ns)
+        for signed in batch.signed:
+            if not self._take_signed(signed):
+                counters["packets_throttled"] += 1
+
+    def _take_signed(self, signed: Signed) -> bool:
+        """False: its host has sent too much that said nothing new in this second, or its env has cost too much."""
+        address, now_ns = signed.address, self._now_ns()
         at = self._at.get(address)
-        if not (self._strangers.may_try(host, now_ns) if at is None else self._may_look_at(at, now_ns)):
+        if at is None and not self._stale.may_try(address[0], now_ns):
             return False
-        message = self._decoded(packet)
-        if message is None:
-            self._strangers.charge(host)
-            return True
-        known = at if at is not None and self._continues(at, message) else None
-        if not (self._strangers.may_try(host, now_ns) if known is None else known.forged.rest_ns(now_ns) == 0):
-            return False
-        key = self._key_of(packet, message, now_ns)
+        message = decode(signed.packet)
+        env = message.text("env") or ""
+        key = self._key(env, signed.key, now_ns)
         if key is None:
-            if known is None:
-                self._strangers.charge(host)
-            else:
-                known.forged.spent += 1
-        elif self._allowances[message.text("env") or ""].rest_ns(now_ns) > 0:
+            self.hub.counters["packets_forged"] += 1
+            return True
+        if at is not None and not self._continues(at, message) and not self._stale.may_try(address[0], now_ns):
             return False
-        elif not self._accept(message, key, address, now_ns):
-            self._strangers.charge(host)
+        if self._allowances[env].rest_ns(now_ns) > 0:
+            return False
+        if not self._accept(message, key.secret, address, now_ns):
+            self._stale.charge(address[0])
         return True
 
-    def _may_look_at(self, client: UdpClient, now_ns: int) -> bool:
-        client.looked_at.spent += 1
-        return client.looked_at.rest_ns(now_ns) == 0 and self._allowances[client.env].rest_ns(now_ns) == 0
+    def _key(self, env: str, number: int, now_ns: int) -> _Key | None:
+        """None: it is no key of the env any more."""
+        known = self._keys.get(env, [])
+        keys = [key for key in known if key.until_ns is None or now_ns < key.until_ns]
+        if len(keys) < len(known):
+            self._set_keys(env, keys)
+        return keys[number] if number < len(keys) else None
 
     def _continues(self, client: UdpClient, message: Message) -> bool:
-        """What nobody can make up who has not listened: this client's id, the epoch, and a counter that was not there yet."""
+        """This client's id, the epoch, and a counter that was not there yet."""
         fields: Mapping[str, Any] = message.fields
         named = fields["env"] == client.env and fields["client"] == client.client
         return named and fields.get("epoch") == self._epochs[client.env] and fields["counter"] > client.counter
-
-    def _decoded(self, packet: bytes) -> Message | None:
-        try:
-            message = decode(packet)
-        except WireError:
-            message = None
-        if message is None or not {"env", "client", "counter"} <= message.fields.keys():
-            self.hub.counters["packets_malformed"] += 1
-            return None
-        return message
-
-    def _key_of(self, packet: bytes, message: Message, now_ns: int) -> bytes | None:
-        """Under which of the env's keys it is signed; None: under none."""
-        for key in self._keys.get(message.text("env") or "", ()):
-            if key.until_ns is None or now_ns < key.until_ns:
-                with contextlib.suppress(WireError):
-                    verify(packet, key.secret)
-                    return key.secret
-        self.hub.counters["packets_forged"] += 1
-        return None
 
     def _accept(self, message: Message, key: bytes, address: Address, now_ns: int) -> bool:
         """An authentic packet. False: it says nothing new (whoever has listened can send it again)."""
@@ -266,11 +300,14 @@ class UdpServer:
     def _heard(self, client: UdpClient, counter: int, address: Address, now_ns: int) -> None:
         self._forget_address(client)
         client.counter, client.address, client.heard_ns = counter, address, now_ns
+        if address not in self._at:
+            self._sift.know(address)
         self._at[address] = client
 
     def _forget_address(self, client: UdpClient) -> None:
         if self._at.get(client.address) is client:
             del self._at[client.address]
+            self._sift.forget(client.address)
 
     def _client(self, env: str, name: str, key: bytes, address: Address) -> UdpClient | None:
         clients = self._clients[env]

@@ -242,7 +242,8 @@ class World:
         self.daemon.jobs.factory = factory
         scan: Any = SimpleNamespace(wake=lambda _, daemon=self.daemon: loop.call_soon(daemon.match))
         self.daemon.event_loop = scan
-        self.server = self.daemon.udp = UdpServer(loop, self.daemon, self.clock, self._socket)
+        selector: Any = SimpleNamespace(swallow=lambda *_: None)
+        self.server = self.daemon.udp = UdpServer(loop, selector, self.daemon, self.clock, self._socket)
         out: Any = Out(self)
         self.server._sock = out
         for env, key in self.keys.items():

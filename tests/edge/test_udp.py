@@ -8,8 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from nodemgr._native import lib
 from nodemgr.edge import udp as module
 from nodemgr.edge.clock import SimulatedClock
+from nodemgr.edge.loop import new_loop
+from nodemgr.edge.rates import Share
 from nodemgr.edge.sessions import BEAT_NS
 from nodemgr.edge.udp import UdpAddressError, UdpServer
 from nodemgr.edge.wire import Direction, Message, decode, encode, sign, verify
@@ -20,17 +23,17 @@ KEYS = {"alice": b"a" * 32, "bob": b"b" * 32}
 
 class World:
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop, selector = new_loop()
         self.hub = StubHub()
         self.clock = SimulatedClock()
-        self.server = UdpServer(self.loop, self.hub, self.clock, UdpServer.bind("127.0.0.1", 0))
+        self.server = UdpServer(self.loop, selector, self.hub, self.clock, UdpServer.bind("127.0.0.1", 0))
         for env, key in KEYS.items():
             self.server.open(env, key)
         self.sock = self.socket()
 
-    def socket(self) -> socket.socket:
+    def socket(self, host: str = "127.0.0.1") -> socket.socket:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        sock.bind(("127.0.0.1", 0))
+        sock.bind((host, 0))
         sock.settimeout(0.01)
         return sock
 
@@ -39,8 +42,7 @@ class World:
         settle(self.loop, 3)
 
     def deliver(self, packet: bytes, host: str = "127.0.0.1", port: int = 9) -> None:
-        if not self.server._datagram(packet, (host, port)):
-            self.hub.counters["packets_throttled"] += 1
+        self.server._datagram(packet, (host, port))
 
     def packet(self, verb: str, env: str = "alice", client: str = "c1", key: bytes | None = None, **fields: object) -> bytes:
         return sign(encode(verb, env=env, client=client, **fields), key or KEYS[env])  # type: ignore[arg-type]
@@ -207,61 +209,137 @@ def forged(world: World, **fields: object) -> bytes:
     return world.packet("BEAT", key=b"x" * 32, **{"rid": 1, "task": "ab", "epoch": 1, "counter": 1, **fields})
 
 
-def test_a_host_that_proves_nothing_is_not_read_for_a_while_and_others_are(world: World) -> None:
+def spend(world: World, quarters: int) -> None:
+    """As if strangers had cost so much of this second."""
+    world.server._share.quarters(world.clock.monotonic_ns())
+    world.server._share.spend(quarters * module.STRANGERS_NS // 4)
+
+
+def beat(world: World, epoch: int, counter: int) -> bytes:
+    return world.packet("BEAT", rid=counter, task="ab", epoch=epoch, counter=counter)
+
+
+def test_of_forged_packets_none_keeps_a_new_client_out_until_their_share_is_spent(world: World) -> None:
+    """Each is checked, from however many addresses: no number of them is too many."""
     epoch = world.epoch()
-    for number in range(module.MAX_STRANGE_OF_HOST + 10):
+    world.server._share = Share(10**12)
+    for number in range(20_000):
+        world.deliver(forged(world), host=f"10.0.0.{number % 8}", port=number % 100)
+    assert world.hub.counters["packets_forged"] == 20_000
+    assert world.hub.counters["packets_throttled"] == 0
+    world.deliver(beat(world, epoch, 1), host="10.0.0.1", port=7)
+    assert world.hub.verbs() == ["BEAT"], "from a flooding host, too"
+
+
+def test_where_their_share_nears_its_end_hosts_that_flood_are_dropped_first(world: World) -> None:
+    epoch = world.epoch()
+    for number in range(100):
         world.deliver(b"rubbish", host="10.0.0.1", port=number)
-    assert world.hub.counters["packets_malformed"] == module.MAX_STRANGE_OF_HOST, "another port is no other host"
-    assert world.hub.counters["packets_throttled"] == 10
-    good = {"rid": 1, "task": "ab", "epoch": epoch}
-    world.deliver(world.packet("BEAT", **good, counter=1), host="10.0.0.1")
+    spend(world, 3)
+    world.deliver(beat(world, epoch, 1), host="10.0.0.1", port=7)
     assert world.hub.verbs() == []
-    world.deliver(world.packet("BEAT", **good, counter=1), host="10.0.0.2")
+    assert world.hub.counters["packets_throttled"] == 1
+    world.deliver(beat(world, epoch, 1), host="10.0.0.2", port=7)
     assert world.hub.verbs() == ["BEAT"]
     world.clock.advance(1_000_000_000)
-    world.deliver(world.packet("BEAT", **good, counter=2), host="10.0.0.1")
+    world.deliver(beat(world, epoch, 2), host="10.0.0.1", port=7)
     assert world.hub.verbs() == ["BEAT", "BEAT"]
 
 
-def test_made_up_addresses_cost_a_bounded_number_of_macs(world: World) -> None:
-    for number in range(3 * module.MAX_STRANGE):
-        world.deliver(forged(world), host=f"10.0.{number // 250}.{number % 250}")
-    assert world.hub.counters["packets_forged"] == module.MAX_STRANGE
-
-
-@pytest.mark.parametrize("flood", ["of forged packets", "of rubbish", "of replayed packets", "of greetings"])
-def test_who_is_known_is_heard_through_a_flood_from_his_own_host(world: World, flood: str) -> None:
+def test_where_their_share_is_spent_clients_are_heard_and_no_others(world: World) -> None:
     epoch = world.epoch()
-    mine = world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1)
+    world.deliver(beat(world, epoch, 1), host="10.0.0.1", port=7)
+    spend(world, 4)
+    world.deliver(world.packet("BEAT", client="ce", rid=1, task="ab", epoch=epoch, counter=1), host="10.0.0.2", port=7)
+    assert world.hub.verbs() == ["BEAT"]
+    world.deliver(beat(world, epoch, 2), host="10.0.0.1", port=7)
+    assert world.hub.verbs() == ["BEAT", "BEAT"]
+
+
+def test_made_up_addresses_cost_a_bounded_share_of_the_processor(world: World) -> None:
+    world.server._share = Share(5_000_000)
+    number = 0
+    while world.hub.counters["packets_throttled"] < 1_000:
+        number += 1
+        assert number < 1_000_000, world.hub.counters
+        world.deliver(forged(world), host=f"10.{number // 62_500}.{number // 250 % 250}.{number % 250}")
+    checked = world.hub.counters["packets_forged"]
+    assert checked > 100
+    assert world.server._share.quarters(world.clock.monotonic_ns()) == 4
+    for number in range(1_000):
+        world.deliver(forged(world), host=f"11.0.{number // 250}.{number % 250}")
+    assert world.hub.counters["packets_forged"] == checked
+
+
+@pytest.mark.parametrize("flood", ["of replayed packets", "of greetings"])
+def test_signed_packets_that_say_nothing_new_keep_out_neither_clients_nor_quiet_hosts(world: World, flood: str) -> None:
+    epoch = world.epoch()
+    mine = beat(world, epoch, 1)
     world.deliver(mine, host="10.0.0.1", port=7)
-    packets = {"of forged packets": forged(world), "of rubbish": b"rubbish", "of replayed packets": mine}
-    packet = packets.get(flood) or world.packet("HELLO", rid=1, counter=0)
-    for number in range(2 * module.MAX_STRANGE):
-        world.deliver(packet, host=("10.0.0.1", f"10.{number % 200}.0.2")[number % 2], port=8)
-    assert world.hub.counters["packets_throttled"] > module.MAX_STRANGE / 2
-    world.deliver(world.packet("BEAT", rid=2, task="ab", epoch=epoch, counter=2), host="10.0.0.1", port=7)
+    packet = mine if flood == "of replayed packets" else world.packet("HELLO", rid=1, counter=0)
+    for number in range(2 * module.MAX_STALE):
+        world.deliver(packet, host=("10.0.0.1", f"10.{number % 20}.0.2")[number % 2], port=8)
+    assert world.hub.counters["packets_throttled"] > module.MAX_STALE / 2
+    world.deliver(beat(world, epoch, 2), host="10.0.0.1", port=7)
     assert world.hub.verbs() == ["BEAT", "BEAT"]
+    world.deliver(world.packet("BEAT", client="ce", rid=1, task="ab", epoch=epoch, counter=1), host="10.99.0.1", port=7)
+    assert world.hub.verbs() == ["BEAT", "BEAT", "BEAT"]
 
 
-def test_packets_under_a_clients_own_address_do_not_silence_him(world: World) -> None:
+def test_a_host_that_repeats_signed_packets_is_not_heard_for_a_while(world: World) -> None:
+    world.epoch()
+    for _ in range(module.MAX_STALE_OF_HOST + 10):
+        world.deliver(world.packet("HELLO", rid=1, counter=0), host="10.0.0.1")
+    assert world.hub.counters["packets_throttled"] == 10
+
+
+def test_packets_under_a_clients_own_address_do_not_silence_it(world: World) -> None:
+    """Those that name its epoch and the next counter, as one may who listens, neither; only very many do, for a second."""
     epoch = world.epoch()
-    world.deliver(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1), host="10.0.0.1", port=7)
-    for _ in range(module.MAX_STRANGE_OF_HOST + 100):
-        world.deliver(forged(world), host="10.0.0.1", port=7)
-    assert world.hub.counters["packets_throttled"] == 100
-    world.deliver(world.packet("BEAT", rid=2, task="ab", epoch=epoch, counter=2), host="10.0.0.1", port=7)
-    assert world.hub.verbs() == ["BEAT", "BEAT"]
-
-
-def test_who_listens_in_and_forges_costs_few_macs(world: World) -> None:
-    """He knows address, id, epoch and counter: that client he can silence for a second, nobody else, and cheaply for us."""
-    epoch = world.epoch()
-    world.deliver(world.packet("BEAT", rid=1, task="ab", epoch=epoch, counter=1), host="10.0.0.1", port=7)
-    for counter in range(2, 500):
+    world.deliver(beat(world, epoch, 1), host="10.0.0.1", port=7)
+    spend(world, 4)
+    for counter in range(2, 1_000):
         world.deliver(forged(world, epoch=epoch, counter=counter), host="10.0.0.1", port=7)
-    assert world.hub.counters["packets_forged"] == module.MAX_FORGED_OF_CLIENT + 1
-    world.deliver(world.packet("BEAT", env="bob", rid=1, task="ab", epoch=world.epoch("bob"), counter=1), host="10.0.0.1", port=8)
+    assert world.hub.counters["packets_forged"] == 998
+    world.deliver(beat(world, epoch, 2), host="10.0.0.1", port=7)
     assert world.hub.verbs() == ["BEAT", "BEAT"]
+    for _ in range(lib.NM_SIFT_KNOWN_MOST):
+        world.deliver(forged(world), host="10.0.0.1", port=7)
+    assert world.hub.counters["packets_throttled"] == 999
+    world.deliver(beat(world, epoch, 3), host="10.0.0.1", port=7)
+    world.deliver(world.packet("BEAT", env="bob", rid=1, task="ab", epoch=world.server._epochs["bob"], counter=1), host="10.0.0.1", port=8)
+    assert world.hub.verbs() == ["BEAT", "BEAT"]
+    world.clock.advance(1_000_000_000)
+    world.deliver(beat(world, epoch, 4), host="10.0.0.1", port=7)
+    assert world.hub.verbs() == ["BEAT", "BEAT", "BEAT"]
+
+
+def test_an_address_that_its_client_left_is_no_longer_known(world: World) -> None:
+    epoch = world.epoch()
+    world.deliver(beat(world, epoch, 1), host="10.0.0.1", port=7)
+    world.deliver(beat(world, epoch, 2), host="10.0.0.2", port=7)
+    world.server.close("alice")
+    spend(world, 4)
+    for host in ("10.0.0.1", "10.0.0.2"):
+        world.deliver(beat(world, epoch, 3), host=host, port=7)
+    assert world.hub.counters["packets_throttled"] == 2
+
+
+def test_many_packets_are_read_at_once_and_each_of_them_counts(world: World) -> None:
+    """More than one call of the kernel takes; from IPv4 sockets of several hosts, signed and not, mixed."""
+    epoch = world.epoch()
+    socks = [world.socket(f"127.0.0.{number}") for number in range(2, 6)]
+    for number in range(200):
+        client = f"{number:x}"
+        good = world.packet("BEAT", client=client, rid=1, task="ab", epoch=epoch, counter=1)
+        socks[number % 4].sendto((good, forged(world), b"rubbish", good + b"x")[number // 4 % 4], world.server.address)
+    turn(world.loop, lambda: len(world.hub.messages) == 52)
+    assert (world.hub.counters["packets_forged"], world.hub.counters["packets_malformed"]) == (52, 96)
+    for session in world.hub.sessions[:4]:
+        session.answer("NOTE", text="for you")
+    assert len([sock.recv(2_000) for sock in socks]) == 4
+    for sock in socks:
+        sock.close()
 
 
 def test_an_env_that_floods_with_its_own_key_is_slowed_and_the_others_are_not(world: World) -> None:
