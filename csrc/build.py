@@ -3,7 +3,8 @@
 Knows: which sources and flags make what, and where each output lies in the tree.
 Must not know: what the sources say. (The simulator builds itself: csrc/sim/build.py.)
 
-- client_plugin/_lib/libnodemgr.so: plain C for every process of an environment. libc alone, old glibc symbols, no Python.
+- client_plugin/_lib/libnodemgr.so: plain C for every process of an environment. libc alone, old glibc symbols, no Python. Copies for
+  the dynamic linkers' $LIB lie beside it (SHIM_DIRS).
 - nodemgr/_native: the cffi extension for the manager, of the same wire, MAC and ledger and of the device gate. One file for all
   Pythons from 3.11 (abi3).
 - nodemgr/_bin/nodemgr-supervisor: what starts batch jobs and keeps their ends, a program of its own from csrc/jobs. libc alone.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -41,6 +43,12 @@ CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", f"-ffile-prefix-map={ROOT
 # our own calls never taken by somebody else's symbol, and never unloaded (a thread of ours may be running in it).
 SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt"]
 SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-z,now,-z,nodelete,-z,defs", "-Wl,--no-as-needed"]
+# What the dynamic linkers of one machine put for $LIB in a path: Debian's kind, Red Hat's, Arch's. Each finds the shim under its own name,
+# and musl's linker, which knows no $LIB, finds nothing. 32-bit programs find an empty library where the compiler can make one: without it
+# their linker complains in each.
+SHIM_DIRS = (f"lib/{platform.machine()}-linux-gnu", "lib64", "lib")
+STUB_DIRS = ("lib/i386-linux-gnu", "lib32")
+STUB_FLAGS = ["-m32", "-shared", "-nostdlib", "-Wl,-soname,libnodemgr.so", "-x", "c", os.devnull]
 SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
 # It runs as root: whatever could be written to after the start is not.
 SUPERVISOR_FLAGS = ["-fPIE", "-pie", "-Wl,-z,now,-z,relro", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"]
@@ -117,7 +125,21 @@ def build_client(output_directory: Path) -> Path:
     with tempfile.TemporaryDirectory() as objects:
         files = compile_objects(sorted(CSRC.glob("*.c")), SHIM_CFLAGS, Path(objects))
         replace_linked([*compiler(), *map(str, files), *SHIM_LDFLAGS, *SHIM_LIBRARIES], output)
+        lay_out(output, output_directory, SHIM_DIRS)
+        stub = Path(objects) / "stub.so"
+        if subprocess.run([*compiler(), *STUB_FLAGS, "-o", str(stub)], capture_output=True, check=False).returncode == 0:
+            lay_out(stub, output_directory, STUB_DIRS)
     return output
+
+
+def lay_out(library: Path, parent: Path, directories: tuple[str, ...]) -> None:
+    """A copy of the library as libnodemgr.so in each of these directories."""
+    for directory in directories:
+        place = parent / directory / "libnodemgr.so"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fresh = place.with_name(f".{place.name}.{os.getpid()}")
+        shutil.copy(library, fresh)
+        fresh.replace(place)
 
 
 def build_supervisor(output_directory: Path) -> Path:

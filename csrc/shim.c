@@ -58,7 +58,16 @@ static bool runs_python(void)
     return is_python(slash != NULL ? slash + 1 : path);
 }
 
-/* X/sitecustomize, where this library is X/client_plugin/_lib/libnodemgr.so. False: it lies elsewhere, alone. */
+/* The last "/client_plugin/_lib/" of a path; NULL: there is none. */
+static char *payload_end(char *path)
+{
+    char *last = NULL;
+    for (char *at = path; (at = strstr(at, "/client_plugin/_lib/")) != NULL; at++)
+        last = at;
+    return last;
+}
+
+/* X/sitecustomize, where this library is in or below X/client_plugin/_lib. False: it lies elsewhere, alone. */
 static bool hook_directory(char *out, size_t size)
 {
     Dl_info self = {0};
@@ -74,12 +83,10 @@ static bool hook_directory(char *out, size_t size)
     }
     if (nm_copy(path + length, sizeof path - length, self.dli_fname) < strlen(self.dli_fname))
         return false;
-    for (int up = 0; up < 3; up++) {
-        char *slash = strrchr(path, '/');
-        if (slash == NULL)
-            return false;
-        *slash = '\0';
-    }
+    char *end = payload_end(path);
+    if (end == NULL)
+        return false;
+    *end = '\0';
     if ((size_t)snprintf(file, sizeof file, "%s/sitecustomize/sitecustomize.py", path) >= sizeof file || access(file, R_OK) != 0)
         return false;
     return (size_t)snprintf(out, size, "%s/sitecustomize", path) < size;

@@ -20,7 +20,7 @@ from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Fault
 
 PAYLOAD = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SHIM = os.path.join(PAYLOAD, "client_plugin", "_lib", "libnodemgr.so")
+SHIM = places.preload_entry(PAYLOAD)
 PRELOAD_FILE = "/etc/ld.so.preload"
 CHILD_TIMEOUT_S = 20
 MUSL = "/lib/ld-musl-*.so.1"

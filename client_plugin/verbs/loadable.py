@@ -30,7 +30,7 @@ class Preload(enum.Enum):
     STATIC = "static"
     """No dynamic loader: ignored there, but children may take it."""
     MUSL = "musl"
-    """Another C library: its loader would try, and end the program."""
+    """Another C library: its loader does not find the library (places.preload_entry)."""
     FOREIGN = "foreign"
     """Another machine or word size: the loader says so and goes on without."""
     PRIVILEGED = "privileged"

@@ -25,7 +25,7 @@ NOTES = {
     Preload.FOREIGN: "is built for another kind of machine: nothing is preloaded into it, so it gets no GPU by itself",
     Preload.PRIVILEGED: "is setuid or setgid: nothing is preloaded into it, so it gets no GPU by itself",
 }
-"""What to say about a program before it starts; only musl must be spared LD_PRELOAD, its loader would end the program."""
+"""What to say about a program before it starts."""
 
 
 class Wish:
@@ -133,8 +133,8 @@ def _bring_client(variables: Dict[str, str], program: str) -> None:
         meeting = preload(program, library)
         if note := NOTES[meeting]:
             say(f"{program} {note}")
+        _prepend(variables, "LD_PRELOAD", places.preload_entry())  # its children may take it
         if meeting is not Preload.MUSL:
-            _prepend(variables, "LD_PRELOAD", library)
             return
     _prepend(variables, "PYTHONPATH", os.path.join(places.payload_dir(), "sitecustomize"))
 

@@ -68,6 +68,12 @@ def client_library() -> str:
     return os.path.join(payload_dir(), "client_plugin", "_lib", "libnodemgr.so")
 
 
+def preload_entry(payload: Optional[str] = None) -> str:
+    """The shim, as LD_PRELOAD and /etc/ld.so.preload name it. The dynamic linker puts its own directory for $LIB (csrc/build.py has them
+    all): so 64-bit glibc programs get the shim, 32-bit ones an empty library, and musl, which knows no $LIB, finds nothing and goes on."""
+    return os.path.join(payload or payload_dir(), "client_plugin", "_lib", "$LIB", "libnodemgr.so")
+
+
 def around_us() -> str:
     """The directory of the environment that this process should be in, whether it exists or not."""
     return os.environ.get("NODEMGR_ENV_DIR") or CONTAINER_ENV_DIR

@@ -105,6 +105,9 @@ def client_library(subject: Subject) -> Outcome:
     tried = _child(["/bin/true"], LD_PRELOAD=str(subject.library), LD_BIND_NOW="1")
     if tried.returncode != 0 or tried.stderr:
         return Outcome(False, f"/bin/true with {subject.library} preloaded: exit {tried.returncode} {tried.stderr.strip()}")
+    entry = places.preload_entry(str(subject.payload))
+    if subject.library.name not in _child(["/bin/cat", "/proc/self/maps"], LD_PRELOAD=entry).stdout:
+        return Outcome(False, f"the dynamic linker of this system finds no library at {entry}")
     return Outcome(True, f"{subject.library} loads into any program")
 
 

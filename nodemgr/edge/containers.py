@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from client_plugin.ways import places
 from nodemgr import arrival
 from nodemgr.core import cdi
 from nodemgr.edge import log, payload
@@ -25,7 +26,6 @@ PRELOAD_FILE = "ld.so.preload"
 CONTAINER_PRELOAD = "/etc/ld.so.preload"
 VERBS = "client_plugin/bin/nodemgr"
 VERBS_ON_PATH = "/usr/local/bin/nodemgr"
-SHIM = "client_plugin/_lib/libnodemgr.so"
 LINKER_PATHS = ("/usr/lib", "/usr/lib64")
 """Where every glibc looks without being told, on Debian's kind of system and on Red Hat's."""
 UNIFIED_MEMORY = "nvidia-uvm"
@@ -90,7 +90,7 @@ class Containers:
         if not names:
             self.path.unlink(missing_ok=True)  # a file without a device is no CDI file
             return
-        refresh(self._run_dir / PRELOAD_FILE, f"{CONTAINER_PAYLOAD_DIR / SHIM}\n", 0o644)
+        refresh(self._run_dir / PRELOAD_FILE, f"{places.preload_entry(str(CONTAINER_PAYLOAD_DIR))}\n", 0o644)
         if not self._is_placed:  # once: an upgrade under a running manager is the next one's
             payload.place(payload_dir(), self._state_dir)
             self._is_placed = True

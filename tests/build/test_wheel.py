@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from csrc.build import SHIM_DIRS
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("nodemgr", "client_plugin", "sitecustomize", "csrc", "examples", "pyproject.toml", "README.md")
 LEFT_OUT = shutil.ignore_patterns("*.so", "*.so.*", "_bin", "_sim", "_lib", "__pycache__")
@@ -19,7 +21,9 @@ NEEDED = {
     "nodemgr/_native.abi3.so", "nodemgr/cli/__init__.py", "nodemgr/core/__init__.py", "nodemgr/edge/__init__.py",
     "nodemgr/_service/nodemgr.service", "nodemgr/_service/nodemgr-jobs.service", "nodemgr/_bin/nodemgr-supervisor",
     "nodemgr/_sim/libcuda.so.1", "nodemgr/_sim/libnvidia-ml.so.1", "nodemgr/_sim/hold",
-    "client_plugin/__init__.py", "client_plugin/_lib/libnodemgr.so", "client_plugin/bin/nodemgr",
+    "client_plugin/__init__.py", "client_plugin/_lib/libnodemgr.so",
+    *(f"client_plugin/_lib/{directory}/libnodemgr.so" for directory in SHIM_DIRS),
+    "client_plugin/bin/nodemgr",
     "client_plugin/_bin/nodemgr-runner",
     "client_plugin/verbs/__main__.py", "sitecustomize/sitecustomize.py",
 }  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 from client_plugin.verbs import run as run_verb
 from client_plugin.verbs.surroundings import Wish, environment
 from client_plugin.ways import places
-from client_plugin.ways.places import client_library
+from client_plugin.ways.places import client_library, preload_entry
 from tests.cli.conftest import EnvStandIn, Run, clean_environment, one_line, quota, status
 
 DIRECTORY = "/run/nodemgr/envs/alice"
@@ -48,12 +48,12 @@ def made(base: dict[str, str] | None = None, settings: dict[str, str] | None = N
 
 @needs_library
 def test_the_shim_is_preloaded_and_the_directory_named() -> None:
-    assert made() == {"NODEMGR_ENV_DIR": DIRECTORY, "LD_PRELOAD": client_library()}
+    assert made() == {"NODEMGR_ENV_DIR": DIRECTORY, "LD_PRELOAD": preload_entry()}
 
 
 @needs_library
 def test_what_the_user_preloads_stays_behind_ours() -> None:
-    assert made({"LD_PRELOAD": "libjemalloc.so.2 /x/y.so"})["LD_PRELOAD"] == f"{client_library()}:libjemalloc.so.2 /x/y.so"
+    assert made({"LD_PRELOAD": "libjemalloc.so.2 /x/y.so"})["LD_PRELOAD"] == f"{preload_entry()}:libjemalloc.so.2 /x/y.so"
 
 
 @needs_library
@@ -118,11 +118,11 @@ def test_a_path_that_ld_preload_cannot_name(monkeypatch: pytest.MonkeyPatch, tmp
 
 @needs_library
 @pytest.mark.parametrize(
-    ("flags", "interpreter", "note", "preloaded"),
-    [(["-static"], None, "statically linked", True), ([], b"/lib/ld-musl-x86_64.so.1", "runs on musl", False)],
+    ("flags", "interpreter", "note", "hooked"),
+    [(["-static"], None, "statically linked", False), ([], b"/lib/ld-musl-x86_64.so.1", "runs on musl", True)],
 )
 def test_a_program_that_takes_no_shim(
-    tmp_path: Path, capsys: Any, flags: list[str], interpreter: bytes | None, note: str, preloaded: bool
+    tmp_path: Path, capsys: Any, flags: list[str], interpreter: bytes | None, note: str, hooked: bool
 ) -> None:
     program = tmp_path / "program"
     (tmp_path / "p.c").write_text("int main(void) { return 0; }\n")
@@ -132,8 +132,8 @@ def test_a_program_that_takes_no_shim(
         program.write_bytes(program.read_bytes().replace(old, interpreter.ljust(len(old), b"\0")))
     variables = made(program=str(program))
     assert note in capsys.readouterr().err
-    assert ("LD_PRELOAD" in variables) is preloaded, "musl's loader would end the program, others ignore it"
-    assert ("PYTHONPATH" in variables) is not preloaded
+    assert variables["LD_PRELOAD"] == preload_entry(), "programs that it starts may take it"
+    assert ("PYTHONPATH" in variables) is hooked
 
 
 # -- what is refused before

@@ -202,7 +202,8 @@ def test_what_it_exports_and_what_it_leaves_open(elf: ELFFile) -> None:
     exported = {symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF"}
     assert not {name for name in undefined if name.startswith(("Py", "_Py", "cu", "nvml", "nm_"))}
     assert {name for name in exported if not name.startswith(("cu", "nvml"))} == {
-        "dlsym", "dlvsym", "nodemgr_abi", "nodemgr_preloaded", "nodemgr_managed", "nodemgr_setting", "nodemgr_begin", "nodemgr_poll",
+        "dlsym", "dlvsym", "__asan_default_options",
+        "nodemgr_abi", "nodemgr_preloaded", "nodemgr_managed", "nodemgr_setting", "nodemgr_begin", "nodemgr_poll",
         "nodemgr_cancel", "nodemgr_release", "nodemgr_state", "nodemgr_lease", "nodemgr_ask", "nodemgr_ask_file", "nodemgr_set_waiter",
         "nodemgr_publish_env",
     }  # fmt: skip

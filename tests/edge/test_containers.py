@@ -58,7 +58,7 @@ def test_a_file_that_needs_no_change_stays_the_very_file(tmp_path: Path) -> None
     before = [os.stat(path).st_ino for path in files]
     box.settle(["alice"])
     assert [os.stat(path).st_ino for path in files] == before
-    assert files[1].read_text() == "/opt/nodemgr/client_plugin/_lib/libnodemgr.so\n"
+    assert files[1].read_text() == "/opt/nodemgr/client_plugin/_lib/$LIB/libnodemgr.so\n"
 
 
 def test_what_is_mounted_is_there_and_only_the_simulators_state_is_writable(tmp_path: Path) -> None:

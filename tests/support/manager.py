@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from client_plugin.ways import places
 from nodemgr.edge.control_client import ControlClient, EventStream
-from nodemgr.paths import env_dir, payload_dir
+from nodemgr.paths import env_dir
 from tests.support.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -187,7 +188,7 @@ class Manager:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("NODEMGR_", "CUDA_", "LD_"))}
         found = {**inherited, "NODEMGR_ENV_DIR": str(self.env_dir(env)), "LD_LIBRARY_PATH": str(self.run_dir / "sim")}
         if shim:
-            found["LD_PRELOAD"] = str(payload_dir() / "client_plugin" / "_lib" / "libnodemgr.so")
+            found["LD_PRELOAD"] = places.preload_entry()
         return found
 
     def spawn(self, env: str, command: Sequence[str], *, shim: bool = True, **variables: str) -> subprocess.Popen[str]:
