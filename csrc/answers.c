@@ -90,14 +90,15 @@ static void on_wait(struct nm_packet *packet, uint64_t now_ns)
 static void on_deny(struct nm_packet *packet, uint64_t now_ns)
 {
     const struct nm_message *message = &packet->message;
-    char code[65], reason[NM_LINE_BYTES];
+    char code[65], reason[NM_LINE_BYTES], line[NM_LINE_BYTES];
     (void)now_ns;
     nm_message_text(message, NM_KEY_code, code, sizeof code);
     nm_message_text(message, NM_KEY_reason, reason, sizeof reason);
     if (is_answer_to(message, NM_ACQUIRE)) {
-        if (strcmp(code, "no_gpu") == 0 && nm_conf_is(&nm_session.conf, "no_gpu", "cpu"))
-            nm_become_cpu(reason);
-        else
+        if (strcmp(code, "no_gpu") == 0 && nm_conf_is(&nm_session.conf, "no_gpu", "cpu")) {
+            snprintf(line, sizeof line, "%.800s; the program goes on on the CPU (no_gpu=cpu)", reason);
+            nm_become_cpu(line);
+        } else
             nm_become_final(NODEMGR_DENIED, reason);
     } else if (is_answer_to(message, NM_REJOIN)) {
         nm_become_lost(reason);

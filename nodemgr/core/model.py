@@ -319,6 +319,8 @@ class Request:
     """When it entered its queue, by the queue's own clock (State.queue_now): orders by age, also over restarts."""
     place: str = ""
     """The job's."""
+    is_default: bool = False
+    """It named no number of GPUs: `gpus` is what its env's requests get by default."""
 
     @property
     def owner(self) -> str:

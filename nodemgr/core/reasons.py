@@ -25,22 +25,25 @@ def line(queue: str, position: int, ahead: int, why: str) -> str:
 
 
 def of_shortage(
-    draft: Draft, request: Request, shortage: Shortage, ask: Ask, rows: Sequence[Candidate], kept: Mapping[Uuid, Request]
-) -> str:
-    """Why the GPUs that there are do not do."""
+    draft: Draft, request: Request, shortage: Shortage, ask: Ask, rows: Sequence[Candidate], kept: Mapping[Uuid, Request],
+    fewer: int | None,
+) -> str:  # fmt: skip
+    """Why the GPUs that there are do not do. `fewer`: a number of GPUs that would; None where none is known."""
+    instead = [] if fewer is None else [f"`--gpus {fewer}` would start now"]
     match shortage:
         case Shortage.QUOTA_MEMORY:
             left_bytes = max(0, ask.quota_remaining_bytes or 0)
             need_bytes = min((row.need_bytes for row in rows if not row.used), default=0)
             short = f"needs {gib(need_bytes)} of {request.env}'s memory quota per GPU, {gib(left_bytes)} left: waits for its own tasks"
-            return "; ".join([short, *_next_known_end(draft, draft.env_tasks.members(request.env))])
+            return "; ".join([short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))])
         case Shortage.LEDGER:
             asked = "its share" if request.memory_bytes is None else gib(request.memory_bytes)
-            return f"needs {asked} free on a GPU that {request.env} holds: waits for its own tasks to free memory"
+            short = f"needs {asked} free on a GPU that {request.env} holds: waits for its own tasks to free memory"
+            return "; ".join([short, *instead])
         case Shortage.OWN_GPUS:
             left = max(0, ask.quota_gpus - sum(row.used for row in rows))
             short = f"needs {gpus(request.gpus)} of the {ask.quota_gpus} in {request.env}'s quota, {left} left: waits for its own tasks"
-            return "; ".join([short, *_next_known_end(draft, draft.env_tasks.members(request.env))])
+            return "; ".join([short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))])
         case Shortage.NODE:
             fitting = [row for row in rows if qualifies(row, ask)]
             free = sum(not row.kept for row in fitting)
@@ -48,7 +51,8 @@ def of_shortage(
             spared = {row.uuid: kept[row.uuid] for row in fitting if row.kept}
             in_the_way = {task_id for row in rows if row.uuid not in passed for task_id in draft.gpu_tasks.members(row.uuid)}
             # what helps most first: a terminal cuts the end off
-            said = [f"needs {gpus(request.gpus)}, {free} free", *_next_known_end(draft, in_the_way), *_holders(draft, passed, spared)]
+            short = f"needs {gpus(request.gpus)}, {free} free"
+            said = [short, *instead, *_next_known_end(draft, in_the_way), *_holders(draft, passed, spared)]
             return "; ".join(said)
 
 

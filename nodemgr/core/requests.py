@@ -32,8 +32,7 @@ def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
         return
     request_id = _request_of(draft, event, kin) if draft.state.requests else None
     gpus = _asked_gpus(draft, event, env.quota)
-    explicit = event.gpus is not None or event.world > 1
-    refusal = admission.refused(draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=explicit)
+    refusal = admission.refused(draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=_is_explicit(event))
     if request_id is not None:
         _ask_again(draft, event, draft.requests[request_id], gpus, refusal, now_ns)
     elif refusal is not None:
@@ -121,6 +120,11 @@ def _request_of(draft: Draft, event: Acquire, kin: list[ProcessKey]) -> str | No
     return next((found for key in kin if (found := draft.request_of.get(key)) is not None), None)
 
 
+def _is_explicit(event: Acquire) -> bool:
+    """Does it say how many GPUs it needs?"""
+    return event.gpus is not None or event.world > 1
+
+
 def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
     """DESIGN.md's n, without what refuses it; for a task of several processes at least as many."""
     if event.gpus == 0:
@@ -147,6 +151,7 @@ def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> 
         askers=(_asker(event),),
         world=max(1, event.world),
         queued_ns=draft.stamp(now_ns),
+        is_default=not _is_explicit(event),
     )
     if not draft.state.requests and not draft.rescan:
         answer = looking.reuse(draft, request) or looking.judge(draft, request, {}).answer

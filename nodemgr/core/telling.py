@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from nodemgr.core import admission, answers, cpu_jobs, looking, places, reasons
-from nodemgr.core.allocator import Choice, Shortage
+from nodemgr.core.allocator import POLICIES, Choice, Shortage, choose
 from nodemgr.core.draft import Draft
 from nodemgr.core.looking import Verdict
 from nodemgr.core.model import Request, Uuid
@@ -27,7 +27,7 @@ def tell(draft: Draft, scan: looking.Scan, now_ns: int) -> None:
     places, words = Places(draft), Words(draft, scan)
     for request in sorted(waiters, key=draft.order):
         position, ahead = places.of(request)
-        line = reasons.line(request.priority, position, ahead, words.why(request))
+        line = words.line(request, position, ahead)
         if draft.reasons.get(request.request_id) != line:
             draft.reasons.put(request.request_id, line)
             draft.positions.put(request.request_id, position)
@@ -50,7 +50,12 @@ class Words:
         """What the first so many of them keep."""
         self._said: dict[tuple[object, ...], tuple[Verdict, str]] = {}
 
-    def why(self, request: Request) -> str:
+    def line(self, request: Request, position: int, ahead: int) -> str:
+        """`position` in its queue; `ahead`: how many in other queues are served before it."""
+        is_last = request.is_default and position + ahead == sum(self._draft.queued.values())
+        return reasons.line(request.priority, position, ahead, self._why(request, is_last))
+
+    def _why(self, request: Request, is_last: bool) -> str:
         """What those before it keep, whatever the look passed by."""
         draft = self._draft
         if not places.is_up(draft, request):
@@ -69,10 +74,11 @@ class Words:
         if isinstance(verdict.answer, Choice):
             return reasons.away(request) if looking.away(draft, request) else reasons.at_once(request)
         whose = None if verdict.answer is Shortage.NODE else request.env
-        same = (id(verdict), whose, request.gpus, request.memory_bytes)
+        fewer = _fewer(draft, verdict) if is_last else None
+        same = (id(verdict), whose, request.gpus, request.memory_bytes, fewer)
         said = self._said.get(same)
         if said is None:
-            text = reasons.of_shortage(draft, request, verdict.answer, verdict.ask, verdict.rows, kept)
+            text = reasons.of_shortage(draft, request, verdict.answer, verdict.ask, verdict.rows, kept, fewer)
             said = self._said[same] = verdict, text
         return said[1]
 
@@ -90,6 +96,14 @@ class Words:
             keepers = self._scan.kept.items()
             kept = self._kept[count] = {uuid: keeper for uuid, keeper in keepers if self._draft.order(keeper) < order}
         return kept
+
+
+def _fewer(draft: Draft, verdict: Verdict) -> int | None:
+    """The most GPUs that would do now in place of what is asked; None: no number would. This holds for a new request only while the
+    other one is the last in the order of service: those behind it come before a new one."""
+    policy = POLICIES[draft.config.placement]
+    numbers = range(verdict.ask.gpus - 1, 0, -1)
+    return next((gpus for gpus in numbers if isinstance(choose(verdict.ask._replace(gpus=gpus), verdict.rows, policy), Choice)), None)
 
 
 class Places:
@@ -133,7 +147,7 @@ def listing(state: State, env: str | None = None, after: tuple[str, int] | None 
         request = state.requests[request_id]
         if env in (None, request.env):
             told = state.reasons.get(request_id)
-            yield request, position, told or reasons.line(request.priority, position, ahead, words.why(request))
+            yield request, position, told or words.line(request, position, ahead)
 
 
 class Standings:
@@ -147,4 +161,4 @@ class Standings:
     def of(self, request: Request) -> tuple[int, str]:
         """One's position in its queue, and its line."""
         position, ahead = self._places.of(request)
-        return position, reasons.line(request.priority, position, ahead, self._words.why(request))
+        return position, self._words.line(request, position, ahead)

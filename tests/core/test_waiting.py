@@ -30,6 +30,41 @@ def test_a_request_that_cannot_be_served_waits_and_is_told_why() -> None:
     assert (waiting["task"], waiting["position"], waiting["gpus_wanted"]) == ("r2", 1, 1)
 
 
+def test_a_request_that_named_no_number_is_told_with_how_many_it_would_start_now() -> None:
+    node = Node(4)
+    for env in ("alice", "bob", "carol"):
+        node.quota(env, 4)
+    node.asks("bob", 90, 2)
+    node.asks("alice", 10)
+    assert "place 1 in queue normal: needs 4 GPUs, 2 free; `--gpus 2` would start now; bob/t1 holds" in node.state.reasons["r2"]
+    node.asks("carol", 20, 1)  # behind alice, and before any new request of hers: now nothing can be promised
+    assert "would start" not in node.state.reasons["r2"]
+    node.dies(20)
+    assert "`--gpus 2` would start now" in node.state.reasons["r2"]
+    node.dies(10)
+    node.asks("alice", 11, 2)
+    assert node.gpus_of(11) == [2, 3], "it is so"
+
+
+@pytest.mark.parametrize(("gpus", "world"), [(4, 1), (None, 4)])
+def test_a_number_that_was_named_is_not_doubted(gpus: int | None, world: int) -> None:
+    node = Node(4)
+    for env in ("alice", "bob"):
+        node.quota(env, 4)
+    node.asks("bob", 90, 2)
+    node.asks("alice", 10, gpus, world=world)
+    assert "would start" not in node.state.reasons["r2"]
+
+
+def test_no_number_is_proposed_where_none_would_do() -> None:
+    node = Node(2)
+    for env in ("alice", "bob"):
+        node.quota(env, 2)
+    node.asks("bob", 90, 2)
+    node.asks("alice", 10)
+    assert "would start" not in node.state.reasons["r2"]
+
+
 def test_first_come_first_served_and_the_others_move_up() -> None:
     node = full_node()
     for env, pid in (("alice", 10), ("carol", 20), ("dave", 30)):
