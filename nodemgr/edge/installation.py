@@ -27,15 +27,15 @@ from pathlib import Path
 from typing import Protocol
 
 from nodemgr.core import cdi
+from nodemgr.edge import settings_reference
 from nodemgr.edge.gate import Gate
 from nodemgr.edge.launcher import PROGRAM as SUPERVISOR
 from nodemgr.edge.launcher import SERVICE as JOBS_UNIT
 from nodemgr.edge.rundir import make_open, replace
-from nodemgr.edge.settings import OPTIONS, SYSTEM_CONFIG_FILE, Settings
+from nodemgr.edge.settings import SYSTEM_CONFIG_FILE
+from nodemgr.edge.settings_reference import PLAIN
 from nodemgr.paths import SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
 
-PLAIN = Settings(SYSTEM_RUN_DIR, SYSTEM_STATE_DIR)
-"""What a manager is told that is told nothing."""
 GROUP = PLAIN.group
 UNIT = "nodemgr.service"
 UNIT_FILE = Path("/etc/systemd/system") / UNIT
@@ -315,12 +315,7 @@ class Traces:
 
 
 def config_template(_machine: Machine) -> str:
-    """config.toml with every setting at its default, commented out."""
-    lines = ["# The manager's settings: each is shown with its default. After a change: systemctl restart nodemgr (no task is lost).", ""]
-    for option in OPTIONS:
-        value = getattr(PLAIN.core if option.core else PLAIN, option.name)
-        lines.append(f"# {option.name}: not set" if value is None else f"# {option.name} = {_toml(value)}")
-    return "\n".join(lines) + "\n"
+    return settings_reference.config_file()
 
 
 def unit(machine: Machine) -> str:
@@ -392,10 +387,3 @@ def own_program() -> tuple[str, ...]:
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return "{ " + ", ".join(f"{name} = {rank}" for name, rank in value) + " }"
-    return str(value) if isinstance(value, int | float) else json.dumps(str(value))

@@ -72,47 +72,63 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """What a setting's value may be: `form` for people, `parse` raises SettingsError."""
+
+    form: str
+    parse: Callable[[object], object]
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     """One row of the table."""
 
     name: str
-    parse: Callable[[object], object]
+    kind: Kind
+    meaning: str
+    """One or two sentences for an administrator (settings_reference.py writes them into the files)."""
     core: bool = False
     """True: a field of core.Config, else of Settings."""
 
 
-def _integer(low: int, high: int) -> Callable[[object], object]:
+def _integer(low: int, high: int) -> Kind:
+    form = f"a whole number from {low} to {high}"
+
     def parse(value: object) -> int:
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise SettingsError(f"must be a whole number from {low} to {high}")
+            raise SettingsError(f"must be {form}")
         return value
 
-    return parse
+    return Kind(form, parse)
 
 
-def _ratio(low: float, high: float) -> Callable[[object], object]:
+def _ratio(low: float, high: float) -> Kind:
+    form = f"a number from {low} to {high}"
+
     def parse(value: object) -> float:
         if isinstance(value, str):
             try:
                 value = float(value)
             except ValueError:
-                raise SettingsError(f"must be a number from {low} to {high}") from None
+                raise SettingsError(f"must be {form}") from None
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise SettingsError(f"must be a number from {low} to {high}")
+            raise SettingsError(f"must be {form}")
         return float(value)
 
-    return parse
+    return Kind(form, parse)
 
 
-def _choice(*names: str) -> Callable[[object], object]:
+def _choice(*names: str) -> Kind:
+    form = f"one of {', '.join(names)}"
+
     def parse(value: object) -> str:
         if not isinstance(value, str) or value not in names:
-            raise SettingsError(f"must be one of {', '.join(names)}")
+            raise SettingsError(f"must be {form}")
         return value
 
-    return parse
+    return Kind(form, parse)
 
 
 def _text(value: object) -> str:
@@ -148,9 +164,12 @@ def _cdi_kind(value: object) -> str:
     return text
 
 
+LOG_SIZE = _integer(2**20, 2**50)
+
+
 def _log_bytes(value: object) -> object:
     """None, or enough that a beginning and an end are left of it."""
-    return value if value in (0, "0") else _integer(2**20, 2**50)(value)
+    return value if value in (0, "0") else LOG_SIZE.parse(value)
 
 
 def _client_address(value: object) -> str:
@@ -165,7 +184,7 @@ def _queues(value: object) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, Mapping) or not value:
         raise SettingsError("must be a table of queue names and ranks, e.g. high=300, normal=200")
     queues = []
-    rank = _integer(0, 1_000_000)
+    rank = _integer(0, 1_000_000).parse
     for name, number in value.items():
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,31}", str(name), re.ASCII):
             raise SettingsError(f"{name!r} is no name of a queue: 1 to 32 of a-z 0-9 . _ -")
@@ -175,49 +194,86 @@ def _queues(value: object) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(queues, key=lambda queue: -queue[1]))
 
 
+PATH = Kind("a path", _path)
+TEXT = Kind("a text that is not empty", _text)
+ADDRESS = Kind("HOST:PORT; an IPv6 host in brackets", parse_address)
+
 OPTIONS = (
-    Option("run_dir", _path),
-    Option("state_dir", _path),
-    Option("simulate", _node),
-    Option("udp", parse_address),
-    Option("client_address", _client_address),
-    Option("cdi_dir", _path),
-    Option("cdi_kind", _cdi_kind),
-    Option("group", _text),
-    Option("device_gate", _choice(*DEVICE_GATE)),
-    Option("job_log_sink", _choice(*JOB_LOG_SINKS)),
-    Option("job_log_bytes", _log_bytes),
-    Option("job_logs_days", _integer(0, 36_500)),
-    Option("job_logs_bytes", _integer(0, 2**50)),
-    Option("disk_reserve_bytes", _integer(0, 2**40)),
-    Option("max_history_bytes", _integer(2**20, 2**50)),
-    Option("max_env_history_bytes", _integer(2**20, 2**50)),
-    Option("max_connections_per_env", _integer(1, 100_000)),
-    Option("beat_ms", _integer(10, 60_000), core=True),
-    Option("timeout_ms", _integer(50, 3_600_000), core=True),
-    Option("max_tasks_per_gpu", _integer(1, 1_024), core=True),
-    Option("memory_overcommit", _ratio(0.1, 16.0), core=True),
-    Option("stalled", _choice("keep", "kill"), core=True),
-    Option("stalled_grace_ms", _integer(0, 86_400_000), core=True),
-    Option("placement", _choice(*POLICIES), core=True),
-    Option("queues", _queues, core=True),
-    Option("ageing_ms", _integer(0, 86_400_000), core=True),
-    Option("backfill_depth", _integer(1, 10_000), core=True),
-    Option("max_jobs", _integer(1, 10_000_000), core=True),
-    Option("max_env_jobs", _integer(1, 10_000_000), core=True),
-    Option("max_env_job_bytes", _integer(2**20, 2**50), core=True),
-    Option("max_cpu_jobs", _integer(1, 100_000), core=True),
-    Option("max_env_cpu_jobs", _integer(1, 100_000), core=True),
-    Option("enforce", _choice(*ENFORCE), core=True),
-    Option("enforce_grace_ms", _integer(0, 86_400_000), core=True),
-    Option("audit_tolerance_bytes", _integer(0, 2**48), core=True),
-)
+    Option("run_dir", PATH, "The directory of the sockets, and of what clients are shown."),
+    Option("state_dir", PATH, "The directory of what survives a restart. Users are not shown it."),
+    Option("simulate", Kind("GPUs and memory of each, e.g. 4x80GiB", _node), "A node without hardware: its GPUs are simulated."),
+    Option("udp", ADDRESS, "Listen there for clients on other machines, each with its environment's key. Port 0 takes a free one."),
+    Option(
+        "client_address", Kind(ADDRESS.form, _client_address),
+        "The address at which clients reach `udp`, where it differs: behind NAT, or with 0.0.0.0.",
+    ),
+    Option("cdi_dir", PATH, "The directory of the CDI file, which container engines read. Another manager's: RUN/cdi."),
+    Option("cdi_kind", Kind(cdi.KIND_FORM, _cdi_kind), "The kind of the CDI devices: podman run --device KIND=ENV."),
+    Option("group", TEXT, "The group whose members are admins, beside root and the manager's own user."),
+    Option(
+        "device_gate", _choice(*DEVICE_GATE),
+        "The device gate of containers. auto: where root, the kernel and cgroups allow, on a real node; on: else the manager does not "
+        "start; off: containers can open every GPU that they were given.",
+    ),
+    Option("job_log_sink", _choice(*JOB_LOG_SINKS), "Where the end of a job's output goes beside the history. journald: the journal, too."),
+    Option(
+        "job_log_bytes", Kind(f"0, or {LOG_SIZE.form}", _log_bytes),
+        "The output of one start of a job that is kept while it runs; the middle of a longer one is dropped. 0: without limit.",
+    ),
+    Option("job_logs_days", _integer(0, 36_500), "How many days the output of jobs that have ended is kept in files."),
+    Option("job_logs_bytes", _integer(0, 2**50), "How much output of jobs that have ended is kept in files; the oldest goes first."),
+    Option(
+        "disk_reserve_bytes", _integer(0, 2**40),
+        "What is kept free on the store's disk for grants and releases alone; at most a twentieth of the file system.",
+    ),
+    Option("max_history_bytes", _integer(2**20, 2**50), "What the store keeps of jobs that have ended; the oldest goes first."),
+    Option("max_env_history_bytes", _integer(2**20, 2**50), "The same for the jobs of one environment."),
+    Option("max_connections_per_env", _integer(1, 100_000), "The most connections to one environment's socket."),
+    Option("beat_ms", _integer(10, 60_000), "How often a client gives a sign of life, and the driver's figures are read.", core=True),
+    Option(
+        "timeout_ms", _integer(50, 3_600_000),
+        "After this silence a task is reclaimed if its processes are gone, and stalled if they live. At least twice beat_ms.", core=True,
+    ),
+    Option("max_tasks_per_gpu", _integer(1, 1_024), "A GPU with this many tasks is given to no other environment.", core=True),
+    Option("memory_overcommit", _ratio(0.1, 16.0), "The grants on a GPU may add up to its memory times this.", core=True),
+    Option(
+        "stalled", _choice("keep", "kill"),
+        "What is done about a task that is silent and lives. keep: its memory stays its own; kill: it is ended after stalled_grace_ms.",
+        core=True,
+    ),
+    Option("stalled_grace_ms", _integer(0, 86_400_000), "How long a stalled task has to go on before it is killed.", core=True),
+    Option(
+        "placement", _choice(*POLICIES),
+        "The order in which fresh GPUs are given. spread: most remaining memory first; pack: least first; index: lowest index first.",
+        core=True,
+    ),
+    Option(
+        "queues", Kind("a table of names and ranks, with the queue normal, e.g. { high = 300, normal = 200 }", _queues),
+        "The queues that the manager starts with; a higher rank goes first. `nodemgr queue create` makes more.", core=True,
+    ),
+    Option("ageing_ms", _integer(0, 86_400_000), "A waiting request gains one point of rank in this time. 0: strictly by rank.", core=True),
+    Option("backfill_depth", _integer(1, 10_000), "How many waiting requests are planned for behind one that cannot start.", core=True),
+    Option("max_jobs", _integer(1, 10_000_000), "The most jobs of the node that have not ended.", core=True),
+    Option("max_env_jobs", _integer(1, 10_000_000), "The most jobs of one environment that have not ended.", core=True),
+    Option("max_env_job_bytes", _integer(2**20, 2**50), "What the store holds of one environment's jobs that have not ended.", core=True),
+    Option("max_cpu_jobs", _integer(1, 100_000), "The most jobs without a GPU that run at once on the node.", core=True),
+    Option("max_env_cpu_jobs", _integer(1, 100_000), "The most jobs of one environment without a GPU that run at once.", core=True),
+    Option(
+        "enforce", _choice(*ENFORCE),
+        "What is done about a process that goes round its quota, where the quota says nothing: see docs/memory.md.", core=True,
+    ),
+    Option("enforce_grace_ms", _integer(0, 86_400_000), "How long a process that is to be killed has to end by itself.", core=True),
+    Option(
+        "audit_tolerance_bytes", _integer(0, 2**48),
+        "What the driver may show of a process beyond its charges before it is reported: contexts, modules, local memory.", core=True,
+    ),
+)  # fmt: skip
 BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def _parse(option: Option, value: object, where: str) -> object:
     try:
-        return option.parse(value)
+        return option.kind.parse(value)
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge import installation, privileges
+from nodemgr.edge import installation, privileges, settings_reference
 from nodemgr.edge.installation import IDLE, STEPS, Machine, StepFailed
 from nodemgr.edge.settings import OPTIONS, load
 
@@ -251,7 +251,21 @@ def test_the_settings_are_all_there_and_right_when_uncommented(tmp_path: Path) -
     path = tmp_path / "config.toml"
     path.write_text(re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE))
     assert load({}, path, {}) == installation.PLAIN
-    assert all(f"# {option.name}" in text for option in OPTIONS)
+    for option in OPTIONS:
+        (before, _) = re.split(rf"\n# {option.name}(?:: not set| = )", text)
+        comment = before.rpartition("\n\n")[2].splitlines()
+        told = " ".join(line.removeprefix("# ") for line in comment)
+        assert told == f"{option.meaning} Allowed: {option.kind.form}.", "above its line"
+
+
+def test_the_page_of_the_settings_is_made_from_their_table() -> None:
+    """python -m nodemgr.edge.settings_reference > docs/settings.md"""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text()
+    assert page == settings_reference.page()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert [row.count(" | ") for row in rows] == [3] * len(OPTIONS)
+    assert "| `beat_ms` | How often a client gives a sign of life" in page
+    assert "| a whole number from 10 to 60000 | `1000`, 1 s |" in page
 
 
 def test_the_unit_gives_what_the_manager_keeps_and_the_right_to_give_up_the_rest(tmp_path: Path) -> None:
