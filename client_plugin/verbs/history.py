@@ -146,7 +146,7 @@ VERB = Verb(
         Option("job", kind=kinds.JOB_OR_ENDED),
         Option("--env", kind=kinds.ENV, help="Only this environment's."),
         Option("--since", kind=kinds.MOMENT, help="Those that ended since then: 2h, 7d, 2026-01-31T12:00."),
-        Option("--count", "-n", kind=kinds.count(1), help=f"So many jobs at most, the last ones (without --since {DEFAULT_COUNT})."),
+        Option("--count", "-n", kind=kinds.count(1), help="So many jobs at most, the last ones."),
         EXPAND, RUN_DIR, JSON,
     ),
     text="Shows the jobs that have ended, newest last; or all about JOB: its starts, who did what to it, and what it wrote last. The jobs "

@@ -183,7 +183,7 @@ VERB = Verb(
     (
         Option("job", kind=kinds.JOB_OR_ENDED, required=True),
         Option("--follow", "-f", help="Go on with what it writes, over its restarts, until it has ended."),
-        Option("--attempt", kind=kinds.count(1), help="Of an earlier start of it: 1 is the first (not said: the last)."),
+        Option("--attempt", kind=kinds.count(1), help="Of an earlier start of it: 1 is the first."),
         Option("--env", kind=kinds.ENV, help="As a user of this environment."),
         RUN_DIR,
     ),

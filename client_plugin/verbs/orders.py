@@ -82,7 +82,7 @@ VERBS = {
     "create": _verb(
         "create", _create, Option("queue", kind=kinds.QUEUE, required=True),
         Option("--rank", kind=kinds.count(1, MAX_RANK), required=True, help="The higher, the sooner: high 300, normal 200, low 100."),
-        Option("--cap", kind=kinds.count(0, MAX_RANK), help="So many may wait in it at most; more are refused (not said: no bound)."),
+        Option("--cap", kind=kinds.count(0, MAX_RANK), help="So many may wait in it at most; more are refused."),
     ),
     "rm": _verb("rm", _remove, Option("queue", kind=kinds.QUEUE, required=True)),
 }  # fmt: skip

@@ -74,7 +74,7 @@ class Verb:
 
     def __init__(
         self, name: str, help: str, run: Callable[[Said], int], options: Sequence[Option] = (), text: str = "",
-        examples: Sequence[str] = (), under: Optional[Dict[str, str]] = None, find: Optional[Callable[[str], Verb]] = None,
+        under: Optional[Dict[str, str]] = None, find: Optional[Callable[[str], Verb]] = None,
     ) -> None:  # fmt: skip
         """`text`: what its help says below the first line. `under`: verbs that may follow it, with their help; `find` gives one."""
         self.name = name
@@ -82,7 +82,6 @@ class Verb:
         self.run = run
         self.options = options
         self.text = text
-        self.examples = examples
         self.under = under or {}
         self.find = find
 
@@ -218,13 +217,19 @@ def convert(verb: Verb, option: Option, value: str) -> Any:
 def help_of(verb: Verb) -> str:
     import textwrap
 
+    from client_plugin.verbs.helps import EXAMPLES, default_of
+
     lines = [f"Usage: {verb.usage()}", ""]
     for paragraph in (verb.help, *verb.text.split("\n\n")):
         if paragraph:
             lines += [*textwrap.wrap(" ".join(paragraph.split()), HELP_WIDTH - 2, initial_indent="  ", subsequent_indent="  "), ""]
-    if verb.examples:
-        lines += ["Examples:", *(f"  {example}" for example in verb.examples), ""]
-    rows = [(_written(option), option.help) for option in verb.options if not option.is_argument and not option.hidden]
+    if verb.name in EXAMPLES:
+        lines += ["Examples:", *(f"  {example}" for example in EXAMPLES[verb.name]), ""]
+    rows = []
+    for option in verb.options:
+        if not option.is_argument and not option.hidden:
+            default = "" if option.is_flag or option.required else default_of(verb.name, max(option.names, key=len))
+            rows.append((_written(option), option.help + (f" [default: {default}]" if default else "")))
     lines += ["Options:", *_rows([*rows, ("-h, --help", "Show this message and exit.")])]
     if verb.under:
         lines += ["", "Verbs:", *_rows(list(verb.under.items()))]

@@ -59,7 +59,7 @@ VERB = Verb(
     "report", VERBS["report"], run,
     (
         Option("--env", kind=kinds.ENV, help="Only this environment."),
-        Option("--since", kind=kinds.MOMENT, help="From then on: 2h, 7d (the default), 2026-01-01."),
+        Option("--since", kind=kinds.MOMENT, help="From then on: 2h, 30d, 2026-01-01."),
         RUN_DIR, JSON,
     ),
     text="An admin sees the node, a user the environments that are open to him.\n\nA GPU counts for an environment while it holds it, "

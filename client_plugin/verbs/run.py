@@ -72,12 +72,11 @@ VERB = Verb(
     "run", VERBS["run"], run,
     (
         Option("--env", kind=kinds.ENV, required=True, help="The environment to enter."),
-        Option("--gpus", kind=kinds.GPUS, help="GPUs for the task; 0: none (not said: what the quota gives a program without a wish)."),
-        Option("--memory", kind=kinds.SIZE, help="Device memory that it needs on each GPU, e.g. 8GiB (not said: its part of the quota)."),
-        Option("--wait", kind=kinds.DURATION, help="How long to wait for GPUs at most, e.g. 10min; 0: not at all (not said: for ever)."),
+        Option("--gpus", kind=kinds.GPUS, help="GPUs for the task; 0: none."),
+        Option("--memory", kind=kinds.SIZE, help="Device memory that it needs on each GPU, e.g. 8GiB."),
+        Option("--wait", kind=kinds.DURATION, help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
         RUN_DIR,
         Option("command", rest=True, required=True),
     ),
     text="Runs COMMAND in environment ENV. It asks for GPUs when it starts to use CUDA; its exit code is its own.",
-    examples=("nodemgr run --env alice -- python train.py", "nodemgr run --env alice --gpus 2 --wait 10min -- torchrun train.py"),
 )  # fmt: skip

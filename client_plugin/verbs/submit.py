@@ -24,14 +24,14 @@ KEY_BYTES = 16
 UNKNOWN = "whether the job was taken is not known: look with nodemgr queue"
 
 WISHES = (
-    Option("--gpus", kind=kinds.GPUS, help="GPUs for the job; 0: none. Not said: what a program there would get."),
+    Option("--gpus", kind=kinds.GPUS, help="GPUs for the job; 0: none."),
     Option("--memory", kind=kinds.SIZE, key="memory_bytes", help="Device memory that it needs on each GPU, e.g. 8GiB."),
-    Option("--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them); not said: the quota's."),
+    Option("--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them)."),
     Option("--after", kind=kinds.JOBS, repeat=True, metavar="JOB", help="Only when these jobs have ended well: j3,j4 (repeatable)."),
     Option("--array", kind=kinds.ARRAY, metavar="0-9,12", help="One job for each index, which it finds in NODEMGR_ARRAY_INDEX."),
     Option("--time", kind=kinds.TIME_LIMIT, key="time_limit_ms", help="It is ended when it has run so long, e.g. 2h."),
-    Option("--max-restarts", kind=kinds.count(0, 1_000), help="How often it is tried again after a failure (3; 0: not at all)."),
-    Option("--name", kind=kinds.TEXT, help="What it is called in lists (the command's name)."),
+    Option("--max-restarts", kind=kinds.count(0, 1_000), help="How often it is tried again after a failure; 0: not at all."),
+    Option("--name", kind=kinds.TEXT, help="What it is called in lists."),
     Option("--hold", help="It waits until it is freed: nodemgr queue free JOB."),
 )
 """What a job may ask for; each option's key is the order's argument."""
@@ -146,7 +146,7 @@ def _here() -> str:
 VERB = Verb(
     "submit", VERBS["submit"], run,
     (
-        Option("--env", kind=kinds.ENV, help="The environment to run in (where there is one around you: that one)."),
+        Option("--env", kind=kinds.ENV, help="The environment to run in."),
         *WISHES,
         Option("--no-wait", help="Fail at once where the manager is away (not said: it is waited for, up to 30 s)."),
         RUN_DIR,
@@ -155,7 +155,4 @@ VERB = Verb(
     text="Has COMMAND run in environment ENV when its turn comes, as you, in this directory, with these variables and this umask. It finds "
     "nothing to read on stdin.\n\nPrints the job's id. nodemgr queue shows where it waits and why, nodemgr logs what it wrote, nodemgr "
     "wait ends with its exit code.",
-    examples=(
-        "nodemgr submit --env alice --gpus 2 --time 4h -- python train.py --seed 1",
-    ),
 )  # fmt: skip

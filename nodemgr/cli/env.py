@@ -49,7 +49,7 @@ spec:
 """How each engine is told what is a container's."""
 
 
-@click.group(cls=Group, short_help="Create, list, show and remove environments, and give them to containers.")
+@click.group("env", cls=Group, short_help="Create, list, show and remove environments, and give them to containers.")
 def command() -> None:
     """Environments: what each may use of this node, and how a container is in one: by one flag.
 

@@ -36,7 +36,7 @@ def _known_names(_ctx: click.Context, _parameter: click.Parameter, names: tuple[
 @click.command(short_help="Show what happened on the node, and with --follow what happens.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 @click.option("--since", type=options.Count(0), metavar="SEQUENCE", help="Events after this sequence number.")
-@click.option("--count", "-n", type=options.Count(0), help=f"So many past ones at most (without --since the last {DEFAULT_COUNT}).")
+@click.option("--count", "-n", type=options.Count(0), help="So many past ones at most.")
 @click.option(
     "--name", "names", multiple=True, callback=_known_names, metavar="NAME",
     help=f"Only events of this name (task.granted) or family: {', '.join(event_names.FAMILIES)} (repeatable).",

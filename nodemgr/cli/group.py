@@ -18,6 +18,7 @@ from client_plugin.ways.faults import Exit, Fault, say
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr import paths
 from nodemgr.cli import VERBS
+from nodemgr.cli.helps import helped
 
 
 class _Ended(Exception):
@@ -37,6 +38,10 @@ class Group(click.Group):
             ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], known)}")
         return super().resolve_command(ctx, args)
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        return None if command is None else helped(f"{self.name} {cmd_name}", command)
+
 
 class LazyGroup(Group):
     """Imports a verb's module when the verb is needed, and not for the list of all verbs."""
@@ -53,7 +58,7 @@ class LazyGroup(Group):
             return command_of(verbs.find(cmd_name))
         command = importlib.import_module(f"nodemgr.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
-        return command
+        return helped(cmd_name, command)
 
     def invoke(self, ctx: click.Context) -> object:
         """Ends by a reader that left or by Ctrl-C are told to `main` by names that click does not turn into its own."""

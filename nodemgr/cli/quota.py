@@ -58,7 +58,7 @@ def _known_group(_ctx: click.Context, _parameter: click.Parameter, names: tuple[
     return names
 
 
-@click.group(cls=Group, short_help="Set, show and remove what each environment may use.")
+@click.group("quota", cls=Group, short_help="Set, show and remove what each environment may use.")
 def command() -> None:
     """What each environment may use of this node. Changes are live: a number of GPUs holds from the next request, a
     memory quota from the next allocation of a running task."""

@@ -1,0 +1,61 @@
+"""What the help of users' verbs says beside their tables: examples of each verb, and what holds where an option is not said.
+
+Knows: words. Must not know: what a verb does. Imported for help alone.
+"""
+
+from __future__ import annotations
+
+EXAMPLES = {
+    "run": ("nodemgr run --env alice -- python train.py", "nodemgr run --env alice --gpus 2 --wait 10min -- torchrun train.py"),
+    "submit": (
+        "nodemgr submit --env alice --gpus 2 --time 4h -- python train.py --seed 1",
+        "nodemgr submit --env alice --array 0-9 --after j12 -- ./evaluate.sh",
+    ),
+    "queue": ("nodemgr queue", "nodemgr queue --env alice --expand"),
+    "queue position": ("nodemgr queue position j12", "nodemgr queue position r17"),
+    "queue withdraw": ("nodemgr queue withdraw j12", "nodemgr queue withdraw j12.3"),
+    "queue hold": ("nodemgr queue hold j12",),
+    "queue free": ("nodemgr queue free j12",),
+    "queue move": ("nodemgr queue move j12 low", "nodemgr queue move j12 --first"),
+    "queue requeue": ("nodemgr queue requeue j12",),
+    "queue create": ("nodemgr queue create night --rank 50", "nodemgr queue create urgent --rank 400 --cap 10"),
+    "queue rm": ("nodemgr queue rm night",),
+    "logs": ("nodemgr logs j12", "nodemgr logs --follow j12.3"),
+    "wait": ("nodemgr wait j12 && ./evaluate.sh", "nodemgr wait j12 j13 --json"),
+    "history": ("nodemgr history --since 7d", "nodemgr history j12"),
+    "report": ("nodemgr report --since 30d", "nodemgr report --env alice --json"),
+    "status": ("nodemgr status", "nodemgr status --env alice --json"),
+    "release": ("nodemgr release t17", "nodemgr release r18"),
+    "doctor": ("nodemgr doctor", "nodemgr doctor --json"),
+}
+"""By verb: lines as they are typed."""
+
+DEFAULTS = {
+    "--run-dir": "that of the manager that is found here",
+    "--env": "the environment around you, else all that you may see",
+    "run --gpus": "the default of the quota",
+    "submit --gpus": "the default of the quota",
+    "--memory": "its part of the quota",
+    "--wait": "without limit",
+    "submit --env": "the environment around you, else the only one that you may enter",
+    "--priority": "the queue that the quota names",
+    "--array": "one job",
+    "--time": "without limit",
+    "--max-restarts": "3",
+    "submit --name": "the name of the command",
+    "--from": "the command on this line",
+    "--name": "any",
+    "--state": "any",
+    "--all-of": "the jobs that are named",
+    "--cap": "without limit",
+    "--attempt": "the last",
+    "--count": "without --since the last 100, else all",
+    "history --since": "the last ones",
+    "report --since": "7d",
+}
+"""By option, or by verb and option where that differs."""
+
+
+def default_of(verb: str, option: str) -> str:
+    """Empty: none is known."""
+    return DEFAULTS.get(f"{verb} {option}") or DEFAULTS.get(option, "")
