@@ -57,6 +57,8 @@ class Surroundings:
     """Envs that have all the connections that they may, and who has most of them."""
     jobs: tuple[bool, str] = (True, "")
     """Can batch jobs be started, and who does it."""
+    unknown: tuple[bool, str] = (True, "")
+    """Does the store know all that runs and has run here, and what not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,10 @@ def _jobs(around: Surroundings) -> tuple[bool, str]:
     return around.jobs
 
 
+def _unknown(around: Surroundings) -> tuple[bool, str]:
+    return around.unknown
+
+
 CHECKS = (
     Check("store", _store, "make room or repair the disk under --state-dir; running tasks go on meanwhile"),
     Check("free-space", _free_space, "make room on the disk of --state-dir before grants are refused"),
@@ -168,6 +174,10 @@ CHECKS = (
     Check(
         "jobs", _jobs,
         "nodemgr setup makes their service, systemctl restart nodemgr-jobs starts it; without systemd restart the manager: no job is lost",
+    ),
+    Check(
+        "known jobs", _unknown,
+        "look at what it names (nodemgr queue withdraw ends what runs), and move its directory away; check the disk of --state-dir",
     ),
     Check("audit", _audit, "ask whoever runs it to stop; nodemgr quota set --enforce says what is done about it"),
 )

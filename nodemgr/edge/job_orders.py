@@ -236,6 +236,8 @@ class JobOrders:
         """Also an interactive request, which is then refused."""
         job_id = given["job"]
         request = self._daemon.state.requests.get(job_id)
+        if request is None and who.env is None and self._daemon.jobs.withdraw_unknown(job_id, f"{who.name} withdrew it"):
+            return {"job": job_id}
         if request is None:
             return self._order(who, job_id, events.WithdrawJob)
         if who.env not in (None, request.env):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from itertools import accumulate
 
 from nodemgr.core import effects, events, job_ids, places
@@ -37,6 +37,8 @@ BEHIND_NS, BEHIND_LOOK_S = 10_000_000_000, 0.02
 """So long submissions wait at most for a log that is beyond its limit, and how often it is looked at meanwhile."""
 GATHER_NS = 30_000_000
 """So long submissions that keep coming are gathered for one commit at most."""
+MOST_NAMED = 20
+"""Of unknown jobs, in one line."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
 JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
 
@@ -82,6 +84,11 @@ def into_journal(journald: Journald) -> Sink:
     return write
 
 
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 class Jobs:
     """The event loop's matcher, the factory's listener, and the daemon's effects for jobs."""
 
@@ -112,6 +119,8 @@ class Jobs:
         """Attempts that nobody could begin, by why, for the core to hear of together."""
         self._orders: list[Order] = []
         """Of the jobs that the store calls started, for the event loop to give."""
+        self._unknown: list[str] = []
+        """Jobs that have files here, and of which the store knew nothing at the start."""
         self._finished: list[str] = []
         """Final jobs whose files stay until the store has their end."""
         self.sink: Sink = lambda job, attempt, status, log_tail: None
@@ -218,8 +227,9 @@ class Jobs:
         """After a restart: what runs is found again, what ended meanwhile is told, and what was stored but never begun has its place
         in the queue again."""
         state = self._state
-        if names := self.factory.names():
-            self._submit(events.NamesTaken(max(job_ids.order(name)[0] for name in names), self._clock.wall_ns()))
+        names = self.factory.names()
+        if last := max([self._journal.jobs_named, *(job_ids.order(name)[0] for name in names)]):
+            self._submit(events.NamesTaken(last, self._clock.wall_ns()))
         expected = [(job.job_id, job.attempt) for job in state.jobs.values() if job.state in UNDER_WAY]
         for job_id, attempt in self.factory.adopt(expected):
             if state.jobs[job_id].attempts[-1].started_wall_ns is None:
@@ -229,8 +239,45 @@ class Jobs:
         for job in state.jobs.values():
             if job.state is JobState.STOPPING:  # whether the last manager could still say so, nobody knows
                 self.factory.withdraw(job.job_id, job.attempt, job.why)
-        self.kept.begin(self._journal.last_ended(2 * MOST_JOBS), self._clock.wall_ns())
+        ended = self._journal.last_ended(2 * MOST_JOBS)
+        self._tell_of_unknown(names, {job_id for job_id, _ in ended})
+        self.kept.begin(ended, self._clock.wall_ns())
         self.event_loop.wake("manager started")
+
+    def _tell_of_unknown(self, names: Iterable[str], ended: Container[str]) -> None:
+        """What has run here, or runs, and the store does not know: it is kept, in one line, and none is started again."""
+        if self._journal.lost:
+            self._journal.note("store.lost", reason=self._journal.lost)
+        known = (self._state.jobs, ended)
+        over = [name for name in names if not any(name in some for some in known) and not self._journal.ended(name, 1)]
+        running = [f"{job_id} (start {attempt})" for job_id, attempt in self.factory.strays()]
+        self._unknown = sorted({job_id for job_id, _ in self.factory.strays()} | set(over), key=job_ids.order)
+        is_known, line = self.unknown()
+        if not is_known:
+            log.say(line)
+        if self._unknown:
+            self._journal.note("job.unknown", jobs=self._unknown[:MOST_NAMED], running=running[:MOST_NAMED])
+
+    def unknown(self) -> tuple[bool, str]:
+        """For the doctor: whether the store knows of all that runs and has run here, and what it does not know."""
+        running = [f"{job_id} (start {attempt})" for job_id, attempt in self.factory.strays()]
+        said = [self._journal.lost] if self._journal.lost else []
+        if running:
+            said.append(
+                f"running, and not known to the store: {_listed(running)}; what runs goes on within its time limit and is not started "
+                "again (nodemgr queue withdraw ends it)"
+            )
+        over = [name for name in self._unknown if name not in {job_id for job_id, _ in self.factory.strays()}]
+        if over:
+            said.append(f"the files of {_listed(over)}, which the store does not know, are kept under jobs in the state directory")
+        return not said, "; ".join(said) or "the store knows all that runs and has run here"
+
+    def withdraw_unknown(self, job_id: str, why: str) -> bool:
+        """Ends what runs of a job that the store does not know. False: nothing does."""
+        found = [stray for stray in self.factory.strays() if stray[0] == job_id and job_id not in self._state.jobs]
+        for stray in found:
+            self.factory.withdraw(*stray, why)
+        return bool(found)
 
     def _lost(self, job_id: str, attempt: int) -> None:
         """The store says that it ran, and its files are gone."""

@@ -19,12 +19,15 @@ from typing import Any
 from nodemgr.core import encoding, job_ids
 from nodemgr.core.effects import Publish, Save
 from nodemgr.core.model import MS, Ended, JobPayload, JobState, Record
+from nodemgr.core.schema import JOBS
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
 from nodemgr.edge.history_rows import HistoryRow, PayloadRow
 from nodemgr.edge.store import KEPT_RECORDS, Batch, EventRow, RecordRow, Store, StoreFailed
+from nodemgr.edge.store_mark import Reached, StoreMark, lost
 
 SCHEMA_VERSION = 1
+MARK_NAME = "state.db-mark"
 SPREAD_RUNS = 100
 MAX_SPREADS = 10_000
 """Commands whose figures are kept at hand."""
@@ -63,7 +66,15 @@ class Journal:
         self._store = store
         self._clock = clock
         self._publisher = publisher
-        self._sequence = store.last_sequence()
+        there = Reached(store.last_sequence(), store.counter(JOBS))
+        self._mark = StoreMark(store.path.with_name(MARK_NAME))
+        self.jobs_named = max(there.jobs, self._mark.before.jobs)
+        """Jobs up to this number have been submitted, whatever the store knows of them."""
+        self.lost = "" if store.is_new else lost(self._mark.before, there)
+        """What the store lacks that it once had, in one line."""
+        self._sequence = there.sequence if store.is_new else max(there.sequence, self._mark.before.sequence)
+        if store.is_new:
+            self._mark.begin_anew()
         self._pending = Batch.empty()
         self._untold: list[tuple[str, str]] = []
         self._spreads: dict[tuple[str, str], Spread | None] = {}
@@ -160,11 +171,23 @@ class Journal:
                 del self._pending.events[:-MAX_PENDING_EVENTS]
             self._sequence += len(texts)
             self._untold += texts
+        if fault is None:
+            self._mark.write(self._sequence, self._jobs_of(batch))
         if fault is not None:
             self.refused = fault
             if self.fault is None:
                 self._begin_failing(fault)
         return fault is None or must_hold
+
+    @staticmethod
+    def _jobs_of(batch: Batch) -> int | None:
+        """The last job's number, if this commit has it."""
+        text = batch.current.get(("counter", JOBS))
+        return None if text is None else int(text)
+
+    def close(self) -> None:
+        """The store is the caller's to close."""
+        self._mark.close()
 
     def _event_text(self, sequence: int, event: Publish) -> str:
         head = f'{{"schema_version":{SCHEMA_VERSION},"sequence":{sequence},"name":"{event.name}",'

@@ -101,6 +101,8 @@ class NodeFactory:
         self._told: set[Name] = set()
         """Those that are over, as long as the job is not."""
         self._supervisors: dict[ProcessKey, _Attempt] = {}
+        self._strays: dict[ProcessKey, Name] = {}
+        """Supervisors of attempts that the store does not know."""
         self._table = ProcessTable(loop, self._supervisor_gone)
         self._counts = {"started": 0, "ended": 0, "failed": 0}
         self._launcher = launcher
@@ -129,6 +131,9 @@ class NodeFactory:
         name = (order.job_id, order.attempt)
         if name in self._attempts or name in self._told:
             return
+        for supervisor in [key for key, stray in self._strays.items() if stray == name]:
+            del self._strays[supervisor]
+            self._table.unwatch(supervisor)
         attempt = self._attempts[name] = _Attempt(name, AttemptFiles(self._jobs_dir, *name), order.place)
         if not order.place and os.geteuid() not in (0, order.uid):
             why = f"this manager belongs to uid {os.geteuid()} and starts nobody else's jobs: ask an admin for the node's own"
@@ -152,6 +157,8 @@ class NodeFactory:
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
         found = self._attempts.get((job_id, attempt))
         if found is None:
+            for supervisor in [key for key, name in self._strays.items() if name == (job_id, attempt)]:
+                self._table.kill(supervisor, ASKS)
             return
         found.why = why
         if found.files.give_up():
@@ -214,7 +221,7 @@ class NodeFactory:
         wanted = dict.fromkeys(expected)
         for name in attempt_files.attempts(self._jobs_dir):
             if name not in wanted:
-                self._disown(AttemptFiles(self._jobs_dir, *name))
+                self._find_stray(name)
         unbegun = []
         for name in wanted:
             files = AttemptFiles(self._jobs_dir, *name)
@@ -233,6 +240,7 @@ class NodeFactory:
             self._forget_plans(attempt)
         self._attempts.clear()
         self._supervisors.clear()
+        self._strays.clear()
         self._table.close()
         self._launcher.close()
         if self._runners is not None:
@@ -425,6 +433,7 @@ class NodeFactory:
     def _supervisor_gone(self, supervisor: ProcessKey) -> None:
         attempt = self._supervisors.pop(supervisor, None)
         if attempt is None:
+            self._strays.pop(supervisor, None)
             return
         attempt.key = None
         self._forget_plans(attempt)
@@ -488,13 +497,19 @@ class NodeFactory:
         attempt.files.bound_log(self._log_bytes)
         self._listener.ended(*attempt.name, status, attempt.files.log_tail(), wall_ns)
 
-    def _disown(self, files: AttemptFiles) -> None:
-        """Nobody expects it: it does not begin, and if it runs it is asked to end."""
+    def strays(self) -> list[Name]:
+        return sorted(self._strays.values())
+
+    def _find_stray(self, name: Name) -> None:
+        """Nobody expects it: it does not begin. If it runs it goes on, watched, below its supervisor and within its time limit."""
+        files = AttemptFiles(self._jobs_dir, *name)
         claim = files.claim()
         if claim is None:
             files.give_up()
-        elif claim.supervisor is not None and files.record()[1] is None and files.boot() == self._boot:
-            self._table.kill(claim.supervisor, ASKS)
+        elif claim.supervisor is None or files.record()[1] is not None or files.boot() != self._boot:
+            return
+        elif self._table.watch(claim.supervisor):  # else it is gone
+            self._strays[claim.supervisor] = name
 
     @staticmethod
     def _forget_plans(attempt: _Attempt) -> None:

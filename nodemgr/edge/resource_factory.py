@@ -121,7 +121,10 @@ class ResourceFactory(Protocol):
     def adopt(self, expected: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         """After a restart, before any other verb: of each attempt that the store calls started, `started` is told again if it
         runs, and `ended` if it has ended or was lost. Returns those that nobody has begun, and that nobody can begin any more.
-        Attempts that nobody expects are ended."""
+        Attempts that nobody expects are not begun, and those of them that run go on (`strays`)."""
+
+    def strays(self) -> list[tuple[str, int]]:
+        """Attempts that run here and were not expected. `withdraw` ends one; `create` of the same attempt takes it over."""
 
     def close(self) -> None:
         """The manager ends; what runs goes on."""

@@ -166,6 +166,7 @@ class Service:
         store = Store(settings.state_dir, self._commit_hook, bounds, settings.disk_reserve_bytes)
         stack.callback(store.close)
         journal = Journal(store, self.clock, lambda name, text: control.publish(name, text))
+        stack.callback(journal.close)
         rows = _read_rows(journal)
         source = self._make_gpus(_held_gpus(rows))
         stack.callback(source.close)

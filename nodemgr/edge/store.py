@@ -142,6 +142,8 @@ class Store:
         """`reserve_bytes`: of the disk, for grants and releases alone. Raises StoreUnusable with one line; never overwrites what it does
         not understand."""
         self.path = directory / FILE_NAME
+        self.is_new = False
+        """There was no database."""
         self._hook = hook or CommitHook()
         self._commits = 0
         self._on_disk = 0
@@ -190,6 +192,7 @@ class Store:
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA wal_autocheckpoint = 0")
             if not tables:
+                self.is_new = True
                 db.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
         except BaseException:
             db.close()
@@ -451,6 +454,11 @@ class Store:
         """How long the last `limit` that ended well ran, shortest first."""
         last = "SELECT ran_ms FROM history WHERE env = ? AND command = ? AND ran_ms IS NOT NULL ORDER BY number DESC LIMIT ?"
         return [ran_ms for (ran_ms,) in self._read(f"SELECT ran_ms FROM ({last}) ORDER BY 1", (env, command, limit))]
+
+    def counter(self, key: str) -> int:
+        """A counter of the state; 0: it has not been counted yet."""
+        found = self._read("SELECT value FROM current WHERE kind = 'counter' AND key = ?", (key,))
+        return int(found[0][0]) if found else 0
 
     def last_sequence(self) -> int:
         return int(self._read("SELECT coalesce(max(sequence), 0) FROM events")[0][0])

@@ -184,7 +184,7 @@ class Views:
             box.fault or box.missing(),
             self._gate(), len(state.envs), sum(min(row.quota.gpus, len(state.gpus)) for row in state.envs.values()), self._settings.group,
             list(daemon.envs.faults.values()), [crowd.line() for crowd in self.crowds()],
-            daemon.jobs.factory.state(),
+            daemon.jobs.factory.state(), daemon.jobs.unknown(),
         )
         return doctor.examine(around)
 

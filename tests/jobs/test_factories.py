@@ -291,7 +291,9 @@ def test_the_next_manager_finds_what_runs_what_ended_and_what_was_never_begun(wo
     assert world.until_ended("j1")[0].exit_code == 5
     world.create("exit 8", "j4", 2)
     assert world.until_ended("j4", 2)[0].exit_code == 8
-    turn(world.loop, lambda: world.do("capacity").running == 0, PATIENCE_S)
+    assert world.do("strays") == [("j3", 1)], "what nobody expects goes on"
+    world.do("withdraw", "j3", 1, "enough")
+    turn(world.loop, lambda: world.do("strays") == [] and world.do("capacity").running == 0, PATIENCE_S)
 
 
 def test_what_ended_while_nobody_looked_is_told_to_the_next_manager(world: World) -> None:

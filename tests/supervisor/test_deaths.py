@@ -179,14 +179,23 @@ def test_a_job_withdrawn_before_it_began_never_begins(served: World) -> None:
     assert marks(served) == []
 
 
-def test_what_nobody_expects_is_ended_or_never_begins(world: World) -> None:
+def test_what_nobody_expects_goes_on_or_never_begins(world: World) -> None:
     world.factory.create(world.order("sleep", "600"))
     pid = world.begun()
     unbegun = AttemptFiles(world.jobs_dir, "j2", 1)
     unbegun.write(world.order("true", job="j2"), 1_000, boot_id())
     world.again()
     assert world.factory.adopt([]) == []
+    assert world.factory.strays() == [J1]
+    world.factory.create(world.order("false"))
+    assert world.factory.strays() == []
+    world.until(lambda: J1 in world.heard.begun)
+    assert is_running(pid), "the same attempt is taken over, not begun again"
+    world.again()
+    assert world.factory.adopt([]) == []
+    world.factory.withdraw(*J1, "enough")
     world.until(lambda: not is_running(pid))
+    world.until(lambda: world.factory.strays() == [])
     assert not unbegun.give_up()  # it is
 
 

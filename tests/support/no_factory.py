@@ -58,6 +58,9 @@ class NoFactory:
             self._end(job_id, attempt)
         return []
 
+    def strays(self) -> list[tuple[str, int]]:
+        return []
+
     def close(self) -> None: ...
 
     def _end(self, job_id: str, attempt: int) -> None:

@@ -150,6 +150,7 @@ class TwoNodes:
         self._call_soon = call_soon
         self._listener = listener
         self._cluster = cluster
+        self._strays: list[Key] = []
         cluster.tell = self._tell
         cluster.on_change = lambda: call_soon(self._tell_place)
         cluster.on_change()
@@ -184,7 +185,13 @@ class TwoNodes:
         failed = [status for status in ended if status.exit_code != 0]
         return Capacity(2, 2 * GPUS, len(every) - len(ended), len(begun), len(ended), len(failed))
 
+    def strays(self) -> list[Key]:
+        attempts = self._cluster.attempts
+        return [key for key in self._strays if key in attempts and attempts[key].status.state != "ended"]
+
     def create(self, order: Order) -> None:
+        if (key := (order.job_id, order.attempt)) in self._strays:
+            self._strays.remove(key)
         if self._cluster.is_up or (order.job_id, order.attempt) in self._cluster.attempts:
             self._cluster.begin(order)
         else:
@@ -227,7 +234,7 @@ class TwoNodes:
         keys = list(expected)
         for key, attempt in list(self._cluster.attempts.items()):
             if key not in keys:
-                self._cluster.withdraw(key, "nobody expects it")
+                self._strays.append(key)
             elif attempt.status.state != "starting":
                 self._tell("started" if attempt.status.state == "running" else "ended", key)
         return [key for key in keys if key not in self._cluster.attempts]
