@@ -11,21 +11,29 @@ from __future__ import annotations
 
 import array
 import asyncio
-import errno
 import os
 import resource
 import socket
-import stat
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nodemgr.core.model import Transport
-from nodemgr.edge import log
+from nodemgr.edge import log, socket_access
 from nodemgr.edge.clock import Clock
 from nodemgr.edge.loop import SwallowingSelector
-from nodemgr.edge.processes import EXHAUSTED, Identity, PeerGone, ProcessTable, ancestors, identify_peer, user_name
+from nodemgr.edge.processes import (
+    EXHAUSTED,
+    Credentials,
+    Identity,
+    PeerGone,
+    ProcessTable,
+    ancestors,
+    identify_peer,
+    peer_credentials,
+    user_name,
+)
 from nodemgr.edge.quarantine import ANCILLARY_BYTES, Quarantine, Received, brings_rights, close_all, descriptors_of, refuse_rights
 from nodemgr.edge.rates import Allowance
 from nodemgr.edge.sessions import BEAT_NS, DECODED_NS, SUBMIT_NS, Hub, Session, cost_ns
@@ -35,6 +43,10 @@ BACKLOG = 4_096
 ACCEPT_BATCH = 32
 MAX_FORBIDDEN = 16
 """Connections per env of users who may not enter: enough to be told so."""
+MAX_STRANGERS = 64
+"""Connections a second to an env's socket of users who may not enter. With one more the socket is closed to all but the env's users."""
+SHUT_S = 30.0
+"""For so long; then all may connect again, to be told that they may not enter."""
 MAX_MALFORMED = 100
 """Packets that break the table before the connection is closed."""
 MAX_OUTBOX_BYTES = 2**22
@@ -63,8 +75,8 @@ class Listener:
     whom root shows it (a container of the env), so that whoever connects is let in."""
 
     __slots__ = (
-        "allowance", "connections", "env", "for_all", "forbidden", "full_ns", "listening", "outbox_bytes", "path", "peeks", "sock",
-        "turn_ns", "turn_over", "waiting",
+        "allowance", "connections", "env", "for_all", "forbidden", "full_ns", "listening", "outbox_bytes", "path", "peeks", "shut",
+        "shut_ns", "sock", "strangers", "turn_ns", "turn_over", "waiting",
     )  # fmt: skip
 
     def __init__(self, env: str, path: Path, sock: socket.socket, for_all: bool) -> None:
@@ -78,6 +90,12 @@ class Listener:
         """When it last had all the connections that it may."""
         self.outbox_bytes = 0
         """Of all its connections."""
+        self.strangers = Allowance(MAX_STRANGERS)
+        """Connections of users who may not enter."""
+        self.shut: asyncio.TimerHandle | None = None
+        """While the kernel lets only the env's users connect: when that ends."""
+        self.shut_ns: int | None = None
+        """When that last began."""
         self.listening = False
         self.peeks = True
         """Its new connections may be sent descriptors: by this kernel, or since a ledger is to come back."""
@@ -199,13 +217,16 @@ class ClientServer:
         if path in self._listeners:
             if not self.hub.expects_files(env):
                 self._listeners[path].peeks = not refuse_rights(self._listeners[path].sock, True)
+            if self._listeners[path].shut is not None:
+                self._admit_users_alone(self._listeners[path])
             return
         path.unlink(missing_ok=True)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             refuses = refuse_rights(sock, not self.hub.expects_files(env))
-            _bind_for_all(sock, path)
+            sock.bind(str(path))
+            socket_access.open_to_all(path)
             sock.listen(BACKLOG)
         except OSError:
             sock.close()
@@ -219,6 +240,8 @@ class ClientServer:
         for listener in [listener for listener in self._listeners.values() if listener.env == env]:
             del self._listeners[listener.path]
             self._deafen(listener)
+            if listener.shut is not None:
+                listener.shut.cancel()
             self._close_socket(listener.sock, listener.peeks)
             listener.path.unlink(missing_ok=True)
 
@@ -228,6 +251,8 @@ class ClientServer:
             self._retry.cancel()
         for listener in self._listeners.values():
             self._deafen(listener)
+            if listener.shut is not None:
+                listener.shut.cancel()
             for connection in list(listener.connections):
                 self.drop(connection)
             listener.sock.close()
@@ -284,19 +309,19 @@ class ClientServer:
     def _admit(self, listener: Listener, sock: socket.socket) -> bool:
         """False: no further connection now."""
         try:
-            identity = identify_peer(sock)
+            peer = peer_credentials(sock)
+            forbidden = not listener.for_all and not self.hub.may_enter(listener.env, peer)
+            if forbidden and self._is_one_too_many(listener, peer):
+                sock.close()
+                self.hub.counters["connections_refused"] += 1
+                return True
+            identity = identify_peer(sock, peer)
         except (PeerGone, OSError) as error:
             sock.close()
             self.hub.counters["connections_refused"] += 1
             if isinstance(error, OSError) and error.errno in EXHAUSTED:
                 self._exhausted()
                 return False
-            return True
-        forbidden = not listener.for_all and not self.hub.may_enter(listener.env, identity)
-        if forbidden and listener.forbidden >= MAX_FORBIDDEN:
-            sock.close()
-            os.close(identity.pidfd)
-            self.hub.counters["connections_refused"] += 1
             return True
         self._processes.hold(identity)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -310,6 +335,47 @@ class ClientServer:
             self._exhausted()
             return False
         return True
+
+    # -- strangers --
+
+    def _is_one_too_many(self, listener: Listener, peer: Credentials) -> bool:
+        """Of a user who may not enter: known before the process is looked at, which costs many times what accept does."""
+        strangers, now_ns = listener.strangers, self.now_ns()
+        if strangers.rest_ns(now_ns) == 0:
+            strangers.spent += 1
+        if strangers.spent <= strangers.most:
+            return listener.forbidden >= MAX_FORBIDDEN
+        if listener.shut is None:
+            self._shut_out(listener, peer, now_ns)
+        return True
+
+    def _shut_out(self, listener: Listener, peer: Credentials, now_ns: int) -> None:
+        """From now on the kernel refuses them. A connection that comes to us costs us an accept, and the others a place in the backlog."""
+        listener.shut = self._loop.call_later(SHUT_S, self._open_again, listener)
+        self.hub.counters["strangers_shut_out"] += 1
+        before_ns, listener.shut_ns = listener.shut_ns, now_ns
+        if self._admit_users_alone(listener) and (before_ns is None or now_ns - before_ns > _CALM_NS):
+            log.say(
+                f"more than {MAX_STRANGERS} connections a second to the socket of env {listener.env} by users who may not enter it "
+                f"({user_name(peer.uid)} is one): for {SHUT_S:g} s the kernel lets only its users connect"
+            )
+
+    def _admit_users_alone(self, listener: Listener) -> bool:
+        """False: this file system has no access control lists; strangers are accepted and dropped, then."""
+        try:
+            socket_access.open_to(listener.path, *self.hub.entitled(listener.env))
+        except OSError:
+            return False
+        return True
+
+    def _open_again(self, listener: Listener) -> None:
+        listener.shut = None
+        try:
+            socket_access.open_to_all(listener.path)
+        except OSError as error:
+            log.say(f"the socket of env {listener.env} stays closed to users who may not enter it: {error}")
+
+    # -- connections end --
 
     def _exhausted(self) -> None:
         """Descriptors are out: those who are connected live on, new ones wait in the backlog. Each that ends lets one in, and
@@ -535,16 +601,3 @@ def _parse_ancillary(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | Non
         elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds += descriptors_of(data)
     return sender, fds
-
-
-def _bind_for_all(sock: socket.socket, path: Path) -> None:
-    """A socket that all may connect to. Its mode is set afterwards, for the umask is the whole process's: of the file that is there
-    then, if that is a socket; a directory that was mounted into a container without :ro is its root's to write. Raises OSError."""
-    sock.bind(str(path))
-    there = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISSOCK(os.fstat(there).st_mode):
-            raise FileExistsError(errno.EEXIST, "somebody else puts files there", str(path))
-        os.chmod(f"/proc/self/fd/{there}", 0o666)
-    finally:
-        os.close(there)

@@ -33,7 +33,7 @@ from nodemgr.edge.journal import Journal
 from nodemgr.edge.ledger import LedgerError, SlotState
 from nodemgr.edge.ledgers import LedgerFiles, Ledgers, Row, Slot
 from nodemgr.edge.places import Places
-from nodemgr.edge.processes import Identity, ProcessTable, pid_of, start_ticks
+from nodemgr.edge.processes import Credentials, Identity, ProcessTable, pid_of, start_ticks
 from nodemgr.edge.recovery import OlderLimits, Recovery
 from nodemgr.edge.sessions import Session
 from nodemgr.edge.udp import UdpServer
@@ -248,8 +248,11 @@ class Daemon:
         """Whether it has not ended."""
         return self._sessions.get(session.connection) is session
 
-    def may_enter(self, env: str, identity: Identity) -> bool:
-        return self.envs.may_enter(env, identity)
+    def may_enter(self, env: str, who: Identity | Credentials) -> bool:
+        return self.envs.may_enter(env, who)
+
+    def entitled(self, env: str) -> tuple[frozenset[int], frozenset[int]]:
+        return self.envs.entitled(env)
 
     def expects_files(self, env: str) -> bool:
         return self.recovery.is_pending(env)

@@ -64,9 +64,14 @@ class Envs:
         self.faults: dict[str, str] = {}
         """Envs whose clients cannot find them as they are now, and why."""
 
-    def may_enter(self, env: str, identity: Identity) -> bool:
+    def may_enter(self, env: str, who: Identity | Credentials) -> bool:
         """Root, the manager's own user, and whom the quota names. Nobody is kept from hearing that an env is gone."""
-        return env not in self._access or self.is_entitled(env, identity)
+        return env not in self._access or self.is_entitled(env, who)
+
+    def entitled(self, env: str) -> tuple[frozenset[int], frozenset[int]]:
+        """The users and the groups of an env that there is."""
+        access = self._access.get(env, _Access(frozenset(), frozenset()))
+        return access.uids, access.gids
 
     def is_entitled(self, env: str, who: Identity | Credentials) -> bool:
         """The same, of an env that there is."""

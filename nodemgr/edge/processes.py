@@ -207,18 +207,23 @@ def _peer_pidfd(sock: socket.socket, pid: int) -> int:
             raise PeerGone(f"process {pid} ended before it could be identified") from error
 
 
-def identify_peer(sock: socket.socket) -> Identity:
-    """Who connected. Raises PeerGone; OSError where descriptors are exhausted."""
+def peer_credentials(sock: socket.socket) -> Credentials:
+    """User and groups of the process that connected, as they were then: two system calls. Raises OSError."""
+    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return Credentials(uid, _peer_groups(sock, pid, gid))
+
+
+def identify_peer(sock: socket.socket, peer: Credentials) -> Identity:
+    """Who connected, with `peer` of the same socket. Raises PeerGone; OSError where descriptors are exhausted."""
     pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     if pid <= 0:
         raise PeerGone("the peer is in a PID namespace that this manager cannot see")
-    groups = _peer_groups(sock, pid, gid)
     pidfd = _peer_pidfd(sock, pid)
     ticks = start_ticks(pid)
     if ticks is None or has_ended(pidfd):  # alive after the look into /proc: both speak of the same process
         os.close(pidfd)
         raise PeerGone(f"process {pid} ended before it could be identified")
-    return Identity(pid, ticks, uid, gid, groups, pidfd)
+    return Identity(pid, ticks, uid, gid, peer.gids, pidfd)
 
 
 def identify(key: ProcessKey) -> Identity | None:

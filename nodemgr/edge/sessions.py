@@ -12,7 +12,7 @@ from typing import Protocol
 from nodemgr.core.events import Caller
 from nodemgr.core.model import ConnectionId, ProcessKey, Transport
 from nodemgr.core.values import replace
-from nodemgr.edge.processes import Identity
+from nodemgr.edge.processes import Credentials, Identity
 from nodemgr.edge.wire import Message, Value
 
 BEAT_NS, DECODED_NS, ASK_NS = 50_000, 150_000, 5_000_000
@@ -94,7 +94,11 @@ class Hub(Protocol):
 
     def closed(self, session: Session) -> None: ...
 
-    def may_enter(self, env: str, identity: Identity) -> bool: ...
+    def may_enter(self, env: str, who: Identity | Credentials) -> bool: ...
+
+    def entitled(self, env: str) -> tuple[frozenset[int], frozenset[int]]:
+        """The users and the groups who may enter."""
+        ...
 
     def expects_files(self, env: str) -> bool:
         """Whether clients are asked to bring the env's ledger back."""

@@ -27,7 +27,7 @@ from nodemgr.paths import container_dir, env_dir, installed_version
 SCHEMA_VERSION = 1
 COUNTERS = (
     "packets_malformed", "packets_forged", "packets_replayed", "packets_foreign", "packets_throttled", "connections_refused",
-    "connections_over_limit", "connections_throttled", "connections_deaf", "descriptors_exhausted",
+    "connections_over_limit", "connections_throttled", "connections_deaf", "descriptors_exhausted", "strangers_shut_out",
 )  # fmt: skip
 """What was counted since the start: each is in the status, also at zero."""
 

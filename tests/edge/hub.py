@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from nodemgr.core.model import ConnectionId, ProcessKey
-from nodemgr.edge.processes import Identity
+from nodemgr.edge.processes import Credentials, Identity
 from nodemgr.edge.sessions import Session
 from nodemgr.edge.wire import Message
 
@@ -20,7 +20,8 @@ class StubHub:
         self.sessions: list[Session] = []
         self.files_expected = False
         self.ended: list[Session] = []
-        self.allowed: Callable[[str, Identity], bool] = lambda env, identity: True
+        self.allowed: Callable[[str, Identity | Credentials], bool] = lambda env, who: True
+        self.entitled_ids: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
         self.on_message: Callable[[Session, Message], None] = lambda session, message: None
 
     def next_connection(self) -> ConnectionId:
@@ -36,8 +37,11 @@ class StubHub:
     def closed(self, session: Session) -> None:
         self.ended.append(session)
 
-    def may_enter(self, env: str, identity: Identity) -> bool:
-        return self.allowed(env, identity)
+    def may_enter(self, env: str, who: Identity | Credentials) -> bool:
+        return self.allowed(env, who)
+
+    def entitled(self, env: str) -> tuple[frozenset[int], frozenset[int]]:
+        return self.entitled_ids
 
     def expects_files(self, env: str) -> bool:
         return self.files_expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import random
@@ -12,6 +13,8 @@ import resource
 import select
 import socket
 import struct
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -22,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr.edge import clients as module
-from nodemgr.edge import quarantine
+from nodemgr.edge import quarantine, socket_access
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import RealClock
 from nodemgr.edge.loop import new_loop
@@ -117,17 +120,12 @@ def test_the_socket_is_open_to_all_users(umask: int, directory: Path, monkeypatc
 
 
 def test_a_file_in_the_sockets_place_is_given_no_other_mode(directory: Path) -> None:
-    class Swapped:
-        """Its file is another when it has been bound."""
-
-        def bind(self, path: str) -> None:
-            secret.rename(path)
-
     secret = directory / "secret"
     secret.touch(0o600)
-    with pytest.raises(FileExistsError, match="somebody else puts files there"):
-        module._bind_for_all(Swapped(), directory / "socket")  # type: ignore[arg-type]
-    assert (directory / "socket").stat().st_mode & 0o777 == 0o600
+    for change in (socket_access.open_to_all, lambda path: socket_access.open_to(path, [1], [])):
+        with pytest.raises(FileExistsError, match="somebody else puts files there"):
+            change(secret)
+    assert secret.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
@@ -469,6 +467,96 @@ def test_who_may_not_enter_is_heard_but_cannot_fill_the_env(world: World) -> Non
     assert not world.hub.sessions[0].may_enter()
     world.hub.allowed = lambda env, identity: True
     assert world.hub.sessions[0].may_enter(), "a quota that names the user now lets him in"
+
+
+CONNECTING = (
+    "import errno, os, socket, sys\n"
+    "path, most, uid, gid = sys.argv[1], *map(int, sys.argv[2:])\n"
+    "os.setgroups([])\n"
+    "os.setresgid(gid, gid, gid)\n"
+    "os.setresuid(uid, uid, uid)\n"
+    "said = {}\n"
+    "for _ in range(most):\n"
+    "    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:\n"
+    "        error = errno.errorcode.get(sock.connect_ex(path), 'done')\n"
+    "    said[error] = said.get(error, 0) + 1\n"
+    "print(*(f'{error}={count}' for error, count in sorted(said.items())))\n"
+)
+STRANGER, FRIEND, NO_GROUP, FRIENDS = 65_533, 65_532, 65_531, 65_530
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root has processes of other users")
+
+
+def connecting(world: World, most: int, uid: int, gid: int = NO_GROUP) -> dict[str, int]:
+    """What a process of that user hears of its connects."""
+    os.chmod(world.path.parent, 0o755)
+    command = [sys.executable, "-I", "-S", "-c", CONNECTING, str(world.path), str(most), str(uid), str(gid)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        world.until(lambda: program.poll() is not None)
+        assert program.stdout is not None
+        return {error: int(count) for error, _, count in (word.partition("=") for word in program.stdout.read().split())}
+
+
+@pytest.fixture
+def strange(world: World) -> World:
+    """Its env is root's, the friend's and the friends'."""
+    world.hub.entitled_ids = frozenset({0, FRIEND}), frozenset({FRIENDS})
+    world.hub.allowed = lambda env, who: who.uid in (0, FRIEND) or FRIENDS in who.gids
+    return world
+
+
+@root_only
+def test_a_user_who_may_not_enter_and_floods_is_refused_by_the_kernel(strange: World) -> None:
+    heard = connecting(strange, 5_000, STRANGER)
+    assert set(heard) <= {"done", "EACCES"}, "the backlog was never full"
+    assert heard["EACCES"] > 0
+    assert strange.hub.counters["strangers_shut_out"] == 1
+    assert connecting(strange, 10, STRANGER) == {"EACCES": 10}
+    assert connecting(strange, 10, FRIEND) == {"done": 10}, "who may enter does"
+    assert connecting(strange, 10, STRANGER, FRIENDS) == {"done": 10}, "by the group as well"
+    strange.connected()
+
+
+@root_only
+def test_few_connects_of_a_user_who_may_not_enter_are_answered(strange: World) -> None:
+    assert connecting(strange, module.MAX_STRANGERS, STRANGER) == {"done": module.MAX_STRANGERS}
+    strange.until(lambda: strange.hub.counters["connections_refused"] + len(strange.hub.sessions) >= module.MAX_STRANGERS)
+    assert strange.hub.counters["strangers_shut_out"] == 0
+    assert strange.path.stat().st_mode & 0o777 == 0o666
+
+
+@root_only
+def test_a_quota_that_names_the_user_opens_a_closed_socket(strange: World) -> None:
+    connecting(strange, 5_000, STRANGER)
+    uids, gids = strange.hub.entitled_ids
+    strange.hub.entitled_ids = uids | {STRANGER}, gids
+    strange.server.open("alice", strange.path)
+    assert connecting(strange, 3, STRANGER) == {"done": 3}
+
+
+@root_only
+def test_a_closed_socket_opens_again_by_itself(strange: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHUT_S", 0.01)
+    connecting(strange, 5_000, STRANGER)
+    strange.until(lambda: strange.path.stat().st_mode & 0o777 == 0o666)
+    assert connecting(strange, 1, STRANGER) == {"done": 1}
+    assert not os.listxattr(strange.path)
+
+
+@root_only
+def test_where_the_kernel_cannot_refuse_strangers_are_dropped_before_they_are_looked_at(
+    strange: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_acl(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no access control lists")
+
+    looked_at = []
+    identify = module.identify_peer
+    monkeypatch.setattr(socket_access, "open_to", no_acl)
+    monkeypatch.setattr(module, "identify_peer", lambda *given: looked_at.append(1) or identify(*given))
+    assert connecting(strange, 1_000, STRANGER).get("EACCES") is None
+    strange.until(lambda: strange.hub.counters["connections_refused"] > 500)
+    strange.connected()
+    assert len(looked_at) < 500, "64 a second, and ourselves"
 
 
 def test_an_env_that_floods_is_slowed_and_the_others_are_not(world: World, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr.edge import processes
-from nodemgr.edge.processes import PeerGone, ProcessTable, identify, identify_peer
+from nodemgr.edge.processes import PeerGone, ProcessTable, identify, identify_peer, peer_credentials
 from tests.edge.hub import settle, turn
 
 
@@ -41,7 +41,7 @@ def key_of(pid: int) -> str:
 
 def test_a_peer_is_named_by_pid_and_start(sleeper: subprocess.Popen[bytes]) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    identity = identify_peer(ours)
+    identity = identify_peer(ours, peer_credentials(ours))
     assert (identity.pid, identity.uid) == (os.getpid(), os.geteuid())
     assert os.getegid() in identity.gids
     assert identity.key == key_of(os.getpid())
@@ -59,7 +59,7 @@ def test_a_peer_that_died_is_no_peer() -> None:
     accepted, _ = listener.accept()
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(PeerGone, match="ended before it could be identified"):
-        identify_peer(accepted)
+        identify_peer(accepted, peer_credentials(accepted))
     assert len(os.listdir("/proc/self/fd")) == before
     accepted.close()
     listener.close()

@@ -1,0 +1,62 @@
+"""Processes of a user that no quota names: however many connections they make, an env's own clients are heard."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from nodemgr.edge.wire import Direction, decode, encode
+from tests.support.manager import Manager
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has processes of other users")
+STRANGER = (
+    "import os, signal, socket, sys\n"
+    "os.setgroups([])\n"
+    "os.setresgid(65533, 65533, 65533)\n"
+    "os.setresuid(65533, 65533, 65533)\n"
+    "signal.alarm(120)\n"
+    "print('begun', flush=True)\n"
+    "while True:\n"
+    "    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:\n"
+    "        sock.connect_ex(sys.argv[1])\n"
+)
+ASKS = 30
+
+
+def ask(path: str, number: int) -> None:
+    """As a program's shim does: a connect that does not wait, a grant, its end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:
+        sock.connect(path)  # a full backlog is BlockingIOError
+        sock.settimeout(60)
+        sock.send(encode("ACQUIRE", rid=1, task=f"{number:04x}", gpus=1))
+        assert decode(sock.recv(2_000), Direction.DOWN).verb == "GRANT"
+        sock.send(encode("RELEASE", rid=2, task=f"{number:04x}"))
+        assert decode(sock.recv(2_000), Direction.DOWN).verb == "ACK"
+
+
+def test_two_processes_that_only_connect_keep_nobody_of_the_env_out(make_manager: Callable[..., Manager]) -> None:
+    node = make_manager(simulate="1x8GiB")
+    node.quota("bob", 1)
+    node.directory.chmod(0o755)
+    path = str(node.env_dir("bob") / "socket")
+    command = [sys.executable, "-I", "-S", "-c", STRANGER, path]
+    strangers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        for stranger in strangers:
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline() == "begun\n"
+        while node.status()["counters"]["connections_refused"] == 0:
+            assert all(stranger.poll() is None for stranger in strangers)
+        for number in range(ASKS):
+            ask(path, number)
+    finally:
+        for stranger in strangers:
+            stranger.kill()
+            stranger.communicate()
+    assert node.status()["counters"]["strangers_shut_out"] >= 1
+    assert "the kernel lets only its users connect" in node.log
