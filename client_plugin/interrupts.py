@@ -2,8 +2,9 @@
 
 Knows: threads and frames. Must not know: what was waited for. Which exceptions: those of the user's signal handlers, Ctrl-C first.
 
-The frame that called into C is traced until its next event: that is the error with which the call fails, in whose place ours is raised,
-before anybody handles that; or its next line. Where a debugger traces already, or C code goes on for long, it is raised from outside.
+The frame that called into C is traced until its next event: the error with which the call fails, in whose place ours is raised before
+any handler sees it; or the instruction behind the call. Where a debugger traces already, or C code goes on for long, it is raised from
+outside. The traceback ends at the program's call (from Python 3.11 on; before, it shows frames of this package).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _usual_interval_s: float | None = None  # the program's own switch interval, whi
 
 def keep(error: BaseException, code: CodeType) -> None:
     """To be raised in this thread once it has left `code` (the function the driver called) and the driver's call."""
+    error.__traceback__ = None
     thread, raised = threading.get_ident(), threading.Event()
     _kept[thread] = error
     traced = _trace(_caller_of(code), thread, raised)
@@ -48,15 +50,23 @@ def _trace(caller: FrameType | None, thread: int, raised: threading.Event) -> bo
     if caller is None or sys.gettrace() is not None or caller.f_trace is not None:
         return False
 
+    by_instruction = caller.f_trace_opcodes
+
     def raise_here(frame: FrameType, _event: str, _argument: Any) -> None:
         frame.f_trace = None
+        frame.f_trace_opcodes = by_instruction
         sys.settrace(None)
         error = _kept.pop(thread, None)
         if error is not None:
             raised.set()
-            raise error
+            try:
+                raise error
+            except BaseException:
+                error.__traceback__ = None
+                raise  # adds no frame of its own
 
     caller.f_trace = raise_here
+    caller.f_trace_opcodes = True
     sys.settrace(lambda *_: None)  # of new frames none is traced: they may be the driver's own callbacks
     return True
 

@@ -22,6 +22,7 @@ FRAMEWORKS = {
     "numba.cuda": "numba",
     "pycuda.driver": "pycuda",
     "cuda.bindings": "bindings",
+    "cuda.bindings.driver": "bindings",
 }
 PACKAGE = "_nodemgr_client_plugin"
 HERE = os.path.dirname(os.path.abspath(__file__))

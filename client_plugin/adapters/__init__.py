@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from .. import interrupts, lease
+from .. import faults, interrupts, lease
 
 _MARK = "_nodemgr_wrapped"
 
@@ -33,10 +33,13 @@ def gate(
     applies: Callable[..., bool],
     prepare: Callable[..., None] | None = None,
     refusal: type[Exception] = RuntimeError,
+    refused: Callable[[], Any] | None = None,
 ) -> None:
     """Let owner.name hold a lease before it runs, or raise `refusal` with the line that says why not.
 
     `applies`, asked with the call's arguments: does this call use CUDA, and anew? `prepare`, with the same, once the lease is held.
+    `refused` gives what a function returns that raises nothing; the line is printed then. What ends the wait is raised from the
+    program's call: the traceback shows no frame of ours (from Python 3.11 on).
     """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +47,18 @@ def gate(
         def gated(*args: Any, **kwargs: Any) -> Any:
             if not applies(*args, **kwargs):
                 return original(*args, **kwargs)
-            lease.require(refusal)
+            reason = ""
+            try:
+                if refused is None:
+                    lease.require(refusal)
+                else:
+                    reason = lease.acquire()
+            except BaseException as error:
+                error.__traceback__ = None
+                raise
+            if reason and refused is not None:
+                faults.say_once(reason)
+                return refused()
             if prepare is not None:
                 prepare(*args, **kwargs)
             try:

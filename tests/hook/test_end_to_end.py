@@ -512,3 +512,46 @@ def test_cuda_bindings_too_shows_its_grant_in_os_environ(node: Manager, start: S
         real=True,
     )
     assert ended(program)[0] == [None, 0, 2]
+
+
+INTERRUPTED = {
+    "cuda.bindings.driver": "from cuda.bindings import driver; driver.cuInit(0)",
+    "cuda.bindings.runtime": "from cuda.bindings import runtime; runtime.cudaFree(0)",
+    "numba.cuda": "from numba import cuda; cuda.current_context()",
+    "torch": "import torch; torch.cuda.init()",
+    "pycuda.driver": "import pycuda.driver; pycuda.driver.init()",
+    "ctypes": "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)",
+}
+STAND_INS = ("torch", "pycuda.driver", "ctypes")
+
+
+@pytest.mark.parametrize("way", INTERRUPTED)
+def test_ctrl_c_is_raised_from_the_programs_own_call(node: Manager, start: Start, alice: str, bob: str, way: str) -> None:
+    """No statement behind it runs, be it on its own line; and the traceback shows nothing of ours."""
+    if way not in STAND_INS:
+        pytest.importorskip(way, reason=f"{way} is not installed")
+    node.quota(alice, 2)
+    node.quota(bob, 4)
+    holding = holder(start, bob, 4)
+    program = start(alice, f"{INTERRUPTED[way]}; print(1); print(2)\nprint(3)", real=way not in STAND_INS)
+    assert program.stderr is not None
+    list(up_to(program.stderr, "nodemgr: "))
+    program.send_signal(signal.SIGINT)
+    stdout, stderr = program.communicate(timeout=60)
+    holding.communicate(timeout=60)
+    assert stdout == ""
+    assert 'File "<string>", line 1, in <module>' in stderr
+    assert stderr.endswith("KeyboardInterrupt\n")
+    assert str(ROOT / "client_plugin") not in stderr
+
+
+def test_cuda_bindings_is_refused_as_a_program_in_c_is(node: Manager, start: Start, alice: str) -> None:
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    node.quota(alice, 2)
+    program = start(
+        alice, "import json; from cuda.bindings import driver; print(json.dumps(driver.cuInit(0)[0].name))", real=True, NODEMGR_GPUS="3"
+    )
+    result, stderr = ended(program)
+    assert result == "CUDA_ERROR_NO_DEVICE"
+    assert len(stderr.splitlines()) == 1
+    assert "quota" in stderr
