@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from nodemgr.edge.store_mark import Reached, StoreMark, lost
-from tests.support.manager import PATIENCE_S, Manager
+from tests.support.clients import FakeClient
+from tests.support.manager import HOLD, PATIENCE_S, Manager
 
 FRAME_BYTES, HEADER_BYTES = 4_096 + 24, 32
+GIB = 2**30
 Make = Callable[..., Manager]
 
 
@@ -126,6 +128,26 @@ def test_a_start_that_the_store_forgot_is_not_done_again(node: Node) -> None:
     node.open_gate()
     assert node.manager.events().expect("job.ended", job="j1")["state"] == "done"
     assert node.starts() == ["j1:1"]
+
+
+def test_the_gpu_of_a_job_that_the_store_forgot_is_not_granted_again(node: Node) -> None:
+    node.manager.quota("bob", 2)
+    node.remember()
+    words = ("submit", "--env", "alice", "--gpus", "2", "--", str(HOLD), "-b", str(8 * GIB), "-s", "600")
+    assert node.nodemgr(*words).stdout == "j1\n"
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(gpu["memory_used_bytes"] or 0 for gpu in node.manager.status()["gpus"]) < 8 * GIB:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    node.kill_and_damage()
+    assert node.manager.status()["tasks"] == []
+    with FakeClient(node.manager.env_dir("bob")) as bob:
+        bob.ask(2)
+        said = bob.receive()
+        assert said is not None
+        assert (said["verb"], "in use by programs without a lease" in said["reason"]) == ("WAIT", True)
+        assert node.nodemgr("queue", "withdraw", "j1").returncode == 0
+        bob.expect("GRANT")
 
 
 def test_a_kill_without_damage_loses_nothing_and_says_nothing(node: Node) -> None:
