@@ -3,8 +3,9 @@
     python bench/beats.py [--tasks 10000] [--rate 10000] [--seconds 10] [--udp]
 
 Each task is a process of its own on the UNIX socket (a connection and a pidfd in the manager), as many as its descriptors
-allow; with --udp each is a client id, all in one process, and every beat is signed and answered. The bare reference is a
-Python loop of epoll and recv that the same processes beat at, and that does nothing else.
+allow; it beats by a word in its env's ledger. With --udp each is a client id, all in one process, and every beat is signed
+and answered. The bare reference is a Python loop of epoll and recv that the same processes send packets to, and that does
+nothing else.
 Needs a C compiler for the beating processes.
 """
 
@@ -32,7 +33,8 @@ from node import Client, Node, cpu_s, table, verdict
 
 ENV_TASKS = 1_000
 """Below the slots of a ledger."""
-TARGET_SHARE = 0.25
+TARGET_SHARE = 0.02
+TARGET_UDP_SHARE = 0.25
 TARGET_STATUS_MS = 100.0
 BEATER = Path(__file__).resolve().parent / "beater.c"
 
@@ -240,10 +242,10 @@ def measure(node: Node, program: Path, options: argparse.Namespace, tasks: int, 
     beaters.close()
     over = " over UDP" if options.udp else ""
     print(f"{held} tasks hold a lease, {alive} of them are heard of; {options.rate} beats a second{over}")
-    rows = [("bare epoll + recv", [share * 100 for share in bare_shares]), ("manager", [share * 100 for share in found])]
-    table("Share of one core", rows, "%", "bare epoll + recv")
+    rows = [("packets, bare epoll + recv", [share * 100 for share in bare_shares]), ("manager", [share * 100 for share in found])]
+    table("Share of one core", rows, "%", "packets, bare epoll + recv")
     table("Status questions beside the beats", list(questions.items()), "ms")
-    verdict("share of a core", statistics.median(found), TARGET_SHARE, "cores")
+    verdict("share of a core", statistics.mean(found), TARGET_UDP_SHARE if options.udp else TARGET_SHARE, "cores")
     verdict("status", statistics.median(questions["whole node, answered"]), TARGET_STATUS_MS, "ms")
     if alive != held or held != tasks:
         print(f"ABOVE: of {tasks} tasks {held} got a lease and {alive} are heard of")

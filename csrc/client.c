@@ -9,7 +9,9 @@
 #include "session.h"
 
 #define ANSWER_NS (NM_SECOND / 2) /* a cancel's or release's answer */
-#define STALLED_NS NM_SECOND      /* the word on a stalled slot */
+#define WORD_NS NM_SECOND         /* the manager's word on a lost lease */
+#define STALLED_NS (3 * NM_SECOND) /* the manager's look at a stalled slot: it looks once a second */
+#define LOOK_NS (20 * NM_MS)      /* nothing but the slot itself tells that it is live again */
 #define EXIT_LOCK_NS (100 * NM_MS) /* on a busy machine its holder may not be running */
 
 static _Atomic(int (*)(void)) python_waiter;
@@ -199,19 +201,19 @@ void nodemgr_publish_env(const char *name, const char *value)
 
 /* -- for the shim -- */
 
-/* The books say stalled (this process was stopped) or fenced: it beats, and hears from the manager whether the lease is still its own,
- * or why not. */
+/* The ledger says that the slot is stalled (this process was stopped) or fenced. The process beats, and waits until the manager has seen
+ * it and the slot is live again, or until it is told why the lease is lost. */
 static void await_word(const struct nm_lease *lease, int state)
 {
-    uint64_t end_ns = nm_now_ns() + STALLED_NS;
     nm_enter();
+    uint64_t now_ns = nm_now_ns(), end_ns = now_ns + (state == NM_STALLED ? STALLED_NS : WORD_NS);
     if (nm_session.told_lost == lease->number)
         end_ns = 0; /* heard already */
     else
-        nm_beat(nm_now_ns());
+        nm_beat(now_ns);
     while (atomic_load(&nm_held_lease) == lease && nm_ledger_slot_state(&lease->ledger, lease->slot, lease->generation) == state &&
-           nm_now_ns() < end_ns)
-        nm_pump(end_ns);
+           (now_ns = nm_now_ns()) < end_ns)
+        nm_pump(now_ns + LOOK_NS);
     nm_leave();
 }
 
@@ -264,15 +266,16 @@ static void say_release(void)
     }
 }
 
-/* A normal exit says so, without waiting for anything. On the UNIX socket a process that still has memory says nothing: its memory
- * is gone when the kernel tells the manager of its death, and not before. */
+/* A normal exit is reported where nothing else reports it, without waiting for an answer: a lease over UDP, a request that still waits.
+ * On the UNIX socket a holder sends nothing: the kernel tells the manager of its death, its memory is gone then and not before, and a
+ * program may have confined itself, to die at a sendmsg. */
 __attribute__((destructor)) static void say_goodbye(void)
 {
     const struct nm_lease *lease = atomic_load(&nm_held_lease);
     if (!nm_is_prepared() || nm_forked() || !nm_lock_within(&nm_session.lock, EXIT_LOCK_NS))
         return;
     bool open = nm_session.channel.fd >= 0, held = nm_session.state == NODEMGR_HELD && lease != NULL;
-    if (open && held && (nm_session.channel.udp || !nm_holds_memory(lease))) {
+    if (open && held && nm_session.channel.udp) {
         say_release();
         nm_session.state = NODEMGR_NONE; /* the last word: no beat comes after it */
     } else if (open && nm_underway()) {

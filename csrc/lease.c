@@ -233,7 +233,7 @@ bool nm_install_grant(struct nm_packet *packet, bool again)
 void nm_become_lost(const char *reason)
 {
     const struct nm_lease *lease = atomic_load(&nm_held_lease);
-    if (lease != NULL && lease->ledger.limits_writable != NULL)
+    if (lease != NULL && !nm_is_in_ledger(lease))
         nm_ledger_set_slot(&nm_session.private_ledger, lease->slot, lease->generation, NM_SLOT_FENCED);
     atomic_store(&nm_held_lease, NULL);
     nm_copy(nm_session.fence_reason, sizeof nm_session.fence_reason, reason);
@@ -278,10 +278,7 @@ int nm_client_row(const struct nm_lease *lease, const char *uuid)
     return -1;
 }
 
-bool nm_holds_memory(const struct nm_lease *lease)
+bool nm_is_in_ledger(const struct nm_lease *lease)
 {
-    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++)
-        if (nm_ledger_slot_used(&lease->ledger, row, lease->slot) > 0)
-            return true;
-    return false;
+    return lease != NULL && lease->ledger.limits_writable == NULL;
 }

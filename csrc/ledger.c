@@ -22,7 +22,9 @@
 #define PAUSE_NS 100000u /* mean of a sleeping pause */
 
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "one word, no lock");
-_Static_assert(sizeof(struct nm_limits) == 64 + NM_LEDGER_ROWS * 128 + 8 * NM_LEDGER_SLOTS, "layout of version 1");
+_Static_assert(sizeof(struct nm_limits) == 64 + NM_LEDGER_ROWS * 128 + 8 * NM_LEDGER_SLOTS, "layout of version 2");
+_Static_assert(offsetof(struct nm_usage, beat) == 8 * NM_LEDGER_ROWS * NM_LEDGER_SLOTS + 64, "layout of version 2");
+_Static_assert(sizeof(struct nm_usage) == 8 * (NM_LEDGER_ROWS + 1) * NM_LEDGER_SLOTS + 64, "layout of version 2");
 
 static const struct {
     int fault;
@@ -406,6 +408,19 @@ uint64_t nm_ledger_take(const struct nm_ledger *ledger, uint32_t row, uint32_t s
             return 0;
     } while (!atomic_compare_exchange_weak(word, &before, word_of(generation, 0)));
     return before & NM_BYTES_MASK;
+}
+
+/* -- beats -- */
+
+void nm_ledger_beat(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation, uint64_t count)
+{
+    if (slot < NM_LEDGER_SLOTS)
+        atomic_store_explicit(&ledger->usage->beat[slot], word_of(generation, count & NM_BYTES_MASK), memory_order_relaxed);
+}
+
+uint64_t nm_ledger_beat_word(const struct nm_ledger *ledger, uint32_t slot)
+{
+    return slot < NM_LEDGER_SLOTS ? atomic_load_explicit(&ledger->usage->beat[slot], memory_order_relaxed) : 0;
 }
 
 /* -- the manager's writes -- */

@@ -5,7 +5,9 @@
  *
  * limits: written by the manager alone; clients map it read-only, and its seals keep them from more.
  * usage:  one word per (GPU, process slot): generation << 48 | bytes. Written by clients; nothing in it is believed:
- *         each word is clamped to the GPU's memory; no total, nothing that could be held.
+ *         each word is clamped to the GPU's memory; no total, nothing that could be held. Beside them one beat word per
+ *         slot: generation << 48 | a count that its process raises. The manager notes that it changed, nothing more
+ *         (manager/beats.h).
  * To reserve is: add to one's own word, sum all words, withdraw if over. So two racers may both see too much and both
  * withdraw (they try again after random pauses), but never both pass; and kill -9 between any two instructions leaves
  * one word, which the manager clears after the death of its process.
@@ -17,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define NM_LEDGER_VERSION 1u
+#define NM_LEDGER_VERSION 2u
 #define NM_GENERATION_SHIFT 48
 #define NM_BYTES_MASK ((UINT64_C(1) << NM_GENERATION_SHIFT) - 1)
 
@@ -60,6 +62,7 @@ struct nm_usage {
     _Atomic uint64_t word[NM_LEDGER_ROWS][NM_LEDGER_SLOTS];
     _Atomic uint32_t slots_used;
     uint32_t reserved[15];
+    _Atomic uint64_t beat[NM_LEDGER_SLOTS];
 };
 
 /* cffi: begin */
@@ -93,6 +96,10 @@ int nm_ledger_charge(const struct nm_ledger *ledger, uint32_t row, uint32_t slot
 void nm_ledger_release(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes);
 /* Takes all bytes of (row, slot) away and returns them. */
 uint64_t nm_ledger_take(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation);
+
+/* Writes the slot's beat word: a process does it each beat with a count of its own, whatever stood there before. */
+void nm_ledger_beat(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation, uint64_t count);
+uint64_t nm_ledger_beat_word(const struct nm_ledger *ledger, uint32_t slot);      /* 0 for a bad slot */
 
 uint64_t nm_ledger_used(const struct nm_ledger *ledger, uint32_t row);            /* all slots + correction; at most 2^63 */
 uint64_t nm_ledger_slot_used(const struct nm_ledger *ledger, uint32_t row, uint32_t slot); /* clamped to the GPU's memory */

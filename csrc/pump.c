@@ -2,6 +2,8 @@
  *
  * Whoever waits is the pumper; the others wait for the word `events`. While a lease is held that is a thread of our own, which
  * also beats: a native one (a Python thread starves behind the GIL), with all signals blocked, started no earlier than that.
+ * On the UNIX socket it makes no system call but poll and futex while the manager sends nothing: a program may have confined
+ * itself (seccomp) after its first use of CUDA, to die at any other.
  */
 #include <errno.h>
 #include <poll.h>
@@ -52,7 +54,8 @@ bool nm_pump(uint64_t until_ns)
     int cancel_state = nm_session.cancel_state;
     nm_session.cancel_state = PTHREAD_CANCEL_DISABLE; /* here, too: the others would wait for a pumper that is gone */
     nm_leave();
-    bool interrupted = poll(&ready, 1, whole_ms(timeout_ns)) < 0 && errno == EINTR;
+    int count = poll(&ready, 1, whole_ms(timeout_ns));
+    bool interrupted = count < 0 && errno == EINTR;
     nm_enter();
     nm_session.cancel_state = cancel_state;
     if (nm_session.pump_token != token || !nm_session.pumping)
@@ -61,7 +64,8 @@ bool nm_pump(uint64_t until_ns)
     if (nm_session.orphan_fd >= 0)
         close(nm_session.orphan_fd);
     nm_session.orphan_fd = nm_session.pump_fd = -1;
-    nm_receive_all();
+    if (count > 0)
+        nm_receive_all();
     if (nm_session.state == NODEMGR_HELD)
         nm_start_thread();
     nm_step();

@@ -80,6 +80,7 @@ struct nm_session {
     bool refused, told_away; /* refused: the last attempt to connect failed, for the reason in `fault` */
     uint64_t retry_at_ns, backoff_ns, opened_ns, silent_since_ns; /* silent since: 0 where all is well */
     uint64_t beat_ns, next_beat_ns;
+    uint64_t beats;   /* written into the ledger so far: each makes the word another one */
     char fault[128];
 
     bool pumping, thread;
@@ -116,7 +117,7 @@ bool nm_install_grant(struct nm_packet *packet, bool again); /* false: not usabl
 void nm_become_lost(const char *reason);
 void nm_tell_lost(void);                                     /* once a lease: why it is lost, and what follows */
 const struct nm_lease *nm_lease_numbered(uint32_t number);   /* the present or an earlier one of this process, or NULL */
-bool nm_holds_memory(const struct nm_lease *lease);
+bool nm_is_in_ledger(const struct nm_lease *lease);           /* the env's, which the manager reads; not a private one */
 
 /* -- talk.c -- */
 uint64_t nm_fresh_rid(void);
@@ -125,7 +126,7 @@ void nm_done(enum nm_pending row);
 void nm_say_all_again(void);         /* whatever is still wanted, on a new connection or to a new epoch; the holder comes back */
 void nm_send_when_due(enum nm_pending row, uint64_t now_ns);
 void nm_set_beat(uint64_t beat_ms); /* 0 or absurd: the default */
-void nm_beat(uint64_t now_ns);
+void nm_beat(uint64_t now_ns);       /* a holder's on the UNIX socket: a word in the ledger; any other: a packet */
 void nm_keep_place(uint64_t now_ns); /* the manager said WAIT: from now on a waiter beats */
 void nm_drop_channel(void);
 void nm_lost(const char *fault, uint64_t now_ns); /* the connection is; it comes back */

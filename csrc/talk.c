@@ -203,12 +203,23 @@ void nm_send_when_due(enum nm_pending which, uint64_t now_ns)
         nm_lost(strerror(errno), now_ns);
 }
 
-static bool beats(void)
+/* Its beats are words in the ledger. They go on while the manager is away. */
+static bool beats_in_ledger(void)
 {
-    if (nm_session.pending[NM_REJOIN].wanted || (nm_session.channel.udp && !nm_session.channel.has_epoch))
+    return nm_session.state == NODEMGR_HELD && nm_is_in_ledger(atomic_load(&nm_held_lease));
+}
+
+static bool beats_by_packet(void)
+{
+    if (nm_session.channel.fd < 0 || nm_session.pending[NM_REJOIN].wanted || (nm_session.channel.udp && !nm_session.channel.has_epoch))
         return false;
     return nm_session.state == NODEMGR_HELD ||
            (nm_session.state == NODEMGR_WAITING && nm_session.request.answered && !nm_session.channel.udp);
+}
+
+static bool beats(void)
+{
+    return beats_in_ledger() || beats_by_packet();
 }
 
 void nm_set_beat(uint64_t beat_ms)
@@ -216,7 +227,7 @@ void nm_set_beat(uint64_t beat_ms)
     nm_session.beat_ns = (beat_ms > 0 && beat_ms < NM_MAX_WAIT_MS ? beat_ms : BEAT_MS) * NM_MS;
 }
 
-void nm_beat(uint64_t now_ns)
+static void send_beat(uint64_t now_ns)
 {
     struct nm_build build;
     if (nm_session.channel.fd < 0)
@@ -227,11 +238,20 @@ void nm_beat(uint64_t now_ns)
         nm_build_number(&build, NM_KEY_rid, nm_session.pending[NM_ACQUIRE].rid);
     else if (nm_session.channel.udp)
         nm_build_number(&build, NM_KEY_rid, nm_fresh_rid());
-    nm_session.next_beat_ns = now_ns + nm_session.beat_ns;
     if (nm_session.channel.udp && nm_session.silent_since_ns == 0)
         nm_session.silent_since_ns = now_ns;
     if (nm_channel_send(&nm_session.channel, &build, NULL, 0) == NM_CHANNEL_LOST)
         nm_lost(strerror(errno), now_ns);
+}
+
+void nm_beat(uint64_t now_ns)
+{
+    const struct nm_lease *lease = atomic_load(&nm_held_lease);
+    nm_session.next_beat_ns = now_ns + nm_session.beat_ns;
+    if (beats_in_ledger())
+        nm_ledger_beat(&lease->ledger, lease->slot, lease->generation, ++nm_session.beats);
+    else
+        send_beat(now_ns);
 }
 
 void nm_keep_place(uint64_t now_ns)
@@ -355,12 +375,11 @@ void nm_step(void)
         return;
     }
     look_again_in_silence(now_ns);
-    if (connect_when_due(now_ns)) {
+    if (connect_when_due(now_ns))
         for (unsigned row = 0; row < NM_PENDING_COUNT; row++)
             nm_send_when_due((enum nm_pending)row, now_ns);
-        if (beats() && now_ns >= nm_session.next_beat_ns)
-            nm_beat(now_ns);
-    }
+    if (beats() && now_ns >= nm_session.next_beat_ns)
+        nm_beat(now_ns);
     mind_silence(now_ns);
 }
 
@@ -377,7 +396,7 @@ uint64_t nm_next_due_ns(void)
     for (unsigned row = 0; row < NM_PENDING_COUNT && nm_session.channel.fd >= 0; row++)
         if (may_send((enum nm_pending)row))
             due = earlier(due, nm_session.pending[row].due_ns);
-    if (nm_session.channel.fd >= 0 && beats())
+    if (beats())
         due = earlier(due, nm_session.next_beat_ns);
     if (nm_session.state != NODEMGR_NO_MANAGER) /* there it is told already; the line keeps up with each attempt */
         due = earlier(due, told_at_ns());

@@ -77,6 +77,14 @@ class Beat:
 
 
 @value
+class Heard:
+    """A member of a stalled task has raised its word in the ledger again."""
+
+    process: ProcessKey
+    wall_ns: int
+
+
+@value
 class Release:
     """The process leaves its task."""
 
@@ -140,8 +148,10 @@ class Tick:
     """Time passed. The edge sends it at the latest when `State.wake_ns` says."""
 
     wall_ns: int
-    last_beat_ns: Mapping[ProcessKey, int]
-    """Of every process that holds or waits, over both transports; one that is missing counts as heard now."""
+    silent: frozenset[ProcessKey]
+    """Of the processes that hold or wait: those that were last heard `timeout_ms` ago, or earlier."""
+    oldest_ns: int | None
+    """When the first of the others was last heard; None: all are heard now."""
     used_bytes: Mapping[tuple[str, Uuid], int] = field(default_factory=dict)
     """The larger of ledger and driver, for each grant in `state.watched_grants()`."""
 
@@ -355,7 +365,7 @@ class RemoveQueue:
 
 
 Event = (
-    Acquire | Cancel | Rejoin | Beat | Release | Disconnected | ProcessGone | ResidueChanged | Tick | SetQuota
+    Acquire | Cancel | Rejoin | Beat | Heard | Release | Disconnected | ProcessGone | ResidueChanged | Tick | SetQuota
     | RemoveQuota | GpusChanged | ReleaseTask | Match | Audited | SubmitJobs | JobStarted | JobEnded | JobUnbegun
     | PlaceChanged | NamesTaken | WithdrawJob | HoldJob | FreeJob | RequeueJob | MoveJob | SetQueue | RemoveQueue
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from nodemgr.core import answers, effects, leases, members, waiting
 from nodemgr.core.draft import Draft
-from nodemgr.core.events import Beat, Caller, Cancel, Disconnected, ProcessGone, Rejoin, Release, ResidueChanged
+from nodemgr.core.events import Beat, Caller, Cancel, Disconnected, Heard, ProcessGone, Rejoin, Release, ResidueChanged
 from nodemgr.core.model import DenyCode, Process, Task, TaskState
 
 NOT_A_MEMBER = "this process holds no lease any more: it ended, or was taken back while the process was silent"
@@ -54,6 +54,15 @@ def beat(draft: Draft, event: Beat, now_ns: int) -> None:
             answers.grant(draft, process, task, process.rid if event.rid is None else event.rid)
     elif event.rid is not None:
         draft.emit(effects.SendAck(event.caller.connection, event.rid))
+
+
+def heard(draft: Draft, event: Heard, now_ns: int) -> None:
+    process = draft.processes.get(event.process)
+    task = None if process is None or process.fenced else draft.tasks[process.task_id]
+    if process is None or task is None or task.state is not TaskState.STALLED:
+        return
+    if leases.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
+        answers.grant(draft, process, task, process.rid)
 
 
 def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:

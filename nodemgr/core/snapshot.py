@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from nodemgr.core import books, job_rows, reasons
 from nodemgr.core.model import Env, Gpu, Grant, Process, ProcessKey, Quota, Residue, Task, Uuid, Violation
@@ -22,12 +22,18 @@ SHOWN_JOBS = 200
 Row = dict[str, Any]
 
 
+class LastBeats(Protocol):
+    """When each process was last heard, in ns of the monotonic clock. A dictionary is one."""
+
+    def get(self, key: ProcessKey, default: int, /) -> int: ...
+
+
 def status(
     state: State,
     now_ns: int,
     *,
     used_bytes: Mapping[Uuid, int],
-    last_beat_ns: Mapping[ProcessKey, int],
+    last_beat_ns: LastBeats,
     env: str | None = None,
 ) -> Row:
     """The node, or with `env` that environment's part of it (all GPUs, its own row, tasks and requests)."""
@@ -129,7 +135,7 @@ def tasks(state: State, env: str | None = None) -> list[Task]:
     return _in_order(task for task in state.tasks.values() if env in (None, task.env))
 
 
-def _task(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> Row:
+def _task(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> Row:
     now = task_now(state, task, now_ns, last_beat_ns)._asdict()
     return {**task_facts(state, task), **now, "memory_limit_bytes": limits_bytes(state, share(state, task))}
 
@@ -186,7 +192,7 @@ class Now(NamedTuple):
     connected: int
 
 
-def task_now(state: State, task: Task, now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> Now:
+def task_now(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> Now:
     """Asked for every task at every status: one pass, no more."""
     connections = state.connections
     heard_ns, connected = 0, 0

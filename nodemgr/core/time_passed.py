@@ -5,6 +5,8 @@ Knows: beats and figures that a Tick brings, and the deadlines of the agenda. Mu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nodemgr.core import answers, books, effects, leases, members, waiting
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import Tick
@@ -44,29 +46,26 @@ _DUE = {"wait": _waited_too_long, "away": _stayed_away, "kill": _stalled_too_lon
 
 
 def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
-    """Who was silent for the timeout: a task when all its processes were. Sets the time to listen next."""
-    timeout_ns = draft.config.timeout_ms * MS
-    heard_ns = event.last_beat_ns.get
-    earliest_ns = now_ns
-    listening = False
-    for task in list(draft.tasks.values()):
-        listened_to = task.processes if task.job_id is None else _over_udp(draft, task)
-        if task.state is TaskState.RUNNING and listened_to:
-            last_ns = max([heard_ns(key, now_ns) for key in listened_to])
-            if now_ns - last_ns >= timeout_ns:
-                _silent(draft, task, now_ns, event.wall_ns)
-            else:
-                listening, earliest_ns = True, min(earliest_ns, last_ns)
-    for process in list(draft.udp_askers):
-        last_ns = heard_ns(process, now_ns)
-        if now_ns - last_ns >= timeout_ns:
-            waiting.leave(draft, process, "silent", now_ns)
-        else:
-            listening, earliest_ns = True, min(earliest_ns, last_ns)
-    if listening:
-        draft.timers.put("silence", earliest_ns + timeout_ns)
+    """A task is silent when all its processes are. Sets the time to listen next."""
+    members = [draft.processes.get(key) for key in sorted(event.silent)]
+    for task_id in dict.fromkeys(member.task_id for member in members if member is not None):
+        task = draft.tasks.get(task_id)
+        if task is not None and (listened_to := _listened_to(draft, task)) and event.silent.issuperset(listened_to):
+            _silent(draft, task, now_ns, event.wall_ns)
+    for process in [key for key in draft.udp_askers if key in event.silent]:
+        waiting.leave(draft, process, "silent", now_ns)
+    if any(True for _ in draft.udp_askers) or any(_listened_to(draft, task) for task in draft.tasks.values()):
+        last_ns = now_ns if event.oldest_ns is None else event.oldest_ns
+        draft.timers.put("silence", last_ns + draft.config.timeout_ms * MS)
     else:
         draft.timers.drop("silence")
+
+
+def _listened_to(draft: Draft, task: Task) -> Sequence[ProcessKey]:
+    """The processes of a running task whose silence matters."""
+    if task.state is not TaskState.RUNNING:
+        return ()
+    return task.processes if task.job_id is None else _over_udp(draft, task)
 
 
 def _over_udp(draft: Draft, task: Task) -> list[ProcessKey]:

@@ -16,9 +16,10 @@ from typing import Any
 
 from nodemgr.core import audit, effects, events
 from nodemgr.core.manager import Draft, State, Transition, step
-from nodemgr.core.model import ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
+from nodemgr.core.model import MS, ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
 from nodemgr.edge import log, requests
 from nodemgr.edge.auditor import Auditor
+from nodemgr.edge.beats import Beats
 from nodemgr.edge.clients import ClientServer
 from nodemgr.edge.clock import Clock
 from nodemgr.edge.context_size import ContextSizes
@@ -44,6 +45,8 @@ FRESH_NS = 2_000_000_000
 SHOWN_NS = 200_000_000
 """A reading older than this is not shown as what is now."""
 STORE_RETRY_S = 1.0
+LOOK_S = 1.0
+"""Between two looks at the beat words, at most: a stalled process that goes on waits for one."""
 MIN_WAKE_S = 0.001
 DURABLE = frozenset({
     events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.WithdrawJob, events.HoldJob, events.FreeJob, events.RequeueJob,
@@ -97,7 +100,8 @@ class Daemon:
         self._limits_settle = False
         self._audited_ns = 0
         """When the books were last held against the driver."""
-        self.last_beat_ns: dict[ProcessKey, int] = {}
+        self.beats = Beats(state, ledgers)
+        self.last_beat_ns = self.beats.packets
         self.counters: Counter[str] = Counter()
         self.udp: UdpServer | None = None
         self.jobs = Jobs(loop, clock, state, journal, self.submit, self.match)
@@ -109,6 +113,7 @@ class Daemon:
         self._connections = 0
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ns: int | None = None
+        self._look: asyncio.TimerHandle | None = None
         self._store_retry: asyncio.TimerHandle | None = None
         self._key_of_pid: dict[int, ProcessKey] = {}
         self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
@@ -179,6 +184,7 @@ class Daemon:
         self.informer.tell(news)
         self._sleep()
         self._watch_gpus()
+        self._look_at_beats_later()
         if self._draft is None:
             self._draft = Draft(self.state)
         return True
@@ -380,7 +386,7 @@ class Daemon:
     # -- processes --
 
     def _watch(self, effect: effects.Watch) -> None:
-        self.last_beat_ns[effect.process] = self.clock.monotonic_ns()
+        self.beats.watch(effect.process, self.clock.monotonic_ns(), over_udp=effect.pid is None)
         if effect.pid is not None:
             self._settle_driver_limits()
             self._key_of_pid[effect.pid] = effect.process
@@ -390,7 +396,7 @@ class Daemon:
 
     def resume_watching(self, key: ProcessKey, pid: int | None, same_boot: bool) -> bool:
         """After a restart: False, where the process has died meanwhile. Nobody's silence counts before now."""
-        self.last_beat_ns[key] = self.clock.monotonic_ns()
+        self.beats.watch(key, self.clock.monotonic_ns(), over_udp=pid is None)
         if pid is None:
             return True
         self._key_of_pid[pid] = key
@@ -399,7 +405,7 @@ class Daemon:
 
     def _unwatch(self, effect: effects.Unwatch) -> None:
         self._beats_fast(effect.process, False)
-        self.last_beat_ns.pop(effect.process, None)
+        self.beats.unwatch(effect.process)
         self.places.forget(effect.process)
         self.processes.unwatch(effect.process)
         pid = pid_of(effect.process)
@@ -615,7 +621,28 @@ class Daemon:
 
     def tick(self) -> None:
         self._wake = self._wake_ns = None
-        self.submit(events.Tick(self.clock.wall_ns(), self.last_beat_ns, self._watched_figures()))
+        found = self.beats.silence(self.clock.monotonic_ns(), self.state.config.timeout_ms * MS)
+        self._hear(found.woken)
+        self.submit(events.Tick(self.clock.wall_ns(), found.silent, found.oldest_ns, self._watched_figures()))
+
+    def _look_at_beats_later(self) -> None:
+        """Once a second, as long as there are leases of processes in a ledger."""
+        is_needed = bool(self.state.tasks and self.state.members)
+        if is_needed and self._look is None:
+            self._look = self.loop.call_later(min(LOOK_S, self.state.config.beat_ms / 1_000), self._look_at_beats)
+        elif not is_needed and self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    def _look_at_beats(self) -> None:
+        self._look = None
+        self._hear(self.beats.woken(self.clock.monotonic_ns()))
+        self._look_at_beats_later()
+
+    def _hear(self, woken: Iterable[ProcessKey]) -> None:
+        """Members of stalled tasks that raise their words again."""
+        for key in woken:
+            self.submit(events.Heard(key, self.clock.wall_ns()))
 
     def _watched_figures(self) -> dict[tuple[str, Uuid], int]:
         """The ledger's, which the driver's figures correct at each reading: the larger of both."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from nodemgr._native import ffi, lib
 
 ROWS: int = lib.NM_LEDGER_ROWS
 SLOTS: int = lib.NM_LEDGER_SLOTS
+_NEVER = 2**64 - 1
 
 
 class LedgerError(RuntimeError):
@@ -27,6 +28,17 @@ class SlotState(IntEnum):
     LIVE = lib.NM_SLOT_LIVE
     STALLED = lib.NM_SLOT_STALLED
     FENCED = lib.NM_SLOT_FENCED
+
+
+class BeatLook(NamedTuple):
+    """What one look at the beat words found (csrc/manager/beats.h)."""
+
+    woken: list[int]
+    """Stalled slots whose word has moved since the last look."""
+    still: list[int]
+    """Live slots whose word has not moved since the time that was named."""
+    oldest_ns: int | None
+    """When the first of the other live slots was heard."""
 
 
 def _raise_fault(fault: int) -> None:
@@ -46,6 +58,7 @@ class Ledger:
 
     def __init__(self, native: Any) -> None:
         self._native = native
+        self._beats = ffi.new("struct nm_beats *")
         self._open = True
         self.fds: tuple[int, int] = (native.limits_fd, native.usage_fd)
         """(limits, usage): what goes with a GRANT. Still this object's."""
@@ -116,6 +129,19 @@ class Ledger:
     def slot_used(self, row: int, slot: int) -> int:
         used: int = lib.nm_ledger_slot_used(self._native, row, slot)
         return used
+
+    def look_at_beats(self, now_ns: int, before_ns: int) -> BeatLook:
+        """Notes at now_ns which words have moved; one call, however many processes there are."""
+        beats = self._beats
+        lib.nm_beats_look(self._native, beats, now_ns, max(0, before_ns))
+        woken = ffi.unpack(beats.woken, beats.woken_count) if beats.woken_count else []
+        still = ffi.unpack(beats.silent, beats.silent_count) if beats.silent_count else []
+        return BeatLook(woken, still, None if beats.oldest_ns == _NEVER else beats.oldest_ns)
+
+    def heard_ns(self, slot: int) -> int:
+        """When the last look saw that the slot's word had moved, or the first look saw the slot; 0: none did."""
+        heard_ns: int = self._beats.heard_ns[slot]
+        return heard_ns
 
     def close(self) -> None:
         if self._open:

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from nodemgr.core.model import GENERATIONS, Uuid
-from nodemgr.edge.ledger import Ledger, LedgerError, SlotState
+from nodemgr.edge.ledger import BeatLook, Ledger, LedgerError, SlotState
 
 FileId = tuple[int, int]
 """Device and inode."""
@@ -241,6 +241,18 @@ class Ledgers:
     def slot_used(self, env: str, row: int, slot: int) -> int:
         ledger = self._ledgers.get(env)
         return ledger.slot_used(row, slot) if ledger is not None else 0
+
+
+    # -- beats --
+
+    def look_at_beats(self, now_ns: int, before_ns: int) -> Iterator[tuple[str, BeatLook]]:
+        for env, ledger in self._ledgers.items():
+            yield env, ledger.look_at_beats(now_ns, before_ns)
+
+    def heard_ns(self, env: str, slot: int) -> int:
+        """0 for an env whose ledger is not there."""
+        ledger = self._ledgers.get(env)
+        return ledger.heard_ns(slot) if ledger is not None else 0
 
 
 def _open_files_of(pid: int, files: LedgerFiles) -> list[int]:

@@ -7,13 +7,13 @@ snapshot), who asks.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from nodemgr.core import snapshot
-from nodemgr.core.model import ProcessKey, Task
+from nodemgr.core.model import Task
 from nodemgr.core.records import record_id
-from nodemgr.core.snapshot import Share
+from nodemgr.core.snapshot import LastBeats, Share
 from nodemgr.core.state import State
 
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -42,7 +42,7 @@ class TaskRows:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def texts(self, tasks: Iterable[Task], now_ns: int, last_beat_ns: Mapping[ProcessKey, int]) -> list[str]:
+    def texts(self, tasks: Iterable[Task], now_ns: int, last_beat_ns: LastBeats) -> list[str]:
         """One JSON object for each task, in the order of their ids."""
         state = self._state
         limits: dict[int, str] = {}

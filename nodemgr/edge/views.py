@@ -64,7 +64,7 @@ class Views:
             try:
                 some = [ids.popleft() for _ in range(min(TURN_TASKS, len(ids)))]
                 tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
-                texts.extend(self._task_rows.texts(tasks, daemon.clock.monotonic_ns(), daemon.last_beat_ns))
+                texts.extend(self._task_rows.texts(tasks, daemon.clock.monotonic_ns(), daemon.beats))
             except Exception as error:  # an answer is owed whatever happens
                 log.fault("in a status", error)
                 reply(OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal"))

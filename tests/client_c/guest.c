@@ -1,10 +1,15 @@
 /* guest.c: a program without Python, with the client compiled in: what the shim sees of it. Orders on stdin, an answer a line. */
 #include <inttypes.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,6 +96,45 @@ static void cancel_threads(int rounds)
     printf("%d\n", nodemgr_state(NULL, 0));
 }
 
+static void load(struct sock_filter *code, size_t count)
+{
+    struct sock_fprog program = {.len = (unsigned short)count, .filter = code};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    printf("%ld\n", syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program));
+}
+
+#define CALL BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))
+#define IF_THEN(call, answer) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, answer)
+#define ALWAYS(answer) BPF_STMT(BPF_RET | BPF_K, answer)
+
+/* All threads: from here on who sends dies. */
+static void send_no_more(void)
+{
+    struct sock_filter code[] = {
+        CALL, IF_THEN(SYS_sendmsg, SECCOMP_RET_KILL_PROCESS), IF_THEN(SYS_sendto, SECCOMP_RET_KILL_PROCESS), ALWAYS(SECCOMP_RET_ALLOW),
+    };
+    load(code, sizeof code / sizeof *code);
+}
+
+/* All threads: waiting and what this program itself needs, nothing more. */
+static void only_wait(void)
+{
+    struct sock_filter code[] = {
+        CALL,
+        IF_THEN(SYS_futex, SECCOMP_RET_ALLOW),
+        IF_THEN(SYS_ppoll, SECCOMP_RET_ALLOW),
+#ifdef SYS_poll
+        IF_THEN(SYS_poll, SECCOMP_RET_ALLOW),
+#endif
+        IF_THEN(SYS_restart_syscall, SECCOMP_RET_ALLOW),
+        IF_THEN(SYS_read, SECCOMP_RET_ALLOW),
+        IF_THEN(SYS_write, SECCOMP_RET_ALLOW),
+        IF_THEN(SYS_exit_group, SECCOMP_RET_ALLOW),
+        ALWAYS(SECCOMP_RET_KILL_PROCESS),
+    };
+    load(code, sizeof code / sizeof *code);
+}
+
 static void on_signal(int number)
 {
     (void)number;
@@ -126,6 +170,10 @@ static void obey(const char *order)
         cancel_threads((int)a);
     else if (strcmp(name, "exec") == 0)
         execl("/proc/self/exe", "guest", (char *)NULL);
+    else if (strcmp(name, "send_no_more") == 0)
+        send_no_more();
+    else if (strcmp(name, "only_wait") == 0)
+        only_wait();
     else if (strcmp(name, "handle") == 0)
         signal(SIGINT, on_signal), printf("ok\n");
     else

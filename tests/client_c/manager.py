@@ -10,9 +10,12 @@ import os
 import secrets
 import socket
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from nodemgr._native import lib
 from nodemgr.edge import wire
 from nodemgr.edge.ledger import Ledger, SlotState
 
@@ -49,6 +52,21 @@ class Books:
             self.ledger.set_limit(row, limit_bytes)
         self.ledger.set_slot(0, 0, SlotState.LIVE)
 
+    def beats(self, slot: int = 0) -> int:
+        """The slot's beat word."""
+        word: int = lib.nm_ledger_beat_word(self.ledger._native, slot)
+        return word
+
+    def await_beats(self, count: int = 1, slot: int = 0, since: int | None = None) -> None:
+        """Returns when the word has moved so often, from what it was at `since`, else now."""
+        end_s = time.monotonic() + PATIENCE_S
+        before = self.beats(slot) if since is None else since
+        for _ in range(count):
+            while self.beats(slot) == before:
+                assert time.monotonic() < end_s, "it does not beat"
+                time.sleep(0.001)
+            before = self.beats(slot)
+
     def adopted(self) -> Books:
         """The same books in the hands of a restarted manager."""
         books = Books.__new__(Books)
@@ -73,6 +91,12 @@ def grant_fields(
         **changes,
     }
     return {key: value for key, value in fields.items() if value is not None}
+
+
+class Speaker(Protocol):
+    """A process whose stderr the test reads."""
+
+    def line(self) -> str: ...
 
 
 class Connection:
@@ -117,6 +141,11 @@ class Connection:
     def grant(self, request: wire.Message, books: Books, **changes: wire.Value) -> None:
         self.send("GRANT", fds=books.ledger.fds, **grant_fields(request, **changes))  # type: ignore[arg-type]
 
+    def settle(self, process: Speaker) -> None:
+        """Returns when the process has read all that was sent to it."""
+        self.send("NOTE", text="settled")
+        assert process.line() == "nodemgr: settled"
+
     def close(self) -> None:
         self.socket.close()
 
@@ -133,9 +162,12 @@ class Manager:
         self.listener.listen(16)
         self.listener.settimeout(PATIENCE_S)
         env.write(address="unix:socket")
+        self.accepted: list[Connection] = []
+        """Kept: a connection that nobody refers to is closed."""
 
     def accept(self) -> Connection:
-        return Connection(self.listener.accept()[0])
+        self.accepted.append(Connection(self.listener.accept()[0]))
+        return self.accepted[-1]
 
     def close(self) -> None:
         self.listener.close()

@@ -24,7 +24,7 @@ from tests.support.manager import HOLD
 
 def test_a_forked_child_joins_over_a_connection_of_its_own(manager: Manager, spawn: Spawn) -> None:
     child, books = spawn(), Books()
-    client = held(child, manager, books)
+    held(child, manager, books)
     task = child.ask("lease")["task"]
     child.start("fork", ["state"], ["lease"], ["begin"], ["until", "HELD"], ["lease"], ["threads"])
     theirs = manager.accept()
@@ -36,27 +36,26 @@ def test_a_forked_child_joins_over_a_connection_of_its_own(manager: Manager, spa
     assert (state, lease, begun, held_state) == (["NONE", ""], None, "WAITING", ["HELD", ""])
     assert joined["visible"] == GPUS[0]
     assert threads == 2
-    client.expect("BEAT")
+    books.await_beats()
     assert child.ask("state") == ["HELD", ""]
 
 
 def test_a_child_that_never_asks_disturbs_nothing(manager: Manager, spawn: Spawn) -> None:
     """Neither its end (by exit, with destructors) nor its descriptors are the parent's."""
-    child = spawn()
-    client = held(child, manager, Books())
+    child, books = spawn(), Books()
+    client = held(child, manager, books)
     assert child.ask("fork", ["state"], ["threads"]) == [["NONE", ""], 1]
     assert child.ask("fork_and_exit") == 0
-    for _ in range(3):
-        client.expect("BEAT")
+    books.await_beats(3)
     assert child.finish() == 0
-    assert client.closes()[-1] == "RELEASE"
+    assert client.closes() == []
 
 
 def test_a_child_of_the_bare_system_call_holds_nothing(manager: Manager, spawn: Spawn) -> None:
-    child = spawn()
-    client = held(child, manager, Books())
+    child, books = spawn(), Books()
+    held(child, manager, books)
     assert child.ask("raw_clone") == ["NONE", -1]
-    client.expect("BEAT")
+    books.await_beats()
     assert child.ask("state") == ["HELD", ""]
 
 
@@ -77,27 +76,24 @@ def test_forks_while_other_threads_wait(manager: Manager, spawn: Spawn) -> None:
 @pytest.mark.parametrize("how", ["spawn", "vfork"])
 def test_a_child_program_inherits_the_task_and_its_share(manager: Manager, spawn: Spawn, how: str) -> None:
     child, books = spawn(), Books()
-    client = held(child, manager, books, gpus=2)
+    held(child, manager, books, gpus=2)
+    task = child.ask("lease")["task"]
     script = Path(__file__).with_name("child.py")
     child.start("run_program", how, [sys.executable, str(script), str(LIBRARY)], [["begin"], ["until", "HELD"], ["lease"]])
     theirs = manager.accept()
     request = theirs.expect("ACQUIRE")
-    assert request.text("task") == child_task(client)
+    assert request.text("task") == task
     assert "gpus" not in request.fields
     theirs.grant(request, books, gpus=2)
     assert child.answer()[2]["visible"] == ",".join(GPUS[:2])
 
 
-def child_task(client) -> str | None:
-    return client.expect("BEAT").text("task")
-
-
 def test_exec_asks_again_under_the_same_token(manager: Manager, spawn: Spawn) -> None:
     child, books = spawn(), Books()
     client = held(child, manager, books)
-    task = child_task(client)
+    task = child.ask("lease")["task"]
     child.start("exec", sys.executable, str(Path(__file__).with_name("child.py")), str(LIBRARY))
-    assert set(client.closes()) <= {"BEAT"}
+    assert client.closes() == []
     again, request = asked(child, manager)
     assert request.text("task") == task
     again.grant(request, books)

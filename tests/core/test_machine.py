@@ -186,14 +186,17 @@ class Core(RuleBasedStateMachine):
         self.stopped |= {pid} if task is None else set(task.members)
 
     @precondition(lambda self: self.stopped)
-    @rule(data=st.data())
-    def go_on(self, data: Choices) -> None:
+    @rule(data=st.data(), by_word=st.booleans())
+    def go_on(self, data: Choices, by_word: bool) -> None:
         pid = pick(data, sorted(self.stopped))
         self.stopped.discard(pid)
         task = self.plain.task_of(pid)
         if task is not None and task.stalled:
             self.plain.hears(pid)
-            self.node.beats_again(self.env_of[pid], pid)
+            if by_word:
+                self.node.raises_its_word(pid)
+            else:
+                self.node.beats_again(self.env_of[pid], pid)
 
     @rule(seconds=st.integers(1, 6))
     def time_passes(self, seconds: int) -> None:

@@ -80,11 +80,13 @@ def test_it_resumes_with_the_same_lease_if_nobody_else_needed_it() -> None:
     assert node.published("task.resumed")[0]["stalled_ns"] >= 60 * S
 
 
-@pytest.mark.parametrize("how", ["beats", "asks", "rejoins", "another process of it joins"])
+@pytest.mark.parametrize("how", ["beats", "raises its word", "asks", "rejoins", "another process of it joins"])
 def test_however_it_is_heard_again(how: str) -> None:
     node = stalled_node()
     if how == "beats":
         node.beats_again("alice", 10)
+    elif how == "raises its word":
+        node.raises_its_word(10)
     elif how == "asks":
         node.asks("alice", 10)
     elif how == "rejoins":
@@ -204,3 +206,32 @@ def test_a_task_with_one_gpu_reused_and_one_its_own_stalls_on_both() -> None:
     assert node.grant_gib("alice", 1) == (0, 0)
     node.beats_again("alice", 11)
     assert node.grant_gib("alice", 1) == (40, 40)
+
+
+def test_a_word_of_a_process_without_a_connection_resumes_its_task() -> None:
+    """Nothing is sent: the ledger says that the slot is live again."""
+    node = stalled_node()
+    node.disconnects(10)
+    node.raises_its_word(10)
+    assert node.granted(10) is None
+    assert node.of(SetSlot) == [SetSlot("alice", 0, 1, "live")]
+    assert node.state.stalled == {}
+
+
+def test_a_word_is_heeded_of_a_stalled_task_alone() -> None:
+    node = stalled_node()
+    node.raises_its_word(10)
+    for pid in (10, 99):
+        assert node.raises_its_word(pid) == []
+    node.admin_releases("t1")
+    assert node.raises_its_word(10) == []
+
+
+def test_a_word_of_a_task_whose_room_is_gone_fences_it() -> None:
+    node = stalled_node()
+    node.asks("bob", 20)
+    node.quota("carol", 1, 10)
+    node.asks("carol", 30)
+    node.raises_its_word(10)
+    assert node.fenced(10) is not None
+    assert node.of(SetSlot) == [SetSlot("alice", 0, 1, "fenced")]

@@ -193,6 +193,10 @@ class Node:
         self.beats[key(pid)] = self.now_ns
         return self.happens(events.Beat(self.caller(env, pid), None, WALL))
 
+    def raises_its_word(self, pid: int) -> list[Effect]:
+        self.beats[key(pid)] = self.now_ns
+        return self.happens(events.Heard(key(pid), WALL))
+
     def passes(self, ms: int, *, silent: Iterable[int] = ()) -> list[Effect]:
         """Time passes, with a Tick whenever one is due, and everybody beating but the silent."""
         end_ns = self.now_ns + ms * MS
@@ -219,7 +223,14 @@ class Node:
     def ticks(self) -> list[Effect]:
         grants = [(grant.env, grant.uuid) for grant in self.state.watched_grants()]
         used = {grant: self.used.get(grant, self.state.residue_alive.get(grant, 0)) for grant in grants}
-        return self.happens(events.Tick(WALL, dict(self.beats), used))
+        return self.happens(events.Tick(WALL, *self.heard(), used))
+
+    def heard(self) -> tuple[frozenset[str], int | None]:
+        """Tick.silent and Tick.oldest_ns, of `beats`."""
+        before_ns = self.now_ns - self.config.timeout_ms * MS
+        watched = {process: self.beats.get(process, self.now_ns) for process, _ in self.state.watched()}
+        silent = frozenset(process for process, last_ns in watched.items() if last_ns <= before_ns)
+        return silent, min((last_ns for last_ns in watched.values() if last_ns > before_ns), default=None)
 
     def uses(self, env: str, index: int, gib: int) -> None:
         """What the env's ledger and the driver will say at the next Tick."""

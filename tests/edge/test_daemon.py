@@ -234,6 +234,74 @@ def test_beats_keep_a_task_alive(make: Make, make_client: Client) -> None:
     assert task_of(manager, beating)["state"] == "running"
 
 
+def test_a_word_in_the_ledger_keeps_a_task_alive_without_a_packet(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    beating, silent = make_client(manager.env_dir("alice")), make_client(manager.env_dir("alice"))
+    beating.acquire(1)
+    beating.raise_word_every(0.02)
+    beating.order("close")
+    silent.acquire(1)
+    assert until(manager, "task.stalled")["task"] == silent.grant["lease"], "who was there later is silent first"
+    row = task_of(manager, beating)
+    assert (row["state"], row["last_beat_age_seconds"], row["connected"]) == ("running", 0, 0)
+
+
+def test_a_stalled_task_goes_on_when_its_word_moves(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    lease = client.acquire(1)["lease"]
+    assert until(manager, "task.stalled")["task"] == lease
+    client.raise_word(1)
+    assert client.expect("GRANT")["lease"] == lease
+    assert until(manager, "task.resumed")["task"] == lease
+
+
+def test_a_stalled_task_whose_gpus_went_on_is_fenced_when_its_word_moves(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    for env in ("alice", "bob"):
+        manager.call("quota_set", env=env, gpus=4)
+    silent, waiter = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    lease = silent.acquire(4)["lease"]
+    waiter.acquire(4)
+    waiter.raise_word_every(0.02)
+    silent.raise_word(1)
+    fence = silent.expect("FENCE")
+    assert (fence["lease"], "went to others" in fence["reason"]) == (lease, True)
+
+
+def test_after_a_restart_a_word_counts_before_its_process_is_back(make: Make, make_client: Client, directory: Path) -> None:
+    """It need never come back: a program may have confined itself."""
+    manager = make(directory=directory, **QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    beating, silent = make_client(manager.env_dir("alice")), make_client(manager.env_dir("alice"))
+    for client in (beating, silent):
+        client.acquire(1)
+        client.raise_word_every(0.02)
+    manager = restarted(make, manager, **QUICK)
+    silent.signal(signal.SIGSTOP)
+    assert until(manager, "task.stalled")["task"] == silent.grant["lease"]
+    row = task_of(manager, beating)
+    assert (row["state"], row["connected"]) == ("running", 0)
+    silent.signal(signal.SIGCONT)
+    assert until(manager, "task.resumed")["task"] == silent.grant["lease"]
+
+
+def test_without_leases_nobody_looks_at_words(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    daemon = manager.daemon
+    assert daemon._look is None
+    client.acquire(1)
+    manager.call("status")
+    assert daemon._look is not None
+    client.release()
+    manager.call("status")
+    assert daemon._look is None
+
+
 def test_a_stalled_task_is_killed_where_policy_says_so(make: Make, make_client: Client) -> None:
     manager = make(**QUICK, stalled="kill", stalled_grace_ms=50)
     manager.call("quota_set", env="alice", gpus=4)

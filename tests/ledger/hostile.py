@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 WORDS_SIZE_BYTES = 8
+SLOTS = 1024
 TOKEN = "ab" * 16
 
 
@@ -61,6 +62,15 @@ class Hostile:
         for slot in range(16):
             word = self.chance.getrandbits(64) >> self.chance.randrange(64)
             self.words[slot * WORDS_SIZE_BYTES : (slot + 1) * WORDS_SIZE_BYTES] = word.to_bytes(WORDS_SIZE_BYTES, "little")
+
+    def beat_words(self) -> None:
+        """Of the slots that are used: backwards, still, huge, of other generations."""
+        first = self.size - SLOTS * WORDS_SIZE_BYTES
+        for slot in range(16):
+            low = self.chance.getrandbits(3)
+            word = self.chance.choice([0, 1, (1 << 48) - 1, (1 << 64) - 1, low, 1 << 48 | low])
+            at = first + slot * WORDS_SIZE_BYTES
+            self.words[at : at + WORDS_SIZE_BYTES] = word.to_bytes(WORDS_SIZE_BYTES, "little")
 
     def all_words(self) -> None:
         self.words[:] = self.chance.choice([bytes(self.size), b"\xff" * self.size, self.chance.randbytes(self.size)])
@@ -126,8 +136,8 @@ def main() -> None:
     hostile = Hostile(Path(os.environ["NODEMGR_ENV_DIR"]), random.Random(seed))
     print("granted", flush=True)
     deeds: list[Callable[[], None]] = [
-        hostile.some_words, hostile.first_words, hostile.all_words, hostile.other_sizes, hostile.other_seals, hostile.limits_for_writing,
-        hostile.descriptors, hostile.on_new_connections, hostile.on_its_own,
+        hostile.some_words, hostile.first_words, hostile.beat_words, hostile.all_words, hostile.other_sizes, hostile.other_seals,
+        hostile.limits_for_writing, hostile.descriptors, hostile.on_new_connections, hostile.on_its_own,
     ]  # fmt: skip
     end, count = time.monotonic() + seconds, 0
     while time.monotonic() < end:

@@ -250,6 +250,38 @@ def test_a_stopped_task_whose_gpu_went_on_is_refused_memory_and_not_harmed(make_
     assert "went to others" in stderr
 
 
+CONFINED = """
+import ctypes, platform, struct, sys
+cuda, libc = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(None)
+context = ctypes.c_void_p()
+codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)]
+seccomp, sendmsg, sendto = (317, 46, 44) if platform.machine() == "x86_64" else (277, 211, 206)
+load, equal, answer, kill, allow = 0x20, 0x15, 0x06, 0x80000000, 0x7FFF0000
+rules = [(load, 0, 0, 0), (equal, 1, 0, sendmsg), (equal, 0, 1, sendto), (answer, 0, 0, kill), (answer, 0, 0, allow)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *rule) for rule in rules))
+program = ctypes.create_string_buffer(struct.pack("=H6xQ", len(rules), ctypes.addressof(code)))
+libc.prctl(38, 1, 0, 0, 0)
+codes.append(libc.syscall(seccomp, 1, 1, program))
+print(codes, flush=True)
+sys.stdin.readline()
+print(cuda.cuDevicePrimaryCtxRelease(0), flush=True)
+"""
+
+
+def test_a_program_that_confined_itself_lives_on_and_ends_as_ever(make_manager: Make) -> None:
+    """All its threads die at sendmsg and sendto (seccomp): it is heard all the same, and its end is the kernel's to report."""
+    node = make_manager(simulate="2x8GiB", environment=BRISK)
+    node.quota("bob", 1)
+    program = node.spawn("bob", ["python3", "-S", "-c", CONFINED])
+    assert program.stdout is not None
+    assert program.stdout.readline() == "[0, 0, 0]\n"
+    _stopped, events = stop_a_holder(node)  # it was stopped later: when it is silent for the timeout, so would the other be
+    assert [(task["env"], task["state"]) for task in node.status()["tasks"]] == [("bob", "running"), ("alice", "stalled")]
+    code, stderr = finish(program)
+    assert (code, stderr) == (0, "")
+    events.expect("task.ended", env="bob")
+
+
 FORKED = """
 import ctypes, os, sys
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -20,8 +20,11 @@ from pathlib import Path
 from select import EPOLLIN, epoll
 from typing import Self
 
+from nodemgr._native import lib
 from nodemgr.edge import wire
 from nodemgr.edge.ledger import Ledger, SlotState
+
+LOOK_S = 0.02
 
 
 @dataclass
@@ -36,6 +39,7 @@ class Seat:
     task: str = ""
     rid: int = 0
     held: bool = False
+    beat_word: int = 0
 
 
 @dataclass
@@ -50,7 +54,7 @@ class ManagerStub:
     beat_answer: str = ""  # to a beat of a stalled process: "grant", "fence", or nothing
     settings: dict[str, str] = field(default_factory=dict)
     granted: list[str] | None = None  # UUIDs of the lease; None: all
-    received: list[wire.Message] = field(default_factory=list)
+    received: list[wire.Message] = field(default_factory=list)  # packets, and a BEAT for each move of a holder's word
     seats: list[Seat] = field(default_factory=list)
     deaf: bool = False  # to questions
     holdings_text: str | None = None  # the answer to a question, whatever it is
@@ -142,7 +146,8 @@ class ManagerStub:
 
     def _run(self) -> None:
         while True:
-            for fd, _ in self._poll.poll():
+            self._look_at_beats()
+            for fd, _ in self._poll.poll(LOOK_S):
                 if fd == self._stop_read:
                     return
                 if fd == self._listener.fileno():
@@ -151,6 +156,20 @@ class ManagerStub:
                     self._bury(next(seat for seat in self.seats if seat.process == fd))
                 elif any(seat.connection.fileno() == fd for seat in self.seats):
                     self._receive(next(seat for seat in self.seats if seat.connection.fileno() == fd))
+
+    def _look_at_beats(self) -> None:
+        for seat in [seat for seat in self.seats if seat.held]:
+            word = lib.nm_ledger_beat_word(self.ledger._native, seat.slot)
+            moved, seat.beat_word = word != seat.beat_word, word
+            if moved:
+                self._note(seat, wire.Message("BEAT", {"task": seat.task}))
+
+    def _note(self, seat: Seat, message: wire.Message) -> None:
+        with self._changed:
+            self.received.append(message)
+        self._handle(seat, message)
+        with self._changed:
+            self._changed.notify_all()
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -175,12 +194,7 @@ class ManagerStub:
         if not packet:
             self._poll.unregister(seat.connection.fileno())
             return
-        message = wire.decode(packet)
-        with self._changed:
-            self.received.append(message)
-        self._handle(seat, message)
-        with self._changed:
-            self._changed.notify_all()
+        self._note(seat, wire.decode(packet))
 
     def _bury(self, seat: Seat) -> None:
         self.at_death()
@@ -241,6 +255,7 @@ class ManagerStub:
             limits=tuple(self.ledger.limit(row) for row in rows), slot=seat.slot, generation=seat.generation, beat_ms=200,
         )  # fmt: skip
         seat.held = True
+        seat.beat_word = lib.nm_ledger_beat_word(self.ledger._native, seat.slot)
         self._send(seat, packet, list(self.ledger.fds))
 
     def _send(self, seat: Seat, packet: bytes, fds: list[int] | None = None) -> None:

@@ -103,6 +103,13 @@ class FakeClient:
     def beat(self) -> None:
         self.send("BEAT", task=self.token)
 
+    def raise_word(self, count: int) -> None:
+        """A beat in the ledger."""
+        self.order("raise_word", slot=int(self.grant["slot"]), generation=int(self.grant["generation"]), count=count)
+
+    def raise_word_every(self, period_s: float) -> None:
+        self.order("raise_word_every", slot=int(self.grant["slot"]), generation=int(self.grant["generation"]), period_s=period_s)
+
     def release(self) -> None:
         self.send("RELEASE", rid=next(_rids), task=self.token)
         self.expect("ACK")

@@ -122,6 +122,24 @@ class Client:
         threading.Thread(target=run, daemon=True).start()
         return {}
 
+    def do_raise_word(self, slot: int, generation: int, count: int) -> dict:
+        """A beat in the ledger: the words stand behind those of the 16 GPUs and 64 bytes more."""
+        with mmap.mmap(self.fds[USAGE], os.fstat(self.fds[USAGE]).st_size) as words:
+            struct.pack_into("=Q", words, 8 * 16 * SLOTS + 64 + 8 * slot, generation << 48 | count)
+        return {}
+
+    def do_raise_word_every(self, slot: int, generation: int, period_s: float) -> dict:
+        """The same in the background until the process ends."""
+
+        def run() -> None:
+            count = 0
+            while True:
+                self.do_raise_word(slot, generation, count := count + 1)
+                time.sleep(period_s)
+
+        threading.Thread(target=run, daemon=True).start()
+        return {}
+
     def do_spawn(self) -> dict:
         """A child of its own to obey: it reads the rest of our orders, we wait."""
         pid = os.fork()
