@@ -1,13 +1,13 @@
 """What the shim adds to a driver call: interleaved runs of one program, bare and in an environment, on the simulated driver.
 
-    python bench/shim_calls.py [--rounds N]
+    python bench/shim_calls.py [--rounds N] [--only TITLE]
 
 Prints a table: median nanoseconds of CPU time per call without and with the shim, the difference, the ratio, and the most that
 the difference should be. A private manager on a simulated node is started for it and ended with it.
 
-Of cuInit it is the time that passes. A process that has asked for its lease before (at a framework's import) pays for a look at it;
-for one that joins its task's lease in cuInit itself, connecting, the manager's answer, the ledger and the thread that beats come on
-top: most of that is the manager's, and there is no aim for it.
+Of cuInit it is the time that passes. A process that has asked for its lease before (at a framework's import) pays for a look at it.
+For one that asks in cuInit itself, or that joins its task's lease there, connecting, the manager's answer and the ledger come on
+top.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TASK = "5" * 32  # all processes are one task: the first asks, the others join
+TASK = "5" * 32  # processes with this are one task: the first asks, the others join
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Row:
     calls: int
     processes: int
     most_ns: int | None
+    environ: str = "shim"
+    """Which of Node's."""
 
 
 ROWS = (
@@ -51,6 +53,8 @@ ROWS = (
     Row("cuLaunchKernel", "launch", 1, 500_000, 1, 0),
     Row("cuInit, lease held before", "init-held", 0, 1, 1, 500_000),
     Row("cuInit, joins its task's lease", "init", 0, 1, 1, None),
+    Row("cuInit, asks for its own lease", "init", 0, 1, 1, 500_000, "own_task"),
+    Row("cuInit, the same, alone in its env", "init", 0, 1, 1, 500_000, "alone"),
 )
 
 
@@ -61,10 +65,14 @@ class Node:
     program: Path
     bare: dict[str, str]
     shim: dict[str, str]
+    own_task: dict[str, str]
+    """Without the common task's token."""
+    alone: dict[str, str]
+    """The same in another environment, which has no other process."""
 
     def start(self, row: Row, batches: int, *, shim: bool) -> subprocess.Popen[str]:
         command = [str(self.program), row.operation, str(row.live), str(row.calls), str(batches)]
-        environ = self.shim if shim else self.bare
+        environ: dict[str, str] = getattr(self, row.environ) if shim else self.bare
         return subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def sample(self, row: Row, batches: int, *, shim: bool) -> list[float]:
@@ -97,24 +105,30 @@ def node() -> Iterator[Node]:
         subprocess.run([compiler, "-O2", str(HERE / "shim_calls.c"), "-o", str(program), "-ldl", "-lpthread"], check=True)
         run_dir, environ = directory / "run", dict(os.environ)
         environ.update(NODEMGR_RUN_DIR=str(run_dir), NODEMGR_STATE_DIR=str(directory / "state"))
-        serve = [sys.executable, "-P", "-m", "nodemgr", "serve", "--simulate", "1x80GiB"]
+        serve = [sys.executable, "-P", "-m", "nodemgr", "serve", "--simulate", "2x80GiB"]
         manager = subprocess.Popen(serve, env=environ, stderr=subprocess.PIPE, text=True)
         stack.callback(_end, manager)
         assert manager.stderr is not None
         manager.stderr.readline()
-        quota = [sys.executable, "-P", "-m", "nodemgr", "quota", "set", "bench", "--gpus", "1", "--memory", "79GiB"]
-        subprocess.run(quota, env=environ, check=True, stdout=subprocess.DEVNULL)
+        for name in ("bench", "alone"):
+            quota = [sys.executable, "-P", "-m", "nodemgr", "quota", "set", name, "--gpus", "1", "--memory", "79GiB"]
+            subprocess.run(quota, env=environ, check=True, stdout=subprocess.DEVNULL)
         bare = {**os.environ, "LD_LIBRARY_PATH": str(run_dir / "sim")}
-        inside = {**environ, "NODEMGR_TASK": TASK}
-        env = [sys.executable, "-P", "-m", "nodemgr", "run", "--env", "bench", "--", shutil.which("env") or "env", "-0"]
-        shown = subprocess.run(env, env=inside, check=True, capture_output=True, text=True).stdout
-        shim = dict(entry.split("=", 1) for entry in shown.split("\0") if "=" in entry)
-        held = Node(program, bare, shim)
+        own_task, alone = _inside("bench", environ), _inside("alone", environ)
+        held = Node(program, bare, {**own_task, "NODEMGR_TASK": TASK}, own_task, alone)
         holder = held.start(Row("", "info", 0, 1, 1, 0), 1, shim=True)
         stack.callback(_end, holder)
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"
         yield held
+
+
+def _inside(env: str, environ: dict[str, str]) -> dict[str, str]:
+    """What programs of the env have in their environment."""
+    command = [sys.executable, "-P", "-m", "nodemgr", "run", "--env", env, "--", shutil.which("env") or "env", "-0"]
+    shown = subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout
+    found = dict(entry.split("=", 1) for entry in shown.split("\0") if "=" in entry)
+    return {name: value for name, value in found.items() if name != "NODEMGR_TASK"}
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -136,10 +150,12 @@ def compare(node: Node, row: Row, rounds: int) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=7, help="pairs of runs per line")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", default="", help="lines whose title begins so")
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
     print(f"{'':36}{'bare ns':>12}{'shim ns':>12}{'more ns':>10}{'ratio':>8}{'at most':>10}")
     with node() as running:
-        for row in ROWS:
+        for row in (row for row in ROWS if row.title.startswith(arguments.only)):
             bare, shim = compare(running, row, rounds)
             aim = row.most_ns if row.most_ns is not None else "-"
             print(f"{row.title:36}{bare:12.1f}{shim:12.1f}{shim - bare:10.1f}{shim / bare:8.2f}{aim:>10}", flush=True)

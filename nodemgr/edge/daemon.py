@@ -124,6 +124,7 @@ class Daemon:
         """What it added, changed and removed, once it is."""
         self._draft: Draft | None = None
         """For the next step, made after the answers of the last."""
+        loop.call_soon(ledgers.make_spare)
         journal.on_failure, journal.on_recovery = self._retry_store_later, self._store_recovered
         if journal.fault is not None:
             self._retry_store_later()
@@ -301,14 +302,18 @@ class Daemon:
         used: dict[Uuid, int] = {}
         if "memory" in fields or session.transport is Transport.UDP:
             used = {uuid: self.ledgers.used(session.env, gpu.index) for uuid, gpu in self.state.gpus.items()}
-        if not session.has_kin and not self._is_known(session.env, fields["task"]):
+        if not session.has_kin and self._may_have_kin(session.env, fields["task"]):
             session.find_kin(self.jobs.factory.job_of)
         self._step_for(session, message, requests.acquire(session, fields, self.clock.wall_ns(), used))
 
-    def _is_known(self, env: str, token: str) -> bool:
-        """A task or a request has the token: to whom the process belongs is said by it, and /proc need not be asked."""
+    def _may_have_kin(self, env: str, token: str) -> bool:
+        """Whether /proc must be asked to whom the process belongs: not where its token says so, nor where nothing is there to belong to."""
+        if not self.state.env_tasks.get(env) and not self.state.requests:
+            return False
         task = self.state.tasks.get(self.state.task_of_token.get((env, token), ""))
-        return (env, token) in self.state.request_of_token if task is None else task.state is TaskState.RUNNING
+        if task is None:
+            return (env, token) not in self.state.request_of_token
+        return task.state is not TaskState.RUNNING
 
     def _beat(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         member = self.state.processes.get(session.key)
@@ -434,6 +439,7 @@ class Daemon:
     def _open_ledger(self, effect: effects.OpenLedger) -> None:
         if not self.recovery.is_pending(effect.env):
             self.ledgers.open(effect.env)
+            self.loop.call_soon(self.ledgers.make_spare)
 
     def _close_ledger(self, effect: effects.CloseLedger) -> None:
         self.recovery.give_up(effect.env)

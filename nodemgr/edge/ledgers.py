@@ -101,6 +101,7 @@ class Ledgers:
         self._keeper = keeper
         self._ledgers: dict[str, Ledger] = {}
         self._files: dict[str, LedgerFiles] = {}
+        self._spare: Ledger | None = None
         self._handed_over: list[tuple[str, int]] = []
         """(name, descriptor): what an earlier manager left with the keeper, and nobody has adopted yet."""
 
@@ -116,7 +117,16 @@ class Ledgers:
     def open(self, env: str) -> None:
         """A new, empty one, unless there is one. Raises LedgerError where descriptors or memory are out."""
         if env not in self._ledgers:
-            self._enter(env, Ledger.create(), ())
+            ledger, self._spare = self._spare, None
+            self._enter(env, ledger or Ledger.create(), ())
+
+    def make_spare(self) -> None:
+        """For the next env that needs one, with the pages of its first slots: made while nobody waits for it, since it takes
+        longer than the rest of a grant."""
+        if self._spare is None:
+            with contextlib.suppress(LedgerError):
+                self._spare = Ledger.create()
+                self._spare.clear_slot(0, GENERATIONS - 1)
 
     def close(self, env: str) -> None:
         ledger = self._ledgers.pop(env, None)
@@ -130,6 +140,8 @@ class Ledgers:
         for ledger in self._ledgers.values():
             ledger.close()
         self._ledgers.clear()
+        if self._spare is not None:
+            self._spare.close()
 
     def _enter(self, env: str, ledger: Ledger, older_limits: tuple[FileId, ...]) -> None:
         limits_fd, usage_fd = ledger.fds

@@ -64,14 +64,20 @@ def pid_of(key: ProcessKey) -> int | None:
     return int(rest.partition(":")[0]) if kind == "unix" else None
 
 
-def stat_fields(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat after the command's name, which may hold anything; None where there is no such process."""
+def stat_fields(pid: int, most: int = -1) -> list[bytes] | None:
+    """/proc/PID/stat after the command's name, which may hold anything; None where there is no such process. `most`: fields that
+    are split off. Every request of a new process reads some of these files: the bare system calls take half of what open() takes."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            text = file.read(1_024)
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    return text[text.rfind(b")") + 2 :].split()
+    try:
+        text = os.read(fd, 1_024)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return text[text.rfind(b")") + 2 :].split(None, most)
 
 
 def start_ticks(pid: int) -> int | None:
@@ -90,7 +96,7 @@ def ancestors(pid: int) -> tuple[int, ...]:
     """PIDs from parent to init, as the kernel has them now."""
     found: list[int] = []
     while len(found) < MAX_ANCESTORS:
-        fields = stat_fields(pid)
+        fields = stat_fields(pid, 2)
         if not fields or (pid := int(fields[1])) == 0:
             break
         found.append(pid)

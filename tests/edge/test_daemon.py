@@ -145,13 +145,20 @@ def test_an_env_that_is_gone_denies(manager: LocalManager, make_client: Client) 
     assert client.expect("DENY")["code"] == "unknown_env"
 
 
-def test_a_ledger_that_could_not_be_made_is_made_when_it_is_needed(
-    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def allow_no_ledger(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the patch is undone. The spare one is used up."""
+
     def no_descriptors() -> Ledger:
         raise LedgerError("ledger: Too many open files")
 
     monkeypatch.setattr(Ledger, "create", no_descriptors)
+    manager.do(lambda: manager.daemon.ledgers.open("another"))
+
+
+def test_a_ledger_that_could_not_be_made_is_made_when_it_is_needed(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow_no_ledger(manager, monkeypatch)
     client = make_client(manager.env_dir("alice"))
     rid = client.ask(1)
     assert client.receive(timeout_s=0.3) is None
@@ -165,12 +172,8 @@ def test_who_asks_before_a_ledger_could_be_made_has_his_slot_in_it(
     manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made of the books while he is answered, and he stands in them already."""
-
-    def no_descriptors() -> Ledger:
-        raise LedgerError("ledger: Too many open files")
-
     manager.call("quota_set", env="alice", gpus=1)
-    monkeypatch.setattr(Ledger, "create", no_descriptors)
+    allow_no_ledger(manager, monkeypatch)
     unheard, client = make_client(manager.env_dir("alice")), make_client(manager.env_dir("alice"))
     unheard.ask(1)
     assert unheard.receive(timeout_s=0.3) is None
@@ -193,6 +196,17 @@ def test_an_env_whose_directory_cannot_be_written_is_warned_of(manager: LocalMan
     manager.call("quota_set", env="alice", gpus=2)
     (row,) = [row for row in manager.call("doctor")["checks"] if row["name"] == "environments' files"]
     assert row["ok"]
+
+
+def test_ancestors_are_looked_for_only_where_the_env_has_somebody(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr("nodemgr.edge.clients.ancestors", lambda pid: looked.append(pid) or ())
+    first, second, other = (make_client(manager.env_dir(env)) for env in ("alice", "alice", "bob"))
+    for client in (first, other, second):
+        client.acquire(1)
+    assert looked == [second.pid]
 
 
 # -- silence --

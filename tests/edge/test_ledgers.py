@@ -119,6 +119,18 @@ def reserve(world: World, slot: int, generation: int, size: int, env: str = "ali
     return answer
 
 
+def test_a_spare_ledger_is_as_a_new_one_and_one_envs_alone(world: World) -> None:
+    world.ledgers.make_spare()
+    world.ledgers.make_spare()
+    spare, new = opened(world, "alice"), opened(world, "bob")
+    assert file_id(spare.fds[1]) != file_id(new.fds[1])
+    for limits_or_usage in (0, 1):
+        sizes = [os.fstat(ledger.fds[limits_or_usage]).st_size for ledger in (spare, new)]
+        texts = [os.pread(ledger.fds[limits_or_usage], size, 0) for ledger, size in zip((spare, new), sizes, strict=True)]
+        assert texts[0] == texts[1]
+    assert set(world.remembered) == {"alice", "bob"}
+
+
 def test_a_ledger_is_remembered_before_anybody_has_it(world: World) -> None:
     ledger = opened(world)
     assert world.remembered["alice"].usage == file_id(ledger.fds[1])
