@@ -40,7 +40,9 @@ from nodemgr.edge.sessions import BEAT_NS, DECODED_NS, SUBMIT_NS, Hub, Session, 
 from nodemgr.edge.wire import PACKET_BYTES, Value, WireError, decode, encode
 
 BACKLOG = 4_096
-ACCEPT_BATCH = 32
+ACCEPT_BATCH = 8
+MAX_ARRIVALS = 1_000
+"""Connections a second to one socket, each of which costs more than most packets: further ones wait in the backlog."""
 MAX_FORBIDDEN = 16
 """Connections per env of users who may not enter: enough to be told so."""
 MAX_STRANGERS = 64
@@ -75,8 +77,8 @@ class Listener:
     whom root shows it (a container of the env), so that whoever connects is let in."""
 
     __slots__ = (
-        "allowance", "connections", "env", "for_all", "forbidden", "full_ns", "listening", "outbox_bytes", "path", "peeks", "shut",
-        "shut_ns", "sock", "strangers", "turn_ns", "turn_over", "waiting",
+        "allowance", "arrivals", "connections", "crowded", "env", "for_all", "forbidden", "full_ns", "listening", "outbox_bytes", "path",
+        "peeks", "shut", "shut_ns", "sock", "strangers", "turn_ns", "turn_over", "waiting",
     )  # fmt: skip
 
     def __init__(self, env: str, path: Path, sock: socket.socket, for_all: bool) -> None:
@@ -90,6 +92,9 @@ class Listener:
         """When it last had all the connections that it may."""
         self.outbox_bytes = 0
         """Of all its connections."""
+        self.arrivals = Allowance(MAX_ARRIVALS)
+        self.crowded: asyncio.TimerHandle | None = None
+        """While it has had all the connections of this second: when that ends."""
         self.strangers = Allowance(MAX_STRANGERS)
         """Connections of users who may not enter."""
         self.shut: asyncio.TimerHandle | None = None
@@ -239,9 +244,7 @@ class ClientServer:
         """No new clients; those that are connected stay, to hear how it ends."""
         for listener in [listener for listener in self._listeners.values() if listener.env == env]:
             del self._listeners[listener.path]
-            self._deafen(listener)
-            if listener.shut is not None:
-                listener.shut.cancel()
+            self._silence(listener)
             self._close_socket(listener.sock, listener.peeks)
             listener.path.unlink(missing_ok=True)
 
@@ -250,9 +253,7 @@ class ClientServer:
         if self._retry is not None:
             self._retry.cancel()
         for listener in self._listeners.values():
-            self._deafen(listener)
-            if listener.shut is not None:
-                listener.shut.cancel()
+            self._silence(listener)
             for connection in list(listener.connections):
                 self.drop(connection)
             listener.sock.close()
@@ -272,7 +273,7 @@ class ClientServer:
     # -- connections come and go --
 
     def _listen(self, listener: Listener) -> None:
-        if not listener.listening and len(listener.connections) < self._max_per_env:
+        if not listener.listening and listener.crowded is None and len(listener.connections) < self._max_per_env:
             listener.listening = True
             self._loop.add_reader(listener.sock.fileno(), self._accept, listener)
 
@@ -281,10 +282,20 @@ class ClientServer:
             listener.listening = False
             self._loop.remove_reader(listener.sock.fileno())
 
+    def _silence(self, listener: Listener) -> None:
+        """For good."""
+        self._deafen(listener)
+        for timer in (listener.shut, listener.crowded):
+            if timer is not None:
+                timer.cancel()
+
     def _accept(self, listener: Listener) -> None:
         for _ in range(ACCEPT_BATCH):
             if len(listener.connections) >= self._max_per_env:
                 return self._full(listener)
+            rest_ns = listener.arrivals.rest_ns(self.now_ns())
+            if rest_ns > 0:
+                return self._crowded(listener, rest_ns)
             try:
                 sock, _ = listener.sock.accept()
             except BlockingIOError:
@@ -294,9 +305,20 @@ class ClientServer:
                     return self._exhausted()
                 continue  # the peer gave up
             sock.setblocking(False)
+            listener.arrivals.spent += 1
             if not self._admit(listener, sock):
                 return None
         return None
+
+    def _crowded(self, listener: Listener, rest_ns: int) -> None:
+        self.hub.counters["connections_throttled"] += 1
+        self._deafen(listener)
+        listener.crowded = self._loop.call_later(rest_ns / 1e9, self._not_crowded, listener)
+
+    def _not_crowded(self, listener: Listener) -> None:
+        listener.crowded = None
+        if self._retry is None and self._listeners.get(listener.path) is listener:
+            self._listen(listener)
 
     def _full(self, listener: Listener) -> None:
         """Who comes waits in the backlog until one of the env's ends; then it is full again, and that is told once."""

@@ -469,6 +469,24 @@ def test_who_may_not_enter_is_heard_but_cannot_fill_the_env(world: World) -> Non
     assert world.hub.sessions[0].may_enter(), "a quota that names the user now lets him in"
 
 
+def test_an_env_whose_processes_connect_all_the_time_is_heard_in_turn(
+    world: World, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More connections than a second may bring wait for the next; another env's come at once."""
+    monkeypatch.setattr(module, "MAX_ARRIVALS", 5)
+    world.server.close("alice")
+    world.server.open("alice", world.path)
+    world.server.open("bob", directory / "bob")
+    for _ in range(12):
+        world.connect()
+    world.until(lambda: world.hub.counters["connections_throttled"] == 1)
+    assert len(world.hub.sessions) == 6, "one is found to be too many when it is there"
+    world.path = directory / "bob"
+    world.connected()
+    assert [session.env for session in world.hub.sessions].count("bob") == 1
+    world.until(lambda: len(world.hub.sessions) == 13)
+
+
 CONNECTING = (
     "import errno, os, socket, sys\n"
     "path, most, uid, gid = sys.argv[1], *map(int, sys.argv[2:])\n"
