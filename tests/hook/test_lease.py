@@ -325,7 +325,7 @@ except Enough:
 """,
         when="place 2",
     )
-    assert child.seen == [[0], 1]
+    assert child.seen == [[], 1]
 
 
 def test_ctrl_c_inside_the_driver_is_raised_by_the_gate_that_led_there(world: World) -> None:
