@@ -337,12 +337,16 @@ def hook_active(subject: Subject) -> Outcome:
     return _hook_in(python, subject, **kept)
 
 
+FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", re.MULTILINE)
+"""In /proc/PID/maps: once for each link-map list of the dynamic linker that has a driver."""
+
+
 def ledger_mapped(subject: Subject) -> Outcome:
-    """Every process of this environment that has the driver in it has mapped the ledger too."""
+    """Every process of this environment that has the driver in it has mapped the ledger too, and has one driver."""
     assert subject.env_dir is not None
     if places.read_conf(subject.env_dir).get("address", "").startswith("udp:"):
         return Outcome(None, "over UDP there is none: each process has a fixed cap")
-    with_driver, without_ledger = 0, []
+    with_driver, without_ledger, twice = 0, [], []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             maps = (directory / "maps").read_text(errors="replace")
@@ -353,10 +357,14 @@ def ledger_mapped(subject: Subject) -> Outcome:
         with_driver += 1
         if not re.search(r"/memfd:nodemgr", maps):
             without_ledger.append(directory.name)
+        if len(FIRST_PAGE_OF_DRIVER.findall(maps)) > 1:
+            twice.append(directory.name)
     if not with_driver:
         return Outcome(None, "no process of this environment uses the driver at the moment")
     if without_ledger:
         return Outcome(False, f"processes that use the driver without a ledger: {', '.join(without_ledger)}")
+    if twice:
+        return Outcome(False, f"processes with a second driver (dlmopen), whose memory the ledger does not have: {', '.join(twice)}")
     return Outcome(True, f"in all {with_driver} processes of this environment that use the driver")
 
 
@@ -387,5 +395,5 @@ CHECKS = (
     Check("socket", IN_ENV, env_answer, "mount the directory, not the socket file; and is the manager running?"),
     Check("preload", INSIDE, preload_active, IN_CONTAINER),
     Check("hook", INSIDE, hook_active, IN_CONTAINER),
-    Check("ledger", INSIDE, ledger_mapped, "such a program escapes its quota: static linking, NODEMGR_OFF, or an old lease"),
+    Check("ledger", INSIDE, ledger_mapped, "such a program escapes its quota: static linking, dlmopen, NODEMGR_OFF, or an old lease"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from nodemgr.paths import payload_dir
 from tests.node.programs import finish, said
+from tests.shim.world import LINKED_WITH_DRIVER, compiled
 from tests.support.manager import HOLD, Manager
 
 GIB = 2**30
@@ -78,6 +80,42 @@ def member(node: Manager, gib: int) -> subprocess.Popen[str]:
     assert program.stdout is not None
     assert program.stdout.readline() == "[0, 0, 0, 0]\n"
     return program
+
+
+BEHIND = """
+#include <stddef.h>
+#include <stdint.h>
+int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuMemAlloc_v2(uint64_t *, size_t);
+int take(int count, size_t bytes)
+{
+    void *context;
+    uint64_t address;
+    int taken = 0;
+    if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0 || cuCtxSetCurrent(context) != 0)
+        return -1;
+    while (taken < count && cuMemAlloc_v2(&address, bytes) == 0)
+        taken++;
+    return taken;
+}
+"""
+
+LOADER = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char **argv)
+{
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    int result = ((int (*)(unsigned))dlsym(cuda, "cuInit"))(0);
+    int deep = argc > 2 && strcmp(argv[2], "RTLD_DEEPBIND") == 0;
+    void *behind = deep ? dlopen(argv[1], RTLD_NOW | RTLD_DEEPBIND) : dlmopen(LM_ID_NEWLM, argv[1], RTLD_NOW);
+    int taken = ((int (*)(int, size_t))dlsym(behind, "take"))(40, 64 << 20);
+    printf("%d %d\\n", result, taken);
+    fflush(stdout);
+    return getchar() == 0;
+}
+"""
+"""Holds a lease, and loads a library that finds the driver before it finds the shim."""
 
 
 def stranger(node: Manager, gib: int) -> subprocess.Popen[str]:
@@ -263,3 +301,27 @@ def test_the_host_is_no_container_to_a_manager_in_a_namespace_of_its_own(make_ma
     assert events.expect("audit.violation", pid=bystander.pid)["env"] is None
     finish(bystander)
     finish(holder)
+
+
+@pytest.mark.parametrize("way", ["dlmopen", "RTLD_DEEPBIND"])
+def test_a_library_that_goes_round_the_shim_is_seen_and_counted(node: Manager, way: str) -> None:
+    """40 times 64 MiB under 1 GiB: nothing refuses them, the driver's figures tell, and the environment's others get less."""
+    node.quota("alice", 1, memory_bytes=GIB)
+    events = node.events()
+    behind = compiled(BEHIND, "-shared", "-fPIC", *LINKED_WITH_DRIVER)
+    program = node.spawn("alice", [str(compiled(LOADER)), str(behind), way])
+    assert program.stdout is not None
+    assert program.stdout.readline() == "0 40\n"
+    violation = events.expect("audit.violation", pid=program.pid)
+    assert (violation["env"], violation["offence"]) == ("alice", "over_quota")
+    assert violation["memory_bytes"] >= 40 * 64 * 2**20
+    (check,) = [check for check in node.call("doctor")["checks"] if check["name"] == "audit"]
+    assert (check["ok"], f"process {program.pid} of alice" in check["detail"]) == (False, True)
+    inside = node.spawn("alice", [sys.executable, "-m", "nodemgr", "doctor", "--json"])
+    stdout, _ = inside.communicate(timeout=60)
+    (ledger,) = [check for check in json.loads(stdout)["checks"] if check["name"] == "ledger"]
+    assert (ledger["ok"], str(program.pid) in ledger["detail"]) == ((False, True) if way == "dlmopen" else (True, False))
+    other = node.hold("alice", "-b", str(GIB // 2))
+    assert said(other)["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    finish(other)
+    program.communicate("\n", timeout=60)
