@@ -50,9 +50,9 @@ def environment() -> Outcome:
 
 def preload() -> Outcome:
     """Whether the dynamic linker of this image brings the shim into what is started: tried with this image's own linker."""
-    if glob.glob(MUSL) and not _maps_of("self", "ld-linux"):
+    if glob.glob(MUSL) and not _has_mapped("self", "ld-linux"):
         return False, "this image has musl, which ignores /etc/ld.so.preload"
-    if _maps_of("self", "libnodemgr"):
+    if _has_mapped("self", "libnodemgr"):
         return True, f"{SHIM} is in this process"
     try:
         with open(PRELOAD_FILE) as file:
@@ -87,15 +87,22 @@ def manager() -> List[Row]:
     return [{"name": "socket", "ok": True, "detail": "the manager answers", "cure": None}, *told]
 
 
+FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", re.MULTILINE)
+"""In /proc/PID/maps: once for each list of libraries of the dynamic linker that has a driver."""
+
+
 def ledger() -> Outcome:
     """Every process of this container and environment that uses the driver has mapped the ledger too."""
     if places.read_conf(places.around_us()).get("address", "").startswith("udp:"):
         return None, "over UDP there is none: each process has a fixed cap"
     others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
-    users = [pid for pid in others if _maps_of(pid, "libcuda.so") and _is_beside_us(pid)]
-    without = [pid for pid in users if not _maps_of(pid, "memfd:nodemgr")]
+    users = [pid for pid in others if _has_mapped(pid, "libcuda.so") and _is_beside_us(pid)]
+    without = [pid for pid in users if not _has_mapped(pid, "memfd:nodemgr")]
     if without:
         return False, f"processes that use the driver without a ledger: {', '.join(without)}"
+    twice = [pid for pid in users if len(FIRST_PAGE_OF_DRIVER.findall(_maps_of(pid))) > 1]
+    if twice:
+        return False, f"processes with a second driver (dlmopen), whose memory the ledger does not have: {', '.join(twice)}"
     if not users:
         return None, "no process here uses the driver at the moment"
     return True, f"in all {len(users)} processes here that use the driver"
@@ -123,12 +130,17 @@ def _is_beside_us(pid: str) -> bool:
     return (os.fsdecode(named[1]) if named else places.CONTAINER_ENV_DIR) == places.around_us()
 
 
-def _maps_of(pid: str, name: str) -> bool:
+def _maps_of(pid: str) -> str:
+    """Empty where this user may not look."""
     try:
         with open(f"/proc/{pid}/maps", errors="replace") as file:
-            return re.search(rf"/{re.escape(name)}", file.read()) is not None
+            return file.read()
     except OSError:
-        return False
+        return ""
+
+
+def _has_mapped(pid: str, name: str) -> bool:
+    return re.search(rf"/{re.escape(name)}", _maps_of(pid)) is not None
 
 
 FLAG = "start the container with --device nodemgr.local/env=NAME (on the node: nodemgr env show NAME)"

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from client_plugin.verbs import units
+from client_plugin.verbs.doctor import FIRST_PAGE_OF_DRIVER
 from client_plugin.ways import places
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.control import Control, may_control
@@ -335,10 +336,6 @@ def hook_active(subject: Subject) -> Outcome:
         return Outcome(None, "no python3 in PATH")
     kept = {name: value for name in ("LD_PRELOAD", "PYTHONPATH") if (value := os.environ.get(name))}
     return _hook_in(python, subject, **kept)
-
-
-FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", re.MULTILINE)
-"""In /proc/PID/maps: once for each link-map list of the dynamic linker that has a driver."""
 
 
 def ledger_mapped(subject: Subject) -> Outcome:
