@@ -69,10 +69,10 @@ def queues(whom: Whom, _incomplete: str) -> List[str]:
 
 def job(requests: bool = False, ended: bool = False) -> Kind:
     """The id of a job, of an array, or of a job of an array; `requests`: of a waiting request, too; `ended`: completed are those, too."""
-    form = re.compile(JOB_FORM + ("|r[0-9]{1,15}" if requests else ""), re.ASCII)
+    form = JOB_FORM + ("|r[0-9]{1,15}" if requests else "")
 
     def parse(text: str) -> str:
-        if form.fullmatch(text) is None:
+        if re.fullmatch(form, text, re.ASCII) is None:
             known = "j12, or j12.3 of an array" + (", or r17 of a request" if requests else "")
             raise WrongValue(f"{text!r} is no job: write its id as `nodemgr queue` shows it ({known})")
         return text

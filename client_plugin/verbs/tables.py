@@ -155,10 +155,11 @@ def clock_time(wall_s: int) -> str:
 def why(row: Row) -> str:
     """Why somebody waits: without the place, which has a column of its own, and with times as everything beside it has them."""
     place, colon, reason = row["reason"].partition(": ")
-    return UTC.sub(_local, reason if colon and place.startswith("place ") else row["reason"])
+    reason = reason if colon and place.startswith("place ") else row["reason"]
+    return re.sub(UTC, _local, reason) if "UTC" in reason else reason
 
 
-UTC = re.compile("([0-9]{2}):([0-9]{2}) UTC")
+UTC = "([0-9]{2}):([0-9]{2}) UTC"
 """How the manager writes times into its words, whoever reads them."""
 
 

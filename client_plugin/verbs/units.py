@@ -28,7 +28,7 @@ SIZE_FORM = "write a number with its unit, e.g. 8GiB (2^30) or 8GB (10^9)"
 DURATION_FORM = "write a number with its unit, e.g. 500ms, 30s, 10min, 2h, 1d"
 NODE_FORM = "write COUNTxSIZE, e.g. 4x80GiB"
 
-_NUMBER_AND_UNIT = re.compile(r"([+-]?)([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)", re.ASCII)
+_NUMBER_AND_UNIT = r"([+-]?)([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)"
 
 
 class UnitError(ValueError):
@@ -37,7 +37,7 @@ class UnitError(ValueError):
 
 def _split(text: str, what: str, form: str) -> tuple[int, int, str]:
     """(numerator, denominator, unit): exact, whatever stands behind the point."""
-    match = _NUMBER_AND_UNIT.fullmatch(text.strip())
+    match = re.fullmatch(_NUMBER_AND_UNIT, text.strip(), re.ASCII)
     if match is None:
         raise UnitError(f"{text!r} is no {what}: {form}")
     sign, number, unit = match.groups()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import struct
+from _socket import AF_UNIX, SOCK_STREAM, timeout
+from _socket import socket as Socket
 
 from client_plugin.ways.conversation import REFUSAL_EXITS, wait_readable
 from client_plugin.ways.faults import Away, Exit, Fault, Lost
@@ -48,7 +49,7 @@ class Control:
         """`timeout_s`: for each answer; None: however long it takes."""
         self._run_dir = os.fspath(run_dir)
         self._timeout_s = timeout_s
-        self._socket: Optional[socket.socket] = None
+        self._socket: Optional[Socket] = None
 
     def call(self, verb: str, **arguments: Any) -> Any:
         """The verb's result. Raises Fault: Away where no manager answers, Lost where one ended after it was asked."""
@@ -63,7 +64,7 @@ class Control:
                 flags, body = _receive(sock)
         except BaseException as error:
             self.close()  # a late answer must not be taken for the next one's
-            if isinstance(error, socket.timeout):
+            if isinstance(error, timeout):
                 raise Away(f"the manager on {self._run_dir} does not answer: is it running? (nodemgr doctor)") from None
             if isinstance(error, OSError):
                 raise Lost(f"the manager on {self._run_dir} ended before it answered") from None
@@ -73,9 +74,9 @@ class Control:
             raise Fault(str(reply["error"]), REFUSAL_EXITS.get(str(reply["code"]), Exit.FAILED))
         return reply["result"]
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> Socket:
         path = os.path.join(self._run_dir, CONTROL_SOCKET)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = Socket(AF_UNIX, SOCK_STREAM)
         try:
             sock.settimeout(self._timeout_s or TIMEOUT_S)
             sock.connect(path)
@@ -85,7 +86,7 @@ class Control:
             sock.close()
             text = f"{path} is not open to you: its group may use it (usermod -aG nodemgr USER), as root may"
             raise Fault(text, Exit.UNREACHABLE) from None
-        except socket.timeout:
+        except timeout:
             sock.close()
             raise Away(f"the manager on {self._run_dir} does not answer: is it running? (nodemgr doctor)") from None
         except OSError:
@@ -106,7 +107,7 @@ def _frame(body: bytes, flags: int = 0) -> bytes:
     return struct.pack(">BB", flags, len(body)) + body
 
 
-def _receive(sock: socket.socket) -> Tuple[int, bytes]:
+def _receive(sock: Socket) -> Tuple[int, bytes]:
     """The next frame. Raises OSError."""
     (flags,) = _exactly(sock, 1)
     length = int.from_bytes(_exactly(sock, 8 if flags & LONG else 1), "big")
@@ -115,7 +116,7 @@ def _receive(sock: socket.socket) -> Tuple[int, bytes]:
     return flags, _exactly(sock, length)
 
 
-def _exactly(sock: socket.socket, length: int) -> bytes:
+def _exactly(sock: Socket, length: int) -> bytes:
     """Raises OSError, also at the end of the connection."""
     data = bytearray()
     while len(data) < length:

@@ -10,12 +10,13 @@ import array
 import json
 import os
 import re
-import select
-import signal
-import socket
 import struct
+from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SCM_RIGHTS, SO_SNDTIMEO, SOCK_SEQPACKET, SOL_SOCKET, timeout
+from _socket import socket as Socket
 
 from client_plugin.ways.faults import Away, Exit, Fault, Lost
+
+# (_socket, not socket, whose import makes enumerations of all constants and takes half as long as the start of Python.)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ DENIAL_EXITS = {
     "wait_timeout": Exit.WAIT_TIMED_OUT,
 }  # fmt: skip
 """The codes of a DENY (nodemgr/core/model.py) that have an exit code of their own."""
-_ESCAPE = re.compile(b"%([0-9A-Fa-f]{2})")
 _ESCAPED = {code: f"%{code:02x}" for code in (*range(0x20), 0x7F, ord("%"))}
 
 
@@ -54,9 +54,13 @@ def parsed(text: str) -> Any:
     return answer
 
 
-def wait_readable(sock: socket.socket) -> None:
+def wait_readable(sock: Socket) -> None:
     """However long it takes. A signal's handler runs meanwhile, however narrowly the signal came before the wait: Python notes it
     and would go to sleep on it, but also writes a byte to the wakeup descriptor."""
+    import select
+    import signal
+    import socket
+
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)
@@ -81,13 +85,13 @@ class Conversation:
         """`timeout_s`: for each packet; None: however long it takes."""
         self._path = os.fspath(path)
         self._timeout_s = timeout_s
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = Socket(AF_UNIX, SOCK_SEQPACKET)
         self._rid = 0
         self._sheet: Optional[int] = None
 
     def __enter__(self) -> Conversation:
         # A connection that waits for room in the backlog ends with EAGAIN after this time.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_TIMEOUT_S, 0))
+        self._socket.setsockopt(SOL_SOCKET, SO_SNDTIMEO, struct.pack("ll", CONNECT_TIMEOUT_S, 0))
         try:
             self._socket.connect(self._path)
         except OSError as error:
@@ -108,7 +112,7 @@ class Conversation:
         try:
             self._socket.send(f"NODEMGR/1 ASK\nrid={self._rid}\nwhat={what}\n{said}".encode("utf-8", "replace"))
             return parsed(self._pages(descriptors)), descriptors
-        except socket.timeout:
+        except timeout:
             raise Lost(f"the manager behind {self._path} does not answer (its log says why)") from None
         except OSError as error:
             raise Lost(f"the manager behind {self._path} went away ({error.strerror}); tasks that run go on") from None
@@ -162,10 +166,10 @@ class Conversation:
         self._socket.settimeout(self._timeout_s)
         numbers = array.array("i")
         packet, ancillary, _, _ = self._socket.recvmsg(
-            PACKET_BYTES, socket.CMSG_SPACE(numbers.itemsize), socket.MSG_CMSG_CLOEXEC
+            PACKET_BYTES, CMSG_SPACE(numbers.itemsize), MSG_CMSG_CLOEXEC
         )
         for level, kind, data in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            if (level, kind) == (SOL_SOCKET, SCM_RIGHTS):
                 numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
         descriptors += numbers
         if not packet:
@@ -179,4 +183,6 @@ class Conversation:
 
 
 def _unescaped(value: bytes) -> str:
-    return _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), value).decode("utf-8", "replace")
+    if b"%" in value:
+        value = re.sub(b"%([0-9A-Fa-f]{2})", lambda found: bytes((int(found[1], 16),)), value)
+    return value.decode("utf-8", "replace")

@@ -20,12 +20,12 @@ CONTAINER_ENV_DIR = "/run/nodemgr-env"
 CONF = "client.conf"
 
 ENV_NAME_FORM = "1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit"
-_ENV_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
+_ENV_NAME = r"[a-z0-9][a-z0-9._-]{0,62}"
 
 
 def is_env_name(name: str) -> bool:
     """An environment's name is a directory's name too: nothing that leads out of its parent."""
-    return _ENV_NAME.fullmatch(name) is not None
+    return re.fullmatch(_ENV_NAME, name, re.ASCII) is not None
 
 
 def default_run_dir() -> str:
