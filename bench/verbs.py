@@ -2,8 +2,9 @@
 
     python bench/verbs.py [--rounds 20]
 
-The packages are compiled first, as an installation compiles them. All are started in turn, one after the other, so that what else the machine does meets all of them alike. A user's verb should cost at
-most three times a Python that does nothing, an administrator's six times. The node has a task, queued jobs and some history.
+The packages are compiled first, as an installation compiles them. All are started in turn, one after the other, so that what else the
+machine does meets all of them alike. A user's verb should cost at most three times a Python that does nothing, an administrator's six
+times. The node has queued jobs and some history.
 """
 
 from __future__ import annotations

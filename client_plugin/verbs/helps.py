@@ -10,14 +10,15 @@ EXAMPLES = {
     "submit": (
         "nodemgr submit --env alice --gpus 2 --time 4h -- python train.py --seed 1",
         "nodemgr submit --env alice --array 0-9 --after j12 -- ./evaluate.sh",
+        "seq -f 'python train.py --seed %g' 100 | nodemgr submit --env alice --gpus 1 --from -",
     ),
     "queue": ("nodemgr queue", "nodemgr queue --env alice --expand"),
     "queue position": ("nodemgr queue position j12", "nodemgr queue position r17"),
-    "queue withdraw": ("nodemgr queue withdraw j12", "nodemgr queue withdraw j12.3"),
-    "queue hold": ("nodemgr queue hold j12",),
-    "queue free": ("nodemgr queue free j12",),
+    "queue withdraw": ("nodemgr queue withdraw j12 j13.3", "nodemgr queue withdraw --name 'sweep-*' --mine"),
+    "queue hold": ("nodemgr queue hold j12", "nodemgr queue hold --state queued --all-of alice"),
+    "queue free": ("nodemgr queue free j12",  "nodemgr queue free --mine"),
     "queue move": ("nodemgr queue move j12 low", "nodemgr queue move j12 --first"),
-    "queue requeue": ("nodemgr queue requeue j12",),
+    "queue requeue": ("nodemgr queue requeue j12", "nodemgr queue requeue --state failed --mine"),
     "queue create": ("nodemgr queue create night --rank 50", "nodemgr queue create urgent --rank 400 --cap 10"),
     "queue rm": ("nodemgr queue rm night",),
     "logs": ("nodemgr logs j12", "nodemgr logs --follow j12.3"),
@@ -25,7 +26,7 @@ EXAMPLES = {
     "history": ("nodemgr history --since 7d", "nodemgr history j12"),
     "report": ("nodemgr report --since 30d", "nodemgr report --env alice --json"),
     "status": ("nodemgr status", "nodemgr status --env alice --json"),
-    "release": ("nodemgr release t17", "nodemgr release r18"),
+    "release": ("nodemgr release t17 r18", "nodemgr release --state stalled"),
     "doctor": ("nodemgr doctor", "nodemgr doctor --json"),
 }
 """By verb: lines as they are typed."""

@@ -154,6 +154,7 @@ def _task(text: str) -> str:
 
 
 TEXT = Kind("text", str)
+FILE = Kind("file", str)
 SIZE = Kind("size", units.parse_size)
 DURATION = Kind("duration", units.parse_duration_ms)
 TIME_LIMIT = Kind("duration", _time_limit)

@@ -45,11 +45,11 @@ PRESETS = ("high", "normal", "low")
 """Queues that are not worth a table of their own."""
 UNDER = {
     "position": "Say where JOB stands, and why it waits.",
-    "withdraw": "Take JOB (or a waiting request, r17) out of its queue, or end it if it runs.",
-    "hold": "Take JOB out of its queue until it is freed.",
-    "free": "Put a held JOB at the end of its queue.",
+    "withdraw": "Take jobs (or waiting requests, r17) out of their queue, or end those that run.",
+    "hold": "Take jobs out of their queue until they are freed.",
+    "free": "Put held jobs at the end of their queue.",
     "move": "Put JOB at the end of another queue, or at the front of its own.",
-    "requeue": "Have JOB begin anew: one that runs is ended first, one that has ended runs again.",
+    "requeue": "Have jobs begin anew: one that runs is ended first, one that has ended runs again.",
     "create": "Make a queue, or change its rank and cap (for admins).",
     "rm": "Remove a queue in which nothing waits (for admins).",
 }

@@ -79,6 +79,10 @@ def new_key() -> str:
 
 
 def run(said: Said) -> int:
+    if said.from_file is not None:
+        from client_plugin.verbs import batch
+
+        return batch.run(said)
     if not said.command:
         mistake(said.verb, "Missing argument 'COMMAND...'")
     patience = Patience(0) if said.no_wait else Patience()
@@ -148,11 +152,15 @@ VERB = Verb(
     (
         Option("--env", kind=kinds.ENV, help="The environment to run in."),
         *WISHES,
+        Option("--from", kind=kinds.FILE, key="from_file", metavar="FILE",
+               help='Submit every line of FILE (-: stdin): a command, or {"command": "...", "gpus": 1, "time": "2h"} with the names '
+               "of these options. What is said here holds where a line says nothing else."),
         Option("--no-wait", help="Fail at once where the manager is away (not said: it is waited for, up to 30 s)."),
         RUN_DIR,
         Option("command", rest=True),
     ),
     text="Has COMMAND run in environment ENV when its turn comes, as you, in this directory, with these variables and this umask. It finds "
     "nothing to read on stdin.\n\nPrints the job's id. nodemgr queue shows where it waits and why, nodemgr logs what it wrote, nodemgr "
-    "wait ends with its exit code.",
+    "wait ends with its exit code.\n\nWith --from it prints an id or an error for each line, in order, and ends with 1 if one failed. A "
+    "line is split into words as a shell does it, and given to no shell; empty lines and lines that begin with # are skipped.",
 )  # fmt: skip

@@ -10,7 +10,7 @@ import errno
 import os
 
 from client_plugin.verbs import units
-from client_plugin.verbs.loadable import Preload, preload
+from client_plugin.verbs.programs import Preload, preload
 from client_plugin.ways import choice, places
 from client_plugin.ways.faults import Exit, Fault, say
 

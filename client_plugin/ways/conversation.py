@@ -30,6 +30,8 @@ INLINE_BYTES = 500
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 5.0
 
+BUSY = "busy"
+"""The code of a refusal that a moment later may be none."""
 REFUSAL_EXITS = {"usage": Exit.USAGE, "quota": Exit.QUOTA_REFUSES}
 """A refusal's code, where it is no plain failure."""
 DENIAL_EXITS = {
@@ -50,6 +52,8 @@ def parsed(text: str) -> Any:
     if not isinstance(answer, dict):
         raise Fault("the manager's answer is no object: are nodemgr here and the manager of one version?")
     if "error" in answer:
+        if answer.get("code") == BUSY:
+            raise Away(str(answer["error"]))
         raise Fault(str(answer["error"]), REFUSAL_EXITS.get(str(answer.get("code")), Exit.FAILED))
     return answer
 

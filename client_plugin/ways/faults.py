@@ -33,7 +33,7 @@ class Fault(Exception):
 
 
 class Away(Fault):
-    """No manager answers where there was one before; one that restarts will."""
+    """No manager answers where there was one before, or it has no room at this moment: asked again, it may."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, Exit.UNREACHABLE)

@@ -345,6 +345,14 @@ class MoveJob:
 
 
 @value
+class OrderAll:
+    """Several orders of one kind in one step: each sees what the ones before it have done, and one that makes no sense does nothing."""
+
+    orders: tuple[WithdrawJob | HoldJob | FreeJob | RequeueJob | ReleaseTask, ...]
+    wall_ns: int
+
+
+@value
 class SetQueue:
     """A queue is made, or changed."""
 
@@ -367,5 +375,5 @@ class RemoveQueue:
 Event = (
     Acquire | Cancel | Rejoin | Beat | Heard | Release | Disconnected | ProcessGone | ResidueChanged | Tick | SetQuota
     | RemoveQuota | GpusChanged | ReleaseTask | Match | Audited | SubmitJobs | JobStarted | JobEnded | JobUnbegun
-    | PlaceChanged | NamesTaken | WithdrawJob | HoldJob | FreeJob | RequeueJob | MoveJob | SetQueue | RemoveQueue
+    | PlaceChanged | NamesTaken | WithdrawJob | HoldJob | FreeJob | RequeueJob | MoveJob | OrderAll | SetQueue | RemoveQueue
 )

@@ -22,14 +22,16 @@ Order = WithdrawJob | HoldJob | FreeJob | RequeueJob | MoveJob
 WAITING = frozenset((JobState.HELD, JobState.AFTER, JobState.QUEUED))
 
 
-def living(state: State, name: str) -> list[Job]:
+def living(state: State | Draft, name: str) -> list[Job]:
     """The job of that name, or an array's elements, that have not ended; in their order."""
     job = state.jobs.get(name)
-    members = sorted(state.elements.get(name, ()), key=order) if job is None else [name]
-    return [state.jobs[job_id] for job_id in members]
+    if job is not None:
+        return [job]
+    members = state.elements.members(name) if isinstance(state, Draft) else state.elements.get(name, ())
+    return [state.jobs[job_id] for job_id in sorted(members, key=order)]
 
 
-def objection(state: State, event: Order) -> str | None:
+def objection(state: State | Draft, event: Order) -> str | None:
     """Why the order makes no sense as things are, in one line; then it does nothing."""
     found = living(state, event.job_id)
     if not found:
@@ -54,14 +56,14 @@ def _enters(job: Job, event: Order) -> bool:
     return isinstance(event, FreeJob) and not job.after
 
 
-def _not_again(state: State, job: Job, spec: JobSpec) -> str | None:
+def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
     """Why a job that has ended cannot be run again."""
     if job.state not in FINAL:
         return f"{job.job_id} has not ended"
     env = state.envs.get(job.env)
     if env is None:
         return reasons.no_quota(job.env)
-    there, limit = state.env_jobs.get(job.env, 0), state.config.max_env_jobs
+    there, limit = state.env_jobs.get(job.env) or 0, state.config.max_env_jobs
     if there >= limit:
         return reasons.too_many_jobs(job.env, there, limit)
     if (full := submissions.too_large(state, job.env, job.row_bytes + spec.payload_bytes)) is not None:
@@ -118,10 +120,10 @@ _AGAINST: dict[type, Callable[[Job, Any], str | None]] = {
 
 def _ordered(draft: Draft, event: Order) -> list[Job]:
     """The jobs that the order is for."""
-    if objection(draft.state, event) is not None:
+    if objection(draft, event) is not None:
         return []
     against = _AGAINST[type(event)]
-    return [job for job in living(draft.state, event.job_id) if against(job, event) is None]
+    return [job for job in living(draft, event.job_id) if against(job, event) is None]
 
 
 def withdraw(draft: Draft, event: WithdrawJob, now_ns: int) -> None:
@@ -180,7 +182,7 @@ def move(draft: Draft, event: MoveJob, now_ns: int) -> None:
 
 
 def requeue(draft: Draft, event: RequeueJob, now_ns: int) -> None:
-    if not living(draft.state, event.job_id) and objection(draft.state, event) is None:
+    if not living(draft, event.job_id) and objection(draft, event) is None:
         _run_again(draft, event, now_ns)
     for job in _ordered(draft, event):
         noted = jobs.noted(job, event.wall_ns, event.by, "requeued")

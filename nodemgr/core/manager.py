@@ -34,6 +34,7 @@ from nodemgr.core.events import (
     Match,
     MoveJob,
     NamesTaken,
+    OrderAll,
     PlaceChanged,
     ProcessGone,
     Rejoin,
@@ -59,6 +60,11 @@ def _match(draft: Draft, event: Match, now_ns: int) -> None:
     draft.figures = event.used_bytes or {}
     draft.told = event.used_bytes is not None
     draft.sleepers = matching.match(draft, now_ns, event.wall_ns)
+
+
+def _order_all(draft: Draft, event: OrderAll, now_ns: int) -> None:
+    for order in event.orders:
+        RULES[type(order)].handler(draft, order, now_ns)
 
 
 class _Rule(NamedTuple):
@@ -95,6 +101,7 @@ RULES: dict[type, _Rule] = {
     FreeJob: _Rule(job_orders.free, False),
     RequeueJob: _Rule(job_orders.requeue, False),
     MoveJob: _Rule(job_orders.move, False),
+    OrderAll: _Rule(_order_all, False),
     SetQueue: _Rule(queues.set_queue, False),
     RemoveQueue: _Rule(queues.remove_queue, False),
 }
@@ -111,4 +118,7 @@ def step(state: State, event: Event, now_ns: int, draft: Draft | None = None) ->
     then = None
     if draft.rescan and not isinstance(event, Disconnected):
         then = Match(event.wall_ns, event.used_bytes if isinstance(event, Tick) else None)
-    return finish(draft, must_apply=rule.must_apply, then=then)
+    must_apply = rule.must_apply
+    if isinstance(event, OrderAll):
+        must_apply = all(RULES[type(order)].must_apply for order in event.orders)
+    return finish(draft, must_apply=must_apply, then=then)

@@ -27,11 +27,14 @@ MAX_ARRAY = 10_000
 MAX_INDEX = 2**31 - 1
 MAX_JOBS_NAMED = 1_000
 MAX_NAME_CHARS = 64
+MAX_SUBMITTED = 256
+"""In one order."""
 MAX_ROWS = 200
 """Of a list, in one answer: it is made between two beats of others."""
 MAX_RESTARTS = 1_000
 _JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
 _WAITER = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|r[0-9]{1,18}", re.ASCII)
+_ORDERED = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|[rt][0-9]{1,18}", re.ASCII)
 _PLACE = re.compile(
     rf"{STAGES[0]}:(?P<queue>[^:]+):(?P<stamp>-?[0-9]{{1,20}})|(?P<stage>{'|'.join(STAGES[1:])}):(?P<job>[0-9]{{1,15}})\.(?P<index>[0-9]{{1,10}})",
     re.ASCII,
@@ -52,6 +55,7 @@ def _matching(pattern: re.Pattern[str], form: str) -> Parse:
 
 job = _matching(_JOB, "is no job: j12, or j12.3 of an array")
 waiter = _matching(_WAITER, "is neither a job (j12) nor a waiting request (r17)")
+_ordered = _matching(_ORDERED, "is no job (j12), waiting request (r17) or lease (t17)")
 key = _matching(_KEY, "must be 16 to 64 hexadecimal digits of the submitter's own choice")
 restarts = integer(0, MAX_RESTARTS)
 umask = integer(0, 0o777)
@@ -90,6 +94,20 @@ def jobs(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
         raise OrderError(f"must be a list of at most {MAX_JOBS_NAMED} jobs")
     return tuple(dict.fromkeys(job(entry) for entry in value))
+
+
+def submissions(value: object) -> list[object]:
+    """Each is checked by itself, so that one which cannot be keeps no other from being taken."""
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_SUBMITTED:
+        raise OrderError(f"must be a list of 1 to {MAX_SUBMITTED} jobs")
+    return value
+
+
+def ordered(value: object) -> tuple[str, ...]:
+    """What orders may name: jobs, requests and leases."""
+    if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
+        raise OrderError(f"must be a list of at most {MAX_JOBS_NAMED} ids")
+    return tuple(dict.fromkeys(_ordered(entry) for entry in value))
 
 
 def array(value: object) -> tuple[int, ...]:

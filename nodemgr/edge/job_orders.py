@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
-from nodemgr.core import effects, events, job_orders, job_rows, queues, reasons
+from nodemgr.core import administration, effects, events, job_orders, job_rows, queues, reasons
 from nodemgr.core.model import DenyCode, Ended, JobPayload, JobSpec
 from nodemgr.edge import job_arguments as kinds
+from nodemgr.edge import many_orders
 from nodemgr.edge.clients import Connection
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.job_places import NODE, JobPlaces
@@ -39,7 +41,7 @@ from nodemgr.edge.order import (
     unknown_verb,
 )
 from nodemgr.edge.processes import user_name
-from nodemgr.edge.sessions import Session
+from nodemgr.edge.sessions import SUBMIT_NS, Session
 
 QUOTA_CODES = frozenset({
     DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU, DenyCode.UNKNOWN_ENV,
@@ -88,6 +90,14 @@ SUBMISSION = {
     "max_restarts": Argument(kinds.restarts),
     "hold": Argument(flag),
 }
+FOUND_AROUND = ("cwd", "environ", "umask")
+"""What of it many jobs share that are submitted together."""
+ONE_OF_MANY = {
+    **{name: row for name, row in SUBMISSION.items() if name not in FOUND_AROUND},
+    "variables": Argument(kinds.environ),
+}
+"""Of each of them; `variables` are its own, beside the shared ones."""
+MANY = {**{name: SUBMISSION[name] for name in FOUND_AROUND}, "jobs": Argument(kinds.submissions, required=True)}
 PAYLOAD = ("argv", "cwd", "environ")
 """What of it only the job's process needs, named as in JobPayload."""
 
@@ -103,6 +113,12 @@ class JobOrders:
         daemon.jobs.on_final.append(self.waits.final)
         self._give_up: dict[int, Callable[[], None]] = {}
         """By connection: its wait."""
+        self._matching = many_orders.Matching(daemon)
+        self._events: Mapping[str, Callable[[Who, str], Any]] = {
+            "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob), "free": self._job_event(events.FreeJob),
+            "requeue": self._requeueing, "release": self._release,
+        }  # fmt: skip
+        """What each order to one of many is."""
         self.table = self._table()
 
     def _table(self) -> Mapping[str, JobOrder]:
@@ -114,6 +130,7 @@ class JobOrders:
         ranked = {"rank": Argument(kinds.rank, required=True), "cap": Argument(optional(kinds.cap))}
         return {
             "job_submit": JobOrder(SUBMISSION, self._submit, admins=False),
+            "job_submit_many": JobOrder(MANY, self._submit_many, admins=False),
             "job_place": JobOrder({}, self._place, admins=False),
             "job_show": JobOrder(any_one, self._show),
             "job_withdraw": JobOrder(any_one, self._withdraw),
@@ -122,6 +139,7 @@ class JobOrders:
             "job_move": JobOrder({**one, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)}, self._move),
             "job_requeue": JobOrder(one, self._requeue),
             "job_wait": JobOrder({"jobs": Argument(kinds.jobs, required=True)}, self._wait),
+            "job_orders": JobOrder(many_orders.ARGUMENTS, self._many),
             "job_log": JobOrder(log, self._log, admins=False),
             "job_log_read": JobOrder({**log, "offset": Argument(kinds.cursor)}, self._log_read, users=False),
             "queue": JobOrder({"env": scope["env"], "after": Argument(optional(kinds.place)), **paged}, self._queue),
@@ -164,6 +182,43 @@ class JobOrders:
     # -- submitting --
 
     def _submit(self, who: Who, given: dict[str, Any]) -> Later:
+        submission = self._submission(who, given)
+        return Later(lambda reply: self._daemon.jobs.submit(submission, lambda answered: reply(_submitted(answered))))
+
+    def _submit_many(self, who: Who, given: dict[str, Any]) -> Later:
+        """One answer for all: for each, in their order, its id or why it was refused."""
+        jobs = given.pop("jobs")
+        assert who.session is not None
+        who.session.spend(SUBMIT_NS * (len(jobs) - 1))
+        rows: list[dict[str, Any]] = [{} for _ in jobs]
+        wanted: list[tuple[int, events.Submission]] = []
+        for place, job in enumerate(jobs):
+            try:
+                own = check(ONE_OF_MANY, job)
+                environ = (*given["environ"], *own.pop("variables", ()))
+                wanted.append((place, self._submission(who, {**given, **own, "environ": environ})))
+            except OrderError as error:
+                rows[place] = _refused(error)
+
+        def begin(reply: Callable[[Any], None]) -> None:
+            left = [len(wanted)]
+
+            def answer(place: int, answered: effects.SubmitAnswered) -> None:
+                outcome = _submitted(answered)
+                rows[place] = _refused(outcome) if isinstance(outcome, OrderError) else outcome
+                left[0] -= 1
+                if left[0] == 0:
+                    reply({"jobs": rows})
+
+            for place, submission in wanted:
+                self._daemon.jobs.submit(submission, partial(answer, place))
+            if not wanted:
+                reply({"jobs": rows})
+
+        return Later(begin)
+
+    def _submission(self, who: Who, given: dict[str, Any]) -> events.Submission:
+        """Raises OrderError."""
         assert who.env is not None
         self._check_queue(given.get("priority"))
         uid, gid, place = self._submitter(who)
@@ -172,8 +227,7 @@ class JobOrders:
         wished: dict[str, Any] = {"gpus": None, "memory_bytes": None, "priority": None, **given}
         wished["name"] = given.get("name") or kinds.name_of(payload.argv[0])
         wished["command"] = kinds.command_line(payload.argv)
-        submission = events.Submission(ref=0, env=who.env, spec=spec, payload=payload, by=who.name, place=place, **wished)
-        return Later(lambda reply: self._daemon.jobs.submit(submission, lambda answered: reply(_submitted(answered))))
+        return events.Submission(ref=0, env=who.env, spec=spec, payload=payload, by=who.name, place=place, **wished)
 
     def _submitter(self, who: Who) -> tuple[int, int, str]:
         """(uid, gid) that the job runs as, the speaker's own, and the place where. Raises OrderError."""
@@ -191,16 +245,35 @@ class JobOrders:
 
     # -- orders on what there is --
 
+    def _many(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """To several at once, in one step and one answer."""
+        speaker = who.session.user if who.session is not None else None
+        asked = many_orders.wanted(given, who.env, speaker)
+        ids = given["jobs"] if asked is None else self._matching.of(given["order"], asked)
+        find = self._events[given["order"]]
+        rows = many_orders.carry_out(self._daemon, ids, lambda one: self._sensible(find(who, one)), skip=asked is not None)
+        if not rows:
+            raise OrderError(f"nothing that matches can be given this order ({given['order']})", "not_found")
+        return {"schema_version": 1, "jobs": rows}
+
+    def _sensible(self, event: many_orders.OneOrder) -> many_orders.OneOrder:
+        """Raises OrderError where it makes no sense."""
+        if not isinstance(event, events.ReleaseTask) and (why := job_orders.objection(self._daemon.state, event)) is not None:
+            raise OrderError(why, "refused")
+        return event
+
     def _order(self, who: Who, job_id: str, kind: Callable[..., job_orders.Order], **more: Any) -> dict[str, Any]:
         """On a living job, or on all living elements of an array."""
         self._check_lives(who, job_id)
         self._do(kind(job_id, **more, by=who.name, wall_ns=self._daemon.clock.wall_ns()))
         return {"job": job_id}
 
-    def _do(self, event: job_orders.Order | events.SetQueue | events.RemoveQueue) -> None:
+    def _do(self, event: job_orders.Order | events.ReleaseTask | events.SetQueue | events.RemoveQueue) -> None:
         state = self._daemon.state
         if isinstance(event, (events.SetQueue, events.RemoveQueue)):
             objection = queues.objection(state, event)
+        elif isinstance(event, events.ReleaseTask):
+            objection = None
         else:
             objection = job_orders.objection(state, event)
         if objection is not None:
@@ -232,20 +305,42 @@ class JobOrders:
         """The store still has its command and variables."""
         return bool(self._daemon.journal.directories((ended.job.spec_id,)))
 
-    def _withdraw(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """Also an interactive request, which is then refused."""
-        job_id = given["job"]
+    def _job_event(self, kind: Callable[..., job_orders.Order]) -> Callable[[Who, str], Any]:
+        def event(who: Who, job_id: str) -> job_orders.Order:
+            self._check_lives(who, job_id)
+            return kind(job_id, by=who.name, wall_ns=self._daemon.clock.wall_ns())
+
+        return event
+
+    def _withdrawal(self, who: Who, job_id: str) -> events.WithdrawJob | events.ReleaseTask:
+        """Also of an interactive request, which is then refused."""
         request = self._daemon.state.requests.get(job_id)
-        if request is None and who.env is None and self._daemon.jobs.withdraw_unknown(job_id, f"{who.name} withdrew it"):
-            return {"job": job_id}
-        if request is None:
-            return self._order(who, job_id, events.WithdrawJob)
-        if who.env not in (None, request.env):
-            raise _no_job(who, job_id)
-        if request.job_id is not None:
-            return self._order(who, request.job_id, events.WithdrawJob)
-        if not self._daemon.submit(events.ReleaseTask(job_id, who.name, self._daemon.clock.wall_ns(), env=who.env)):
-            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
+        wall_ns = self._daemon.clock.wall_ns()
+        if request is not None:
+            if who.env not in (None, request.env):
+                raise _no_job(who, job_id)
+            if request.job_id is None:
+                return events.ReleaseTask(job_id, who.name, wall_ns, env=who.env)
+            job_id = request.job_id
+        self._check_lives(who, job_id)
+        return events.WithdrawJob(job_id, who.name, wall_ns)
+
+    def _release(self, who: Who, row_id: str) -> events.ReleaseTask:
+        """Of a lease, or of a waiting request."""
+        state = self._daemon.state
+        row_id = administration.present_id(state, row_id)
+        row = state.tasks.get(row_id) or state.requests.get(row_id)
+        if row is None or who.env not in (None, row.env):
+            whose = "no" if who.env is None else f"{who.env} has no"
+            raise OrderError(f"{whose} task or waiting request {row_id!r} (nodemgr status lists them)", "not_found")
+        return events.ReleaseTask(row_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
+
+    def _withdraw(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """For an administrator also of an attempt that the store does not know."""
+        job_id = given["job"]
+        known = job_id in self._daemon.state.requests
+        if known or who.env is not None or not self._daemon.jobs.withdraw_unknown(job_id, f"{who.name} withdrew it"):
+            self._do(self._withdrawal(who, job_id))
         return {"job": job_id}
 
     def _move(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
@@ -257,11 +352,10 @@ class JobOrders:
         self._check_queue(queue)
         return self._order(who, given["job"], events.MoveJob, queue=queue, first=first)
 
-    def _requeue(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+    def _requeueing(self, who: Who, job_id: str) -> events.RequeueJob:
         """A living job begins anew at the bottom of its queue; one that has ended waits again under the same id."""
-        job_id = given["job"]
         if self._lives(who, job_id):
-            return self._order(who, job_id, events.RequeueJob)
+            return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns())
         ended = next((ended for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
         if ended is None:
             raise _no_job(who, job_id)
@@ -269,8 +363,11 @@ class JobOrders:
             raise OrderError(f"{job_id} is an array that has ended: name the element that is to run again ({ended.job.job_id})", "refused")
         if not self._is_kept(ended):
             raise OrderError(TOO_OLD.format(job=job_id, command=ended.job.command), "refused")
-        self._do(events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), ended.job, ended.spec))
-        return {"job": job_id}
+        return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), ended.job, ended.spec)
+
+    def _requeue(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        self._do(self._requeueing(who, given["job"]))
+        return {"job": given["job"]}
 
     # -- queues --
 
@@ -392,6 +489,10 @@ def _scope(who: Who, given: Mapping[str, Any]) -> str | None:
 def _no_job(who: Who, job_id: str) -> OrderError:
     whose = "there is no job" if who.env is None else f"{who.env} has no job"
     return OrderError(f"{whose} {job_id!r} (nodemgr queue shows what waits, nodemgr history what has ended)", "not_found")
+
+
+def _refused(error: OrderError) -> dict[str, Any]:
+    return {"error": str(error), "code": error.code}
 
 
 def _submitted(answered: effects.SubmitAnswered) -> dict[str, Any] | OrderError:

@@ -18,7 +18,7 @@ from typing import Any
 
 from nodemgr.core import encoding, job_ids
 from nodemgr.core.effects import Publish, Save
-from nodemgr.core.model import MS, Ended, JobPayload, JobState, Record
+from nodemgr.core.model import MS, Ended, Job, JobPayload, JobState, Record
 from nodemgr.core.schema import JOBS
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
@@ -291,6 +291,10 @@ class Journal:
     def directories(self, spec_ids: Iterable[str]) -> dict[str, str]:
         """Where jobs of these specs run, as far as the store knows."""
         return {spec_id: os.fsdecode(cwd) for spec_id, cwd in self._store.directories(spec_ids).items()}
+
+    def ended_last(self, env: str | None, limit: int) -> list[Job]:
+        """The jobs of the env (None: of all) that ended last, oldest first."""
+        return [encoding.decode("history", text).job for _, text in self._store.history(env, 0, None, limit)]
 
     def last_ended(self, limit: int) -> list[tuple[str, int]]:
         """(job, when it ended) of the last so many, oldest first."""

@@ -25,7 +25,7 @@ class JsonText(str):
 
 
 class OrderError(Exception):
-    """One line and a code: usage, not_found, refused, quota, store."""
+    """One line and a code: usage, not_found, refused, quota, store, busy (the same order a moment later may be taken)."""
 
     def __init__(self, text: str, code: str = "usage") -> None:
         super().__init__(" ".join(text.split()))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client_plugin.verbs.loadable import Preload, preload
+from client_plugin.verbs.programs import Preload, preload
 
 OWN = Path(sys.executable)
 """A library stands in by any file of this machine's own kind."""

@@ -598,3 +598,146 @@ def test_an_id_that_cannot_be_written_is_said(world: World) -> None:
 @pytest.mark.parametrize("arguments", [("queue",), ("wait", "j1"), ("history",), ("submit", "--", "true"), ("report",)])
 def test_where_no_manager_ever_was_that_is_what_is_said(nodemgr: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     refused(nodemgr(*arguments, NODEMGR_RUN_DIR=str(tmp_path)), 69, f"no manager runs on {tmp_path}")
+
+
+# -- many at once --
+
+
+def test_each_line_of_a_file_is_a_job_or_an_error_in_order(world: World, nodemgr: Run, tmp_path: Path) -> None:
+    lines = [
+        "echo one 'two  three' \"fo\\\"ur\"", "", "# no job", "ls | wc", "no-such-program x",
+        '{"command": ["sh", "-c", "exit 3"], "gpus": 0, "name": "js", "after": ["j1"], "max-restarts": 2}',
+        '{"command": "true", "hold": false, "memory": "1"}', '{"command": "true", "nix": 1}', '{"gpus": 1}', "{", "[true]", "echo 'open",
+        '{"command": "true", "gpus": "x"}', '{"command": "true", "array": [0, 2], "time": "2h"}', "true $HOME", "\x00",
+    ]  # fmt: skip
+    file = tmp_path / "lines"
+    file.write_text("\n".join(lines))
+    said = nodemgr("submit", "--env", "alice", "--gpus", 0, "--hold", "--from", file)
+    assert said.returncode == 1
+    told = said.stdout.splitlines()
+    beginnings = [
+        "j1", "error: line 4: | is the shell's", "error: line 5: no-such-program: not found in PATH", "j2",
+        "error: line 7: memory: '1' is a bare number", "error: line 8: 'nix' is no option of a job", "error: line 9: names no command",
+        "error: line 10: is no JSON object", "error: line 11: [true]: not found in PATH", "error: line 12: a quotation is not closed",
+        "error: line 13: gpus: 'x' is no whole number", "j3", "error: line 15: $ is the shell's", "error: line 16: holds a NUL",
+    ]  # fmt: skip
+    assert len(told) == len(beginnings)
+    assert [line for line, begins in zip(told, beginnings, strict=True) if not line.startswith(begins)] == []
+    assert said.stderr == "nodemgr: 11 of 14 lines were not submitted\n"
+    assert (world.job("j1").state, world.job("j1").gpus, world.job("j1").name) == ("held", 0, "echo")
+    assert (world.job("j2").name, world.job("j2").after, world.job("j2").max_restarts) == ("js", ("j1",), 2)
+    assert world.job("j3.2").time_limit_ms == 7_200_000
+    nodemgr("queue", "free", "j1")
+    world.until_ended("j1")
+    assert world.log("j1").decode() == 'one two  three fo"ur\n'
+
+
+def test_a_file_may_be_long_and_its_lines_too(world: World, nodemgr: Run, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_text("".join(f"true {number}\n" for number in range(300)) + f"true {'x' * 1_200_000}\ntrue {'y' * 200_000}\ntrue last")
+    said = nodemgr("submit", "--env", "alice", "--hold", "--from", file)
+    told = said.stdout.splitlines()
+    assert (len(told), told[299], told[-1]) == (303, "j300", "j301")
+    assert told[300].startswith("error: line 301: is longer than 1048576 bytes")
+    assert told[301].startswith("error: line 302: argv: holds one of 200000 bytes")
+    ids = [row["id"] for row in listed(nodemgr)["queue"]]
+    assert len(ids) == len(set(ids)) == 301
+
+
+def test_what_cannot_be_read_or_said_is_one_line(nodemgr: Run, tmp_path: Path) -> None:
+    refused(nodemgr("submit", "--env", "alice", "--from", tmp_path / "none"), 1, "cannot be read: No such file or directory")
+    refused(nodemgr("submit", "--env", "alice", "--from", "-", "--", "true"), 2, "--from brings the commands")
+    refused(nodemgr("submit", "--env", "alice", "--from"), 2, "Option '--from' requires an argument")
+    said = nodemgr("submit", "--env", "alice", "--from", tmp_path)
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr.splitlines()[-1].endswith("cannot be read: Is a directory")
+
+
+def test_lines_are_taken_as_they_come(world: World) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--hold", "--from", "-"], env=variables(world), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert program.stdin is not None
+    assert program.stdout is not None
+    for number in (1, 2):
+        program.stdin.write("true\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == f"j{number}\n", "before the next line is written"
+    program.send_signal(signal.SIGINT)
+    _, stderr = program.communicate(timeout=PATIENCE_S)
+    assert (program.returncode, stderr) == (130, "nodemgr: stopped: line 3 and those behind it were not submitted\n")
+
+
+def test_several_are_ordered_at_once_and_each_that_fails_is_told(world: World, nodemgr: Run) -> None:
+    for _ in range(3):
+        world.submit(hold=True)
+    before = world.manager.do(lambda: world.manager.daemon.state.version)
+    said = nodemgr("queue", "free", "j1", "j9", "j3", "j1")
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr.splitlines()[:2] == ["nodemgr: j1 is freed", "nodemgr: j3 is freed"]
+    assert said.stderr.splitlines()[2].startswith("nodemgr: j9: there is no job 'j9'")
+    assert world.manager.do(lambda: world.manager.daemon.state.version) > before
+    again = nodemgr("queue", "free", "j2", "j1")
+    assert again.returncode == 1
+    assert "j2 is freed" in again.stderr
+    assert "j1: j1 " in again.stderr
+
+
+def test_a_filter_takes_what_it_matches(world: World, nodemgr: Run) -> None:
+    for env, name in (("alice", "sweep-1"), ("alice", "sweep-2"), ("alice", "other"), ("bob", "sweep-3")):
+        world.submit(env=env, name=name, hold=True)
+    array = world.submit(array=(0, 1, 2), name="many", hold=True)
+    assert nodemgr("queue", "withdraw", "--name", "sweep-?", "--all-of", "alice").stderr.split("\n")[:2] == [
+        "nodemgr: j1 is withdrawn", "nodemgr: j2 is withdrawn",
+    ]  # fmt: skip
+    assert nodemgr("queue", "withdraw", "--name", "many").stderr == f"nodemgr: {array} (3 jobs) is withdrawn\n"
+    assert [row["id"] for row in listed(nodemgr)["queue"]] == ["j3", "j4"]
+    refused(nodemgr("queue", "hold", "--state", "held"), 1, "nothing that matches can be given this order (hold)")
+    refused(nodemgr("queue", "hold", "--name", "nix"), 1, "nothing that matches")
+    refused(nodemgr("queue", "hold", "--all-of", "nobodys"), 1, "nothing that matches")
+    refused(nodemgr("queue", "hold", "j3", "--mine"), 2, "and not both")
+    refused(nodemgr("queue", "hold"), 2, "say what it is for")
+    refused(nodemgr("queue", "hold", "--state", "nix"), 2, "must be one of")
+    assert nodemgr("queue", "requeue", "--state", "withdrawn", "--name", "sweep-*", "--mine").returncode == 0
+    assert nodemgr("wait", "j1", "j2").returncode == 0
+    assert nodemgr("queue", "withdraw", "--mine").returncode == 0
+    assert listed(nodemgr)["queue"] == []
+
+
+def test_a_users_filter_reaches_no_other_environment(world: World, user: Run) -> None:
+    foreign = world.submit("true", env="bob", hold=True)
+    own = user("submit", "--env", "alice", "--hold", "--", "true").stdout.strip()
+    assert user("queue", "withdraw", own, foreign).stderr.splitlines() == [
+        f"nodemgr: {own} is withdrawn",
+        f"nodemgr: {foreign}: alice has no job '{foreign}' (nodemgr queue shows what waits, nodemgr history what has ended)",
+    ]
+    refused(user("queue", "withdraw", "--state", "held"), 1, "nothing that matches")
+    refused(user("queue", "withdraw", "--all-of", "bob"), 77, f"{USER} may not enter bob")
+    assert world.job(foreign).state == "held"
+
+
+def test_several_freed_at_once_keep_a_queues_bound(world: World, nodemgr: Run) -> None:
+    _holder, _gate = world.holding(gpus=4)
+    nodemgr("queue", "create", "narrow", "--rank", 10, "--cap", 2)
+    for _ in range(3):
+        world.submit(gpus=4, priority="narrow", hold=True)
+    said = nodemgr("queue", "free", "j2", "j3", "j4")
+    assert said.returncode == 1
+    assert said.stderr.count("is freed") == 2
+    assert world.waiting() == ["j2", "j3"]
+    assert "j4: " in said.stderr.splitlines()[-1]
+
+
+def test_an_array_is_one_line_unless_it_is_expanded(world: World, nodemgr: Run) -> None:
+    array = world.submit("test $NODEMGR_ARRAY_INDEX != 1", array=(0, 1, 2), max_restarts=0, hold=True)
+    (line,) = nodemgr("queue").stdout.splitlines()[1:]
+    assert f" {array} (3 jobs) " in line
+    assert len(nodemgr("queue", "--expand").stdout.splitlines()) == 4
+    assert len(listed(nodemgr)["queue"]) == 3
+    nodemgr("queue", "free", array)
+    assert nodemgr("wait", array).returncode == 1
+    first, second = sorted(line.split()[:5] for line in nodemgr("history").stdout.splitlines()[1:])
+    assert (first, second[0]) == ([array, "(2", "jobs)", "alice", "done"], f"{array}.1")
+    assert len(nodemgr("history", "--expand").stdout.splitlines()) == 4
+    assert len(json.loads(nodemgr("history", "--json").stdout)["history"]) == 3

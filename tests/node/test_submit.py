@@ -1,0 +1,150 @@
+"""`nodemgr submit` and a manager that restarts: each job once, and one line where it takes long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from client_plugin.ways import patience
+from client_plugin.ways.choice import UserWay
+from client_plugin.ways.faults import Away, Fault, Lost
+from tests.cli.conftest import clean_environment
+from tests.support.manager import Manager
+
+Make = Callable[..., Manager]
+LINES, SINGLES, PIECE, KILLS = 160, 40, 20, 6
+
+
+def submit(node: Manager, *words: str, **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--gpus", "0", "--hold", *words],
+        env=clean_environment(NODEMGR_RUN_DIR=str(node.run_dir), **more), text=True, cwd="/",
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def queued(node: Manager) -> list[str]:
+    """The names of all that wait."""
+    names, after = [], None
+    while True:
+        page = node.call("queue", after=after)
+        names += [row["name"] for row in page["queue"]]
+        after = page["after"]
+        if after is None:
+            return names
+
+
+@pytest.mark.timeout(300)
+def test_two_hundred_are_submitted_once_while_managers_are_killed(make_manager: Make) -> None:
+    node = make_manager(simulate="1x8GiB")
+    node.quota("alice", 1)
+    many = submit(node, "--from", "-")
+    ids: list[str] = []
+
+    def read() -> None:
+        assert many.stdout is not None
+        ids.extend(line.strip() for line in many.stdout)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert many.stdin is not None
+    singles = []
+    for piece in range(LINES // PIECE):
+        for number in range(piece * PIECE, (piece + 1) * PIECE):
+            many.stdin.write(json.dumps({"command": "true", "name": f"line{number}"}) + "\n")
+        many.stdin.flush()
+        singles += [submit(node, "--name", f"one{number}", "--", "true") for number in range(piece * 5, piece * 5 + 5)]
+        if piece < KILLS:
+            node.restart()
+    said = [single.communicate(timeout=120) for single in singles]
+    many.stdin.close()
+    reader.join(120)
+    assert many.stderr is not None
+    assert (many.wait(60), [single.returncode for single in singles]) == (0, [0] * SINGLES), (many.stderr.read(), said)
+    many.stderr.close()
+    many.stdout.close()  # type: ignore[union-attr]
+    wanted = [f"line{number}" for number in range(LINES)] + [f"one{number}" for number in range(SINGLES)]
+    assert sorted(queued(node)) == sorted(wanted)
+    told = ids + [out.strip() for out, _ in said]
+    assert len(told) == len(set(told)) == LINES + SINGLES, "each has an id of its own"
+
+
+def test_it_says_after_a_second_why_nothing_happens_and_submits_when_there_is_a_manager(make_manager: Make) -> None:
+    node = make_manager(simulate="1x8GiB")
+    node.quota("alice", 1)
+    node.kill()
+    waiting = submit(node, "--", "true")
+    assert waiting.stderr is not None
+    line = waiting.stderr.readline()
+    assert "no manager answers behind" in line
+    assert "trying for 30 s in all (--no-wait: not at all)" in line
+    node.start()
+    out, _ = waiting.communicate(timeout=60)
+    assert (waiting.returncode, out) == (0, "j1\n")
+
+
+@pytest.mark.parametrize("words", [("--", "true"), ("--from", "-")])
+def test_with_no_wait_it_fails_at_once(make_manager: Make, words: tuple[str, ...]) -> None:
+    node = make_manager(simulate="1x8GiB")
+    node.quota("alice", 1)
+    node.kill()
+    out, line = submit(node, "--no-wait", *words).communicate("true\n", timeout=60)
+    assert out == ""
+    assert "trying" not in line
+    assert "no manager answers behind" in line.splitlines()[-1]
+    node.start()
+
+
+def test_a_key_is_known_again_by_the_next_manager(make_manager: Make) -> None:
+    """Killed between the commit and the answer: what the client cannot tell from a manager that heard nothing."""
+    node = make_manager(simulate="1x8GiB")
+    node.quota("alice", 1)
+    way = UserWay(node.env_dir("alice"))
+    jobs = [{"argv": ["/bin/true"], "key": f"{number:032x}", "gpus": 0, "hold": number > 0} for number in range(3)]
+    order = {"cwd": "/", "environ": ["PATH=/bin"], "jobs": jobs}
+    first = way.ask("job_submit_many", **order)["jobs"]
+    assert [row["job"] for row in first] == ["j1", "j2", "j3"]
+    node.call("job_wait", jobs=["j1"])
+    assert way.ask("job_submit_many", **order)["jobs"] == first
+    node.restart()
+    assert way.ask("job_submit_many", **order)["jobs"] == first, "held ones, and one that has ended"
+    (refused,) = way.ask("job_submit_many", **{**order, "jobs": [{"argv": [], "key": "0" * 32}]})["jobs"]
+    assert refused == {"error": "argv: names no command", "code": "usage"}
+    for jobs in ([], [{}] * 257, {}):
+        with pytest.raises(Fault, match="must be a list of 1 to 256 jobs"):
+            way.ask("job_submit_many", **{**order, "jobs": jobs})
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Each pause is told here, and takes no time."""
+    now = [0.0]
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(patience.time, "sleep", lambda pause_s: now.append(now.pop() + pause_s))
+    return now
+
+
+def test_patience_ends_and_knows_whether_it_was_heard(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    def never() -> None:
+        raise (Lost if clock[0] == 0 else Away)("nobody")
+
+    patient = patience.Patience()
+    with pytest.raises(Away, match="nobody"):
+        patient.outlast(never)
+    assert patience.WAIT_S <= clock[0] < patience.WAIT_S + 1
+    assert patient.lost
+    assert capsys.readouterr().err.count("\n") == 1
+    patient.outlast(lambda: None)
+    assert not patient.lost
+
+
+def test_a_refusal_is_not_asked_again(clock: list[float], tmp_path: Path) -> None:
+    with pytest.raises(Fault, match="no"):
+        patience.Patience().outlast(lambda: (_ for _ in ()).throw(Fault("no")))
+    assert clock == [0.0]
