@@ -116,6 +116,7 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.MoveJob("j2", "low", False, "ann", WALL),
         events.SetQueue("night", 50, None, "root", WALL),
         events.RemoveQueue("low", "root", WALL),
+        events.OrderAll((events.HoldJob("j2", "root", WALL), events.WithdrawJob("j1", "root", WALL)), WALL),
     )
     assert {type(event) for event in tried} == set(RULES)
     for event in tried:
