@@ -216,12 +216,31 @@ def of_each_env(envs: int, *, own: bool) -> State:
     return state
 
 
+def beside_idle_gpus(envs: int, limit_ms: int | None) -> State:
+    """Each env holds one GPU of the two in its quota and has a job that waits for both; as many GPUs are idle. `limit_ms`: of each
+    env's own task."""
+    state = State(Config())
+    gpus = tuple(Gpu(f"GPU-{index}", index, "bench", 80 * GIB) for index in range(2 * envs))
+    take(state, GpusChanged(gpus[:envs], WALL))
+    take(state, PlaceChanged("", True, "", WALL))
+    for number in range(envs):
+        take(state, SetQuota(f"env{number}", Quota(2), "root", WALL))
+    own = [replace(submission(number), env=f"env{number}", time_limit_ms=limit_ms) for number in range(envs)]
+    take(state, SubmitJobs(tuple(own), WALL))
+    take(state, SubmitJobs(tuple(replace(job, gpus=2) for job in own), WALL))
+    take(state, GpusChanged(gpus, WALL))
+    assert len(state.requests) == envs
+    return state
+
+
 def show_looks() -> None:
     """Looks along the queues that start nobody."""
     looks = (
         ("10 000 jobs behind one lease", behind_one(10_000)),
         ("1 000 envs wait for the node", of_each_env(1_000, own=False)),
         ("1 000 envs wait for their own tasks", of_each_env(1_000, own=True)),
+        ("8 envs wait so beside 8 idle GPUs, no limits", beside_idle_gpus(8, None)),
+        ("8 envs wait so beside 8 idle GPUs, limits", beside_idle_gpus(8, 3_600_000)),
     )
     print(f"{'a look that starts nobody, microseconds, median':48}{'step':>12}")
     for name, state in looks:

@@ -5,8 +5,11 @@ Knows: what runs on each GPU and until when, as far as time limits say so. Must 
 GPUs of one size stand for one another. One is busy until the last of its tasks has ended, and until nobody knows when if one of
 them has no time limit, is stopped or overdue, or if somebody else's memory is on it. Who takes a whole GPU is planned by counting.
 For who shares GPUs, or holds some already, counting would be too simple: he is taken to be able to start as soon as anything
-ends on as many of the GPUs as he is short of, and the GPUs belong to him from then on. Who waits for his own env keeps no GPU,
-but comes before later ones when it gives something back: what its quota leaves it is not known to be free.
+ends on as many of the GPUs as he is short of, and the GPUs belong to him from then on.
+
+What an env's quota leaves it is planned in the same way: a request that is planned by counting starts when both the node and its
+env's quota have room for it. If nobody knows when the quota has room, the env may take what its quota leaves it at any moment from the
+earliest such time on, so that is not known to be free. The same holds for an env that sleeps, or whose own tasks' ends are unknown.
 
 Given true limits nobody is delayed by one who came after him; where jobs end before their limits, the first who waits still starts no
 later than was planned when he became the first, and that is all that is promised (plan.py says why, and what is not).
@@ -18,10 +21,10 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodemgr.core import books
+from nodemgr.core import books, own_tasks
 from nodemgr.core.allocator import POLICIES, Ask, Candidate, qualifies
 from nodemgr.core.draft import Draft
-from nodemgr.core.model import MS, Gpu, Request, TaskState, Uuid
+from nodemgr.core.model import MS, Gpu, Request, Uuid
 from nodemgr.core.plan import Plan
 
 
@@ -47,8 +50,10 @@ class Board:
         self._roomy = [uuid for uuid in self._uses if is_roomy(draft, draft.gpus[uuid])]
         pools = [use.pool for use in self._uses.values()]
         self._plans = {pool: Plan(pools.count(pool), self._now_ns) for pool in set(pools)}
-        self._planned: Counter[str] = Counter()
-        """How many GPUs each env is planned to take."""
+        self._quotas: dict[str, Plan] = {}
+        """What each env's quota leaves it, of those envs for which somebody was planned;"""
+        self._starts: dict[str, int] = {}
+        """and when the last of them starts, at the earliest."""
         self._wanted: Counter[str] = Counter()
         """How many each env's requests that wait want, however sure that is."""
         for use in self._uses.values():
@@ -59,10 +64,7 @@ class Board:
         draft, now_ns = self._draft, self._now_ns
         tasks = [draft.tasks[task_id] for task_id in draft.gpu_tasks.members(gpu.uuid)]
         promised_bytes = sum([grant.memory_bytes for env in {task.env for task in tasks} if (grant := draft.grants.get((env, gpu.uuid)))])
-        ends_ns = [
-            task.since_ns + task.time_limit_ms * MS if task.time_limit_ms is not None and task.state is TaskState.RUNNING else now_ns
-            for task in tasks
-        ]
+        ends_ns = [own_tasks.limit_ns(task) or now_ns for task in tasks]
         if (draft.charged.get(gpu.uuid) or 0) > promised_bytes or draft.unbooked.get(gpu.uuid):
             ends_ns.append(now_ns)
         known = all(end_ns > now_ns for end_ns in ends_ns)
@@ -79,14 +81,49 @@ class Board:
         short = max(1, request.gpus - (used if shares else 0))
         if short > len(mine):  # until a GPU comes, or is healthy again: that may be at any moment
             self.close(pools, self._now_ns)
-        elif len(pools) == 1 and not (used and shares) and self._takes_whole(request, mine):
-            planned = self._planned[request.env] + request.gpus
-            limit_ns = None if request.time_limit_ms is None else request.time_limit_ms * MS
-            start = self._plans[pools.pop()].place(request.gpus, limit_ns, may_be_later=used + planned > ask.quota_gpus)
-            if start is not None and start.sure:
-                self._planned[request.env] = planned
+        elif not (used and shares) and is_counted(self._draft, request, [self._draft.gpus[row.uuid] for row in mine]):
+            self._place(request, pools.pop())
         else:
             self.close(pools, sorted(self._first_ns(row, ask) for row in mine)[short - 1])
+
+    def foresee(self, request: Request) -> bool:
+        """Somebody has to wait for his own env's tasks, whose ends are known. Whether his start is sure."""
+        self._wanted[request.env] += request.gpus
+        (pool,) = self._plans
+        return self._place(request, pool)
+
+    def _place(self, request: Request, pool: int, begin_ns: int | None = None) -> bool:
+        limit_ns = None if request.time_limit_ms is None else request.time_limit_ms * MS
+        plan = self._plans[pool]
+        start = plan.place(request.gpus, limit_ns, self._quota(request.env), begin_ns)
+        if start is not None:
+            self._starts[request.env] = start.time
+        return start is not None and start.sure
+
+    def _quota(self, env: str) -> Plan:
+        plan = self._quotas.get(env)
+        if plan is None:
+            plan = self._quotas[env] = Plan(self._draft.envs[env].quota.gpus, self._now_ns)
+            for end_ns in own_tasks.ends(self._draft, env, books.used_gpus(self._draft, env)):
+                plan.runs(1, end_ns)
+        return plan
+
+    def follows(self, request: Request) -> bool:
+        """Somebody starts no earlier than the one of his own env who was planned last and waits for its tasks. Whether his start is
+        sure; if not, nobody more of the env is planned."""
+        self._wanted[request.env] += request.gpus
+        (pool,) = self._plans
+        start_ns = self._starts[request.env]
+        if request.job_id is not None and request.memory_bytes is None and self._place(request, pool, start_ns):
+            return True
+        self._starts[request.env] = start_ns
+        self.stops(request.env)
+        return False
+
+    def stops(self, env: str) -> None:
+        """Nobody more of the env is planned: once the last of them has started, it may take all that its quota leaves it."""
+        (plan,) = self._plans.values()
+        plan.leave(self._quota(env), self._starts[env])
 
     def waits_for_itself(self, env: str) -> None:
         """Somebody has to wait until his own env gives something back. He keeps no GPU, and yet comes before those who are looked at later:
@@ -107,11 +144,6 @@ class Board:
             return use.first_ns
         change_ns = self._plans[use.pool].next_change() if row.kept else None
         return self._now_ns if change_ns is None else change_ns
-
-    def _takes_whole(self, request: Request, mine: Iterable[Candidate]) -> bool:
-        quota = self._draft.envs[request.env].quota
-        gpus = [self._draft.gpus[row.uuid] for row in mine]
-        return all(books.full_grant(quota, gpu) >= books.capacity(self._draft, gpu) for gpu in gpus)
 
     def comes_back(self, rows: Iterable[Candidate]) -> None:
         """Somebody who could be served may come back at any moment."""
@@ -169,6 +201,8 @@ class Board:
         end_ns = None if request.time_limit_ms is None else self._now_ns + request.time_limit_ms * MS
         for uuid in gpus:
             use = self._uses[uuid]
+            if request.env in self._quotas and books.active_tasks(self._draft.grants.get((request.env, uuid))) == 1:
+                self._quotas[request.env].runs(1, end_ns)
             if use.empty:
                 self._plans[use.pool].runs(1, end_ns)
                 self._uses[uuid] = Use(use.pool, False, self._now_ns if end_ns is None else end_ns, end_ns)
@@ -178,6 +212,14 @@ class Board:
                     self._plans[use.pool].runs(1, end_ns, start=use.last_ns)
                 first_ns = self._now_ns if end_ns is None else min(use.first_ns, end_ns)
                 self._uses[uuid] = Use(use.pool, False, first_ns, end_ns if longer else use.last_ns)
+
+
+def is_counted(draft: Draft, request: Request, gpus: Sequence[Gpu]) -> bool:
+    """Does it take whole GPUs, of which each can stand for any other?"""
+    quota = draft.envs[request.env].quota
+    if len({gpu.memory_total_bytes for gpu in gpus}) != 1:
+        return False
+    return all(books.full_grant(quota, gpu) >= books.capacity(draft, gpu) for gpu in gpus)
 
 
 def is_roomy(draft: Draft, gpu: Gpu) -> bool:

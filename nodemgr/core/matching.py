@@ -24,7 +24,7 @@ def match(draft: Draft, now_ns: int, wall_ns: int) -> set[str]:
         if request is None:  # taken out in this step
             continue
         verdict = looking.look(draft, scan, request)
-        if verdict is None or (not isinstance(verdict.answer, Choice) and scan.settled()):
+        if verdict is None or (not isinstance(verdict.answer, Choice) and scan.settled() and request.env not in scan.holding):
             walk.drop(walk.group)
         elif isinstance(verdict.answer, Choice) and not looking.away(draft, request):
             _serve(draft, scan, request, verdict.answer, now_ns, wall_ns)

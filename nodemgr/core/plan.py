@@ -56,15 +56,16 @@ class Profile:
         self.free.insert(place, self.free[place - 1])
         return place
 
-    def earliest(self, units: int, duration: int | None, horizon: int | None = None) -> int | None:
-        """From when on so many are free for so long (None: for ever), all before the horizon. None: never."""
+    def earliest(self, units: int, duration: int | None, horizon: int | None = None, begin: int | None = None) -> int | None:
+        """From when on, and not before `begin`, so many are free for so long (None: for ever), all before the horizon. None: never."""
         start: int | None = None
-        for place, free in enumerate(self.free):
-            if free < units:
+        first = 0 if begin is None else max(0, bisect_right(self.times, begin) - 1)
+        for place in range(first, len(self.free)):
+            if self.free[place] < units:
                 start = None
                 continue
             if start is None:
-                start = self.times[place]
+                start = self.times[place] if begin is None else max(begin, self.times[place])
             if duration is not None:
                 end = start + duration
                 if horizon is not None and end > horizon:
@@ -91,6 +92,21 @@ class Profile:
         self.times[0] = max(self.times[0], now)
 
 
+def _earliest(
+    pool: Profile, quota: Profile | None, units: int, duration: int | None, horizon: int | None, begin: int | None
+) -> int | None:
+    """From when on so many are free in both."""
+    time = pool.earliest(units, duration, horizon, begin)
+    while time is not None and quota is not None:
+        within = quota.earliest(units, duration, None, time)
+        if within is None or within == time:
+            return within
+        time = pool.earliest(units, duration, horizon, within)
+        if time == within:
+            break
+    return time
+
+
 class Start(NamedTuple):
     """When somebody starts."""
 
@@ -109,6 +125,8 @@ class Plan:
         """As if what may end at any moment had ended, and nobody took what he may take; the same as long as there is no such thing."""
         self.horizon: int | None = None
         """From then on the pool belongs to somebody who was placed."""
+        self._lent: int | None = None
+        """Of a quota: from then on all that it leaves is taken out of the pool (`leave`)."""
 
     def runs(self, units: int, end: int | None, start: int | None = None) -> None:
         """So many units are in use from now on, or from `start` on; `end` None: nobody knows how long, or whether at all."""
@@ -119,18 +137,43 @@ class Plan:
         if end is not None and self._hopeful is not self._profile:
             self._hopeful.take(units, begin, end)
 
-    def place(self, units: int, duration: int | None, *, may_be_later: bool = False) -> Start | None:
-        """Plans him who comes next in the order of service. `duration` None: nobody knows how long he stays. `may_be_later`: he waits
-        for something else too. None: he cannot start before somebody to whom the pool belongs by then."""
-        earliest = self._hopeful.earliest(units, duration, self.horizon)
-        if earliest is None:
+    def place(self, units: int, duration: int | None, quota: Plan | None = None, begin: int | None = None) -> Start | None:
+        """Plans the entry that comes next in the order of service, not before `begin`. `duration` None: it has no limit. `quota`: the
+        plan of its env's quota, of which it needs as many units at the same time. None: it cannot start before the pool belongs to
+        another entry."""
+        hopeful = _earliest(self._hopeful, None if quota is None else quota._hopeful, units, duration, self.horizon, begin)
+        if hopeful is None:
             return None
-        sure = earliest if self._hopeful is self._profile else self._profile.earliest(units, duration, self.horizon)
-        if sure == earliest and not may_be_later:
-            self.runs(units, None if duration is None else sure + duration, start=sure)
+        if quota is not None and not quota._has_room(units, duration, hopeful):
+            self.leave(quota, hopeful)
+            return Start(hopeful, False)
+        sure = _earliest(self._profile, None if quota is None else quota._profile, units, duration, self.horizon, begin)
+        if sure == hopeful:
+            for plan in (self,) if quota is None else (self, quota):
+                plan.runs(units, None if duration is None else sure + duration, start=sure)
             return Start(sure, True)
-        self.close(earliest)
-        return Start(earliest, False)
+        self.close(hopeful)
+        if quota is not None:
+            quota.runs(units, None, start=hopeful)
+        return Start(hopeful, False)
+
+    def _has_room(self, units: int, duration: int | None, start: int) -> bool:
+        """Of a quota: are so many surely free at this time?"""
+        return self._lent is None and self._profile.earliest(units, duration, None, start) == start
+
+    def leave(self, quota: Plan, start: int) -> None:
+        """From `start` on the env may take, at any moment, all that its quota leaves beside what is planned: it is not known to be free."""
+        if quota._lent is not None and quota._lent <= start:
+            return
+        if self._hopeful is self._profile:
+            self._hopeful = self._profile.copy()
+        times, free = quota._profile.times, quota._profile.free
+        for place, units in enumerate(free):
+            begin = max(start, times[place])
+            ends = [time for time in (*times[place + 1 : place + 2], quota._lent) if time is not None]
+            if units > 0 and (not ends or begin < min(ends)):
+                self._profile.take(units, begin, min(ends, default=None))
+        quota._lent = start
 
     def close(self, time: int) -> None:
         """From then on at the latest the pool belongs to somebody who waits."""

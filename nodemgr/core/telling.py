@@ -69,7 +69,7 @@ class Words:
         before = self._turn(request.env)
         if before is not None and draft.order(before) < order:
             return reasons.behind(request, before)
-        kept = self._kept_before(order)
+        kept = self._kept_before(order, request)
         verdict = looking.verdict_beside(draft, self._scan, request, kept)
         if isinstance(verdict.answer, Choice):
             return reasons.away(request) if looking.away(draft, request) else reasons.at_once(request)
@@ -89,7 +89,13 @@ class Words:
             self._scan.turns[env] = before
         return before
 
-    def _kept_before(self, order: Order) -> dict[Uuid, Request]:
+    def _kept_before(self, order: Order, request: Request) -> dict[Uuid, Request]:
+        held = [(uuid, hold.request) for uuid, hold in self._scan.held.items() if not hold.lets_pass(request, self._draft.now_ns)]
+        before = {uuid: holder for uuid, holder in held if self._draft.order(holder) < order}
+        kept = self._all_kept_before(order)
+        return {**before, **kept} if before else kept
+
+    def _all_kept_before(self, order: Order) -> dict[Uuid, Request]:
         count = bisect_left(self._keepers, order)
         kept = self._kept.get(count)
         if kept is None:

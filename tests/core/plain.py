@@ -221,20 +221,36 @@ class PlainNode:
         """One look along the queues; whether anybody was served."""
         served = False
         kept: set[int] = set()
-        turns: set[str] = set()
+        turns: dict[str, Request] = {}
+        held: dict[str, int] = {}
         for request in self.in_order():
-            if request.env in turns or self.refusal(request.env, request.gpus, request.named, explicit=False) is not None:
+            if self.refusal(request.env, request.gpus, request.named, explicit=False) is not None:
                 continue  # a lowered quota does not admit it: as if it were not there
+            if request.env in turns:
+                kept |= self.hold(request, turns[request.env], held, kept)
+                continue
             answer = self.place(request, kept)
             if isinstance(answer, list) and any(pid not in request.away for pid in request.askers):
                 self.queue.remove(request)
                 self.begin(request, answer)
                 served = True
             elif answer == "own":
-                turns.add(request.env)
+                turns[request.env] = request
+                kept |= self.hold(request, request, held, kept)
             else:
                 kept |= self.could_ever_use(request)
         return served
+
+    def hold(self, request: Request, first: Request, held: dict[str, int], kept: set[int]) -> set[int]:
+        """What is held from others for a request that waits for its own env's memory: as many GPUs as it needs beside those that it may
+        share. They are taken from the end of the order, of those that the first of its env could have now."""
+        used = self.used_gpus(first.env)
+        slots = max(0, self.quotas[first.env].gpus - len(used))
+        more = min(slots, max(0, request.gpus - len(used))) - held.get(first.env, 0)
+        if more <= 0:
+            return set()
+        held[first.env] = held.get(first.env, 0) + more
+        return set(self.fresh(first, kept, None, most=len(self.size))[-more:])
 
     def in_order(self) -> list[Request]:
         return sorted(self.queue, key=lambda request: (RANKS.index(request.rank), request.number))
@@ -276,9 +292,11 @@ class PlainNode:
         alive = sum(lost.memory for (_, on), lost in self.lost.items() if (lost.env, on, lost.alive) == (env, gpu, True))
         return max(0, self.full(env, gpu) - alive)
 
-    def fresh(self, request: Request, kept: set[int], quota_room: int | None, mind_free: bool = True) -> list[int]:
+    def fresh(
+        self, request: Request, kept: set[int], quota_room: int | None, mind_free: bool = True, most: int | None = None
+    ) -> list[int]:
         env = request.env
-        slots = max(0, self.quotas[env].gpus - len(self.used_gpus(env)))
+        slots = max(0, self.quotas[env].gpus - len(self.used_gpus(env))) if most is None else most
         order = [gpu for gpu in self.size if self.healthy[gpu] and gpu not in self.used_gpus(env) and gpu not in kept]
         order.sort(key=lambda gpu: (-self.room(gpu), self.tasks_on(gpu), gpu))
         picked: list[int] = []

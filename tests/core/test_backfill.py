@@ -34,7 +34,7 @@ def submit(node: Node, env: str, gpus: int, limit_s: int | None = None, **more: 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The env of each request that is looked at, in order."""
+    """The env of each request for which the node's GPUs are looked at, in order."""
     envs: list[str] = []
     judge = looking.judge
 
@@ -153,8 +153,14 @@ def test_jobs_of_one_env_are_planned_one_after_the_other_within_its_quota() -> N
     busy.quota("alice", 2)
     submit(busy, "bob", 3, 100)
     first, second = submit(busy, "alice", 2, 50), submit(busy, "alice", 2, 50)
-    late, in_time = submit(busy, "carol", 1, 101), submit(busy, "carol", 1, 100)
-    assert [runs(busy, job) for job in (first, second, late, in_time)] == [None, None, None, [3]]
+    beside = submit(busy, "carol", 1)
+    assert [runs(busy, job) for job in (first, second, beside)] == [None, None, [3]], "alice never has more than two"
+    busy.now_ns += 100 * S
+    busy.job_ends("j1")
+    assert [runs(busy, job) for job in (first, second)] == [[0, 1], None]
+    busy.now_ns += 50 * S
+    busy.job_ends(first)
+    assert runs(busy, second) == [0, 1]
 
 
 def test_who_is_away_keeps_his_gpus_from_now_on() -> None:
@@ -213,6 +219,13 @@ def test_given_true_limits_no_job_starts_later_than_in_strict_order(rows: list[t
         comes += gap
         entries.append(Entry(name, comes, min(wants, gpus), lasts, known))
     busy = node(gpus, backfill_depth=depth)
+    replay(busy, entries)
+    strict = in_order(entries, gpus)
+    assert all(entry.starts is not None and entry.starts <= strict[entry.name] for entry in entries), (entries, strict)
+
+
+def replay(busy: Node, entries: list[Entry]) -> None:
+    """Fills in when each starts: all are whole numbers of seconds, and the entries' names say of which env they are."""
     begin_ns = busy.now_ns
     jobs: dict[str, Entry] = {}
     ends: dict[str, int] = {}
@@ -232,7 +245,44 @@ def test_given_true_limits_no_job_starts_later_than_in_strict_order(rows: list[t
                 entry.starts = now
                 ends[job_id] = now + entry.lasts
                 moments.add(now + entry.lasts)
-    strict = in_order(entries, gpus)
+
+
+def in_order_within(entries: list[Entry], gpus: int, quotas: tuple[int, ...]) -> dict[int, int]:
+    """As test_plan.in_order, within the quotas of the entries' envs."""
+    starts: dict[int, int] = {}
+    running: list[tuple[int, Entry]] = []
+    clock = 0
+    for entry in entries:
+        clock = max(clock, entry.comes)
+        while True:
+            others = [other for end, other in running if end > clock]
+            own = sum(other.units for other in others if other.name % 3 == entry.name % 3)
+            if sum(other.units for other in others) + entry.units <= gpus and own + entry.units <= quotas[entry.name % 3]:
+                break
+            clock = min(end for end, _ in running if end > clock)
+        running.append((clock + entry.lasts, entry))
+        starts[entry.name] = clock
+    return starts
+
+
+OWN = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=10)
+
+
+@given(OWN, st.integers(2, 5), st.tuples(*[st.integers(1, 5)] * 3))
+@settings(deadline=None, max_examples=examples(40))
+def test_given_true_limits_no_job_starts_later_than_in_strict_order_within_the_quotas(
+    rows: list[tuple[int, int, int]], gpus: int, quotas: tuple[int, ...]
+) -> None:
+    """Those who wait for their own env's tasks are planned like any other: whatever the quotas are, the node's size too."""
+    comes, entries = 0, []
+    for name, (gap, wants, lasts) in enumerate(rows):
+        comes += gap
+        entries.append(Entry(name, comes, min(wants, gpus, quotas[name % 3]), lasts))
+    busy = node(gpus)
+    for env, quota in zip(ENVS, quotas, strict=True):
+        busy.quota(env, quota)
+    replay(busy, entries)
+    strict = in_order_within(entries, gpus, quotas)
     assert all(entry.starts is not None and entry.starts <= strict[entry.name] for entry in entries), (entries, strict)
 
 
@@ -257,7 +307,7 @@ def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(ask
     asked.clear()
     quickly(busy, events.JobEnded(holder, 1, 0, None, "", False, "", None, WALL))
     assert len(busy.queued_jobs()) == 10_000
-    assert len(asked) == 3, "one is served, the next one waits for it, carol for the GPU"
+    assert len(asked) == 2, "one is served, carol waits for the GPU; what is short of its quota needs no look at the node"
 
 
 def test_jobs_that_all_ask_differently_are_looked_at_so_many_times_for_each_env(asked: list[str]) -> None:
@@ -323,3 +373,141 @@ def test_who_waits_for_his_own_env_may_take_more_than_it_gives_back() -> None:
     busy.now_ns += 50 * S
     busy.job_ends(holder)
     assert len(runs(busy, four) or ()) == 4
+
+
+# Those who wait for their own env's tasks.
+
+
+def test_a_job_that_waits_for_its_own_task_is_planned_for_that_tasks_end() -> None:
+    """A node of 8, quotas of 8: bob's job without a limit must not make alice's wait for it."""
+    busy = node(8)
+    busy.quota("alice", 8)
+    own = submit(busy, "alice", 1, 6)
+    eight = submit(busy, "alice", 8, 5)
+    seven, late, in_time = submit(busy, "bob", 7), submit(busy, "carol", 1, 7), submit(busy, "carol", 1, 6)
+    assert [runs(busy, job) for job in (eight, seven, late)] == [None] * 3
+    assert runs(busy, in_time) == [1]
+    busy.now_ns += 4 * S
+    busy.job_ends(own)
+    busy.job_ends(in_time)
+    assert len(runs(busy, eight) or ()) == 8
+
+
+def unknown() -> tuple[Node, int, str]:
+    """alice holds one GPU of 8, nobody knows how long, and waits for 5 of the 5 that she may have."""
+    busy = node(8)
+    busy.quota("alice", 5)
+    busy.asks("alice", 10, 1)
+    return busy, 10, submit(busy, "alice", 5, 50)
+
+
+def test_where_no_limit_tells_the_own_tasks_end_no_job_without_a_limit_has_what_is_needed_beside_it() -> None:
+    busy, own, five = unknown()
+    beside = [submit(busy, "bob", 1) for _ in range(4)]
+    assert [runs(busy, job) is None for job in beside] == [False, False, False, True], "7 are idle, 4 of them are held"
+    busy.quota("dave", 8)
+    busy.asks("dave", 20, 1)
+    assert busy.gpus_of(20) is None, "nor an interactive request"
+    limited = submit(busy, "carol", 2, 1_000_000)
+    assert runs(busy, limited) is not None, "they do not lie idle: one with a limit gives them back"
+    busy.job_ends(limited)
+    busy.dies(own)
+    assert len(runs(busy, five) or ()) == 5
+
+
+def test_once_its_env_has_room_nothing_that_delays_it_goes_before_it() -> None:
+    busy, own, five = unknown()
+    limited = submit(busy, "bob", 4, 100)
+    assert runs(busy, limited) is not None
+    busy.dies(own)
+    assert runs(busy, five) is None
+    assert runs(busy, submit(busy, "carol", 4, 101)) is None
+    assert len(runs(busy, submit(busy, "carol", 3)) or ()) == 3
+    busy.now_ns += 100 * S
+    busy.job_ends(limited)
+    assert len(runs(busy, five) or ()) == 5
+
+
+def test_where_some_ends_are_known_one_that_ends_before_goes_first() -> None:
+    busy = node(8)
+    busy.quota("alice", 5)
+    busy.asks("alice", 10, 1)
+    own = submit(busy, "alice", 1, 60)
+    four = submit(busy, "alice", 4, 50)
+    beside = submit(busy, "bob", 3, 1_000)
+    assert runs(busy, beside) is not None, "6 are idle, and 3 of them are held"
+    late, in_time = submit(busy, "carol", 1, 61), submit(busy, "carol", 1, 60)
+    assert (runs(busy, late), len(runs(busy, in_time) or ())) == (None, 1)
+    busy.now_ns += 60 * S
+    busy.job_ends(in_time)
+    assert runs(busy, late) is None, "the own task is overdue: it ends soon"
+    busy.job_ends(own)
+    assert len(runs(busy, four) or ()) == 4
+
+
+def test_while_the_own_task_is_overdue_nothing_goes_before_it() -> None:
+    busy = node(4)
+    busy.quota("alice", 3)
+    own = submit(busy, "alice", 1, 60)
+    three = submit(busy, "alice", 3, 50)
+    busy.now_ns += 61 * S
+    assert runs(busy, submit(busy, "bob", 1, 1)) is None
+    busy.job_ends(own)
+    assert len(runs(busy, three) or ()) == 3
+
+
+def test_an_env_that_submits_more_of_one_kind_than_its_quota_holds_no_idle_gpu() -> None:
+    """Its tasks give back what its next job needs."""
+    busy = node(8)
+    busy.quota("alice", 5)
+    backlog = [submit(busy, "alice", 2) for _ in range(50)]
+    assert [runs(busy, job) is not None for job in backlog[:3]] == [True, True, False]
+    assert [runs(busy, submit(busy, "bob", 1)) is not None for _ in range(4)] == [True] * 4
+
+
+def test_what_is_held_is_enough_for_all_that_wait_behind_an_envs_first() -> None:
+    busy = node(8)
+    busy.quota("alice", 5)
+    submit(busy, "alice", 2)
+    submit(busy, "alice", 2)
+    submit(busy, "alice", 2)
+    five = submit(busy, "alice", 5)
+    assert [runs(busy, submit(busy, "bob", 1)) is not None for _ in range(4)] == [True, True, True, False]
+    for job_id in ("j1", "j2", "j3"):
+        busy.job_ends(job_id)
+    assert len(runs(busy, five) or ()) == 5
+
+
+def test_two_equal_jobs_that_may_run_beside_each_other_are_both_provided_for() -> None:
+    busy = node(6)
+    busy.quota("alice", 4)
+    three = submit(busy, "alice", 3)
+    two = [submit(busy, "alice", 2) for _ in range(2)]
+    assert [runs(busy, submit(busy, "bob", 1)) is not None for _ in range(3)] == [True, True, False]
+    busy.job_ends(three)
+    assert [len(runs(busy, job) or ()) for job in two] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "limit_s", "starts"), [(2, None, True), (3, 17, False), (3, None, False), (4, 16, True), (4, 17, False)]
+)
+def test_all_of_an_envs_backlog_with_limits_is_planned_behind_its_first(gpus: int, limit_s: int | None, starts: bool) -> None:
+    """alice's first has 4 GPUs from 6 to 16, her second 6 from then on; she never has more than 6."""
+    busy = node(8)
+    busy.quota("alice", 6)
+    submit(busy, "alice", 4, 6)
+    first, second = submit(busy, "alice", 4, 10), submit(busy, "alice", 6, 10)
+    assert [runs(busy, job) for job in (first, second)] == [None, None]
+    assert (runs(busy, submit(busy, "bob", gpus, limit_s)) is not None) is starts
+
+
+@pytest.mark.parametrize(("gpus", "limit_s", "starts"), [(4, None, True), (5, None, False), (5, 101, False), (6, 100, True)])
+def test_behind_a_planned_job_without_a_limit_its_env_may_take_its_quota_and_no_more(
+    gpus: int, limit_s: int | None, starts: bool
+) -> None:
+    busy = node(8)
+    busy.quota("alice", 4)
+    submit(busy, "alice", 2, 100)
+    first, second = submit(busy, "alice", 4), submit(busy, "alice", 3)
+    assert [runs(busy, job) for job in (first, second)] == [None, None]
+    assert (runs(busy, submit(busy, "bob", gpus, limit_s)) is not None) is starts

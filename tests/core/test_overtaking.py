@@ -1,4 +1,5 @@
 """Who goes before others on GPUs that they wait for delays none of them: each such start is tried both ways, on two copies of the node.
+So is each start of a job without a limit while others wait for their own env's tasks: these must not be delayed either.
 
 From then on nobody more comes and nobody overtakes; jobs last as long as their limits say. Whoever stood before him in the queue must
 start no later in the node where he was started than in the one where he was not: whatever quotas and memory they have, and though
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ class Row(NamedTuple):
 def nobody_overtakes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(looking, "_plan", lambda *_: None)
+        patch.setattr(looking.Hold, "lets_pass", lambda *_: None)
         yield
 
 
@@ -49,7 +51,8 @@ class Watched(Node):
     def __init__(self, rows: list[Row], sizes_gib: list[int], quotas: dict[str, tuple[int, int | None]]) -> None:
         self.rows: dict[str, Row] = {}
         self.starts_s: dict[str, int] = {}
-        self.overtook: set[str] = set()
+        self.overtook: dict[str, set[str]] = {}
+        """Jobs that go before others, and of which envs these others are."""
         self.tried = 0
         self.begin_ns = 1_000 * S
         super().__init__(0)
@@ -73,17 +76,16 @@ class Watched(Node):
             self.starts_s |= dict.fromkeys(started, self.now_s())
             for job_id in started:
                 if job_id in self.overtook:
-                    self.overtook.discard(job_id)
-                    self.try_both(job_id, order)
+                    self.try_both(job_id, order, self.overtook.pop(job_id))
             following = transition.then
         return []
 
     def waits(self, job_id: str | None) -> bool:
         return job_id in self.state.jobs and self.state.jobs[job_id].state is JobState.QUEUED
 
-    def try_both(self, job_id: str, order: list[str | None]) -> None:
+    def try_both(self, job_id: str, order: list[str | None], envs: set[str]) -> None:
         place = order.index(job_id)
-        before = [other for other in order[:place] if self.waits(other)]
+        before = [other for other in order[:place] if self.waits(other) and self.state.jobs[other or ""].env in envs]
         with nobody_overtakes():
             with_him = copy.deepcopy(self)
             for other in order[place + 1 :]:
@@ -145,17 +147,36 @@ def scenario(dice: random.Random) -> Watched:
     return Watched(rows, sizes, quotas)
 
 
-def test_whoever_overtakes_delays_nobody_who_stood_before_him(monkeypatch: pytest.MonkeyPatch) -> None:
+def scenario_of_own_waits(dice: random.Random) -> Watched:
+    """Whole GPUs, and most jobs of one env, of which many tell no limit: its quota is short more often than the node."""
+    gpus = dice.randint(3, 6)
+    quotas = {env: (dice.choice([gpus, gpus, dice.randint(2, gpus)]), None) for env in ENVS}
+    rows, comes_s = [], 0
+    for _ in range(dice.randint(4, 12)):
+        comes_s += dice.choice([0, 1, 1, 2])
+        env = dice.choice(["alice", "alice", "alice", "bob", "carol"])
+        wants = dice.randint(1, quotas[env][0]) if env == "alice" else dice.randint(1, 2)
+        rows.append(Row(comes_s, env, wants, dice.randint(1, 9), dice.random() < 0.4, None, "normal"))
+    return Watched(rows, [80] * gpus, quotas)
+
+
+@pytest.mark.parametrize("make", [scenario, scenario_of_own_waits])
+def test_whoever_overtakes_delays_nobody_who_stood_before_him(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[random.Random], Watched]
+) -> None:
     nodes: list[Watched] = []
     serve = matching._serve
 
     def served(draft: object, scan: looking.Scan, request: object, choice: object, now_ns: int, wall_ns: int) -> None:
+        waiting_alone = {env for env, holder in scan.holding.items() if holder.ask.reuse_below == 1}
         if any(gpu.uuid in scan.kept for gpu in choice.fresh):  # type: ignore[attr-defined]
-            nodes[-1].overtook.add(request.job_id)  # type: ignore[attr-defined]
+            nodes[-1].overtook[request.job_id] = set(ENVS)  # type: ignore[attr-defined]
+        elif request.time_limit_ms is None and choice.fresh and waiting_alone:  # type: ignore[attr-defined]
+            nodes[-1].overtook[request.job_id] = waiting_alone  # type: ignore[attr-defined]
         serve(draft, scan, request, choice, now_ns, wall_ns)  # type: ignore[arg-type]
 
     monkeypatch.setattr(matching, "_serve", served)
     for seed in range(SEEDS):
-        nodes.append(scenario(random.Random(seed)))
+        nodes.append(make(random.Random(seed)))
         nodes[-1].runs()
     assert sum(node.tried for node in nodes) > SEEDS / 10

@@ -160,13 +160,25 @@ def test_somebody_sleeps_in_these_walks() -> None:
 
 
 def test_who_waits_for_his_own_tasks_is_woken_by_a_place_that_comes_up() -> None:
-    """Before him stands one that needs less, whose place was down."""
+    """Before him stands one whose place was down, and which comes first from now on."""
+    node = Node(GPUS)
+    node.quota("alice", 1)
+    assert node.submits("alice", gpus=1) is not None
+    assert node.submits("alice", gpus=1, place=INSIDE) is not None
+    assert node.submits("alice", gpus=1) is not None
+    assert node.state.queue.sleepers() == {"alice"}
+    assert [line for *_, line in telling.listing(node.state)][1].endswith("waits for its own tasks")
+    node.place(INSIDE)
+    assert [line for *_, line in telling.listing(node.state)][1].endswith("j2 of its own environment comes first")
+    assert node.state.queue.sleepers() == {"alice"}
+    node.job_ends("j1")
+    assert node.state.jobs["j2"].attempt == 1
+
+
+def test_an_env_whose_quota_has_room_is_not_passed_by() -> None:
+    """What its first needs beside its own tasks is held for it."""
     node = Node(GPUS)
     node.quota("alice", 2)
     assert node.submits("alice", gpus=1) is not None
-    inside = node.submits("alice", gpus=1, place=INSIDE)
     assert node.submits("alice", gpus=2) is not None
-    assert node.state.queue.sleepers() == {"alice"}
-    node.place(INSIDE)
-    assert inside is not None
-    assert node.state.jobs[inside].attempt == 1
+    assert not node.state.queue.sleepers()

@@ -167,7 +167,7 @@ def test_reuse_of_what_its_env_holds_overtakes_since_it_takes_nothing() -> None:
     assert node.gpus_of(2) == [0, 1]
 
 
-def test_who_is_short_of_his_own_memory_quota_keeps_nothing_from_others_but_his_turn() -> None:
+def test_a_request_short_of_its_own_memory_quota_holds_no_more_than_it_needs_beside_what_its_env_has() -> None:
     node = Node(4)
     node.quota("alice", 2, 80)
     node.quota("bob", 4)
@@ -182,8 +182,14 @@ def test_who_is_short_of_his_own_memory_quota_keeps_nothing_from_others_but_his_
     assert node.waiting() == [3, 4]
     assert "of alice's memory quota per GPU, 0.0 GiB left" in node.state.reasons["r3"]
     assert "r3 of its own environment comes first" in node.state.reasons["r4"]
-    node.asks("bob", 5, 2)
-    assert node.gpus_of(5) == [2, 3]
+    node.asks("bob", 5, 1)
+    assert node.gpus_of(5) == [2]
+    node.quota("carol", 1)
+    node.asks("carol", 6, 1)
+    assert node.gpus_of(6) is None
+    node.cancels("alice", 3)
+    node.cancels("alice", 4)
+    assert node.gpus_of(6) == [3]
 
 
 def test_named_memory_waits_until_the_envs_ledger_has_it_free() -> None:
