@@ -44,7 +44,7 @@ def test_a_service_says_when_it_is_ready_and_when_it_ends(make_manager: Make, su
 def test_a_kept_ledger_serves_where_no_client_can_show_it(make_manager: Make, supervisor: Supervisor) -> None:
     """The client is stopped, so it cannot rejoin; and this manager may not look at its descriptors."""
     manager = make_manager(
-        simulate="1x8GiB", supervisor=supervisor, before_exec=blind, environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "300"}
+        simulate="1x8GiB", supervisor=supervisor, before_exec=blind, environment={"NODEMGR_BEAT_MS": "50", "NODEMGR_TIMEOUT_MS": "1500"}
     )
     manager.quota("alice", 1, memory_bytes=4 * GIB)
     program = manager.hold("alice", "-b", str(GIB))

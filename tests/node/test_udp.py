@@ -21,7 +21,7 @@ from tests.support.manager import Manager
 GIB = 2**30
 Make = Callable[..., Manager]
 QUICK_BEAT_S = 0.1
-QUICK = {"NODEMGR_BEAT_MS": "100", "NODEMGR_TIMEOUT_MS": "1500"}
+QUICK = {"NODEMGR_BEAT_MS": "100", "NODEMGR_TIMEOUT_MS": "3000"}
 
 
 class LossyNetwork:

@@ -20,7 +20,7 @@ from tests.support.manager import HOLD, Manager
 CLONE_NEWNET = 0x40000000
 AHEAD_S = 1_000_000
 PORT = 7_311
-QUICK = {"NODEMGR_BEAT_MS": "100", "NODEMGR_TIMEOUT_MS": "2000"}
+QUICK = {"NODEMGR_BEAT_MS": "100", "NODEMGR_TIMEOUT_MS": "4000"}
 GIB = 2**30
 
 pytestmark = pytest.mark.skipif(
