@@ -121,8 +121,11 @@ def _move(said: Said) -> int:
 
 
 def _create(said: Said) -> int:
-    choice.admins_way(said.whom()).ask("queue_create", queue=said.queue, rank=said.rank, cap=said.cap)
-    say(f"queue {said.queue} has rank {said.rank}" + (f" and takes {said.cap} at most" if said.cap is not None else ""))
+    restarts = said.max_restarts or 0
+    order = {"queue": said.queue, "rank": said.rank, "cap": said.cap, "max_restarts": restarts}
+    choice.admins_way(said.whom()).ask("queue_create", **order)
+    takes = f", takes {said.cap} at most" if said.cap is not None else ""
+    say(f"queue {said.queue} has rank {said.rank}{takes}" + (f", restarts failed jobs {restarts} times" if restarts else ""))
     return 0
 
 
@@ -157,6 +160,8 @@ VERBS = {
         "create", _create, Option("queue", kind=kinds.QUEUE, required=True),
         Option("--rank", kind=kinds.count(1, MAX_RANK), required=True, help="The higher, the sooner: high 300, normal 200, low 100."),
         Option("--cap", kind=kinds.count(0, MAX_RANK), help="So many may wait in it at most; more are refused."),
+        Option("--max-restarts", kind=kinds.count(0, 1_000),
+               help="How often a job that fails is tried again at the end of this queue, where submit names no number."),
     ),
     "rm": _verb("rm", _remove, Option("queue", kind=kinds.QUEUE, required=True)),
 }  # fmt: skip

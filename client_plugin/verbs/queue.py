@@ -39,6 +39,7 @@ QUEUES = (
     Column("RANK", lambda q: q["rank"], right=True),
     Column("WAITING", lambda q: q["length"], right=True),
     Column("CAP", lambda q: q["cap"], right=True),
+    Column("RESTARTS", lambda q: q["max_restarts"], right=True),
 )
 RUNS = frozenset({"starting", "running", "stopping"})
 PRESETS = ("high", "normal", "low")
@@ -47,10 +48,10 @@ UNDER = {
     "position": "Say where JOB stands, and why it waits.",
     "withdraw": "Take jobs (or waiting requests, r17) out of their queue, or end those that run.",
     "hold": "Take jobs out of their queue until they are freed.",
-    "free": "Put held jobs at the end of their queue.",
+    "free": "Put held jobs at the end of their queue, or paused ones back at their places.",
     "move": "Put JOB at the end of another queue, or at the front of its own.",
-    "requeue": "Have jobs begin anew: one that runs is ended first, one that has ended runs again.",
-    "create": "Make a queue, or change its rank and cap (for admins).",
+    "requeue": "Have jobs begin anew: one that runs is ended first (by an admin's order it keeps its place), one that has ended runs again.",
+    "create": "Make a queue, or change it (for admins).",
     "rm": "Remove a queue in which nothing waits (for admins).",
 }
 
@@ -105,7 +106,7 @@ def run(said: Said) -> int:
     if running:
         print()
         tables.show(UNDER_WAY, fold(running))
-    if any(row["cap"] is not None for row in queues) or len(queues) > len(PRESETS):
+    if any(row["cap"] is not None or row["max_restarts"] for row in queues) or len(queues) > len(PRESETS):
         print()
         tables.show(QUEUES, queues)
     status.say_if_failing(store, launcher, waiting)
@@ -119,7 +120,7 @@ def standing(row: Row) -> str:
         start = expected(row)
         about = f" (starts about {start}, an estimate)" if start else ""
         return f"place {row['position']} in queue {row['priority']}: {tables.why(row) or 'its turn comes next'}{about}"
-    if state in ("held", "after"):
+    if state in ("held", "paused", "after"):
         return str(row["reason"])
     if state in RUNS:
         since = tables.wall_time(row["started"] * 10**9 if row["started"] else None)

@@ -30,7 +30,7 @@ WISHES = (
     Option("--after", kind=kinds.JOBS, repeat=True, metavar="JOB", help="Only when these jobs have ended well: j3,j4 (repeatable)."),
     Option("--array", kind=kinds.ARRAY, metavar="0-9,12", help="One job for each index, which it finds in NODEMGR_ARRAY_INDEX."),
     Option("--time", kind=kinds.TIME_LIMIT, key="time_limit_ms", help="It is ended when it has run so long, e.g. 2h."),
-    Option("--max-restarts", kind=kinds.count(0, 1_000), help="How often it is tried again after a failure; 0: not at all."),
+    Option("--max-restarts", kind=kinds.count(0, 1_000), help="How often it is tried again after it failed."),
     Option("--name", kind=kinds.TEXT, help="What it is called in lists."),
     Option("--hold", help="It waits until it is freed: nodemgr queue free JOB."),
 )

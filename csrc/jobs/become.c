@@ -183,7 +183,7 @@ static bool may_pass(int error)
     return false;
 }
 
-bool nm_failure_words(const struct nm_order *order, struct nm_failure failure, char why[NM_JOB_WHY_BYTES])
+enum nm_cause nm_failure_words(const struct nm_order *order, struct nm_failure failure, char why[NM_JOB_WHY_BYTES])
 {
     const char *reason = strerror(failure.error);
     switch (failure.stage) {
@@ -195,7 +195,7 @@ bool nm_failure_words(const struct nm_order *order, struct nm_failure failure, c
         break;
     case NM_AT_GROUPS:
         snprintf(why, NM_JOB_WHY_BYTES, "the groups of %.64s cannot be set: %s", order->user, reason);
-        return false;
+        return NM_NOT_STARTED;
     case NM_AT_IDENTITY:
         snprintf(why, NM_JOB_WHY_BYTES, "its process cannot become %.64s (uid %lu): %s", order->user, (unsigned long)order->uid, reason);
         break;
@@ -211,5 +211,5 @@ bool nm_failure_words(const struct nm_order *order, struct nm_failure failure, c
         snprintf(why, NM_JOB_WHY_BYTES, "%.150s: its interpreter is not found", order->argv[0]);
         break;
     }
-    return !may_pass(failure.error);
+    return may_pass(failure.error) ? NM_NOT_STARTED : NM_CANNOT_RUN;
 }

@@ -91,6 +91,9 @@ bool nm_job_number(const char *text, long long most, long long *value);
 /* Where a job's process failed before it ran anything of the job's. */
 enum nm_stage { NM_AT_USER, NM_AT_GROUPS, NM_AT_IDENTITY, NM_AT_CWD, NM_AT_PROGRAM, NM_AT_INTERPRETER };
 
+/* What ended an attempt, as its record numbers it (nodemgr/edge/attempt_files.py, CAUSES). */
+enum nm_cause { NM_OWN, NM_CANNOT_RUN, NM_TIME_LIMIT, NM_NOT_STARTED, NM_NODE_DOWN };
+
 struct nm_failure {
     enum nm_stage stage;
     int error;
@@ -98,8 +101,8 @@ struct nm_failure {
 
 /* In a forked child: becomes the job. Returns only if it could not. */
 struct nm_failure nm_become(const struct nm_order *order, int output, pid_t parent);
-/* The same in words; true: trying again cannot help. */
-bool nm_failure_words(const struct nm_order *order, struct nm_failure failure, char why[NM_JOB_WHY_BYTES]);
+/* The same in words, and its cause. */
+enum nm_cause nm_failure_words(const struct nm_order *order, struct nm_failure failure, char why[NM_JOB_WHY_BYTES]);
 
 /* -- below.c -- */
 

@@ -51,7 +51,7 @@ struct attempt {
     bool began;   /* the job's program was executed */
     bool alone;   /* no process is left */
     int status;   /* of main, as wait gives it; -1: none */
-    bool hopeless;
+    enum nm_cause cause;
     char why[NM_JOB_WHY_BYTES];
     enum phase phase;
     long long started_ms, limit_ms; /* limit_ms -1: none */
@@ -83,11 +83,11 @@ static bool write_line(const struct attempt *attempt, int line, const char *text
     return pwrite(attempt->files->record, room, sizeof room, (off_t)line * NM_RECORD_LINE_BYTES) == (ssize_t)sizeof room;
 }
 
-static void say_why(struct attempt *attempt, const char *why, bool hopeless)
+static void say_why(struct attempt *attempt, const char *why, enum nm_cause cause)
 {
     if (attempt->why[0] == 0) { /* the first reason is the reason */
         snprintf(attempt->why, sizeof attempt->why, "%s", why);
-        attempt->hopeless = hopeless;
+        attempt->cause = cause;
     }
 }
 
@@ -104,11 +104,11 @@ static void ask_all(struct attempt *attempt, long long now)
     nm_signal_below(SIGTERM, spared);
 }
 
-static void ask(struct attempt *attempt, const char *why, bool hopeless)
+static void ask(struct attempt *attempt, const char *why, enum nm_cause cause)
 {
     if (attempt->phase != RUNS)
         return;
-    say_why(attempt, why, hopeless);
+    say_why(attempt, why, cause);
     attempt->kill_ms = nm_monotonic_ms() + attempt->order.grace_ms;
     attempt->all_ms = attempt->kill_ms - attempt->order.grace_ms / 2;
     attempt->phase = ASKED;
@@ -128,7 +128,7 @@ static void insist(struct attempt *attempt, long long now)
     attempt->kill_ms = now + attempt->pause_ms;
     swept = nm_signal_below(SIGKILL, (struct nm_spared){.trees = &attempt->log.keeper, .tree_count = 1});
     if (swept.found > 0 && swept.found == swept.refused) {
-        say_why(attempt, "processes of other users, which it started, go on: they are not this manager's to end", false);
+        say_why(attempt, "processes of other users, which it started, go on: they are not this manager's to end", NM_OWN);
         attempt->alone = true;
     }
 }
@@ -140,7 +140,7 @@ static long long act(struct attempt *attempt)
     if (attempt->phase == RUNS && attempt->main == 0)
         ask_all(attempt, now);
     if (attempt->phase == RUNS && attempt->limit_ms >= 0 && now >= attempt->started_ms + attempt->limit_ms)
-        ask(attempt, "time limit", true);
+        ask(attempt, "time limit", NM_TIME_LIMIT);
     if (attempt->phase == ASKED && (attempt->main == 0 || now >= attempt->all_ms))
         ask_all(attempt, now);
     if (attempt->phase >= ALL_ASKED && now >= attempt->kill_ms)
@@ -180,9 +180,9 @@ static void read_signals(struct attempt *attempt)
     struct signalfd_siginfo info;
     while (read(attempt->signals, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == NM_JOB_ASKS)
-            ask(attempt, "withdrawn", false);
+            ask(attempt, "withdrawn", NM_OWN);
         else if (info.ssi_signo == SIGTERM)
-            ask(attempt, "its supervisor was told to end: the node goes down, or somebody ended it", false);
+            ask(attempt, "its supervisor was told to end: the node goes down, or somebody ended it", NM_NODE_DOWN);
         else if (info.ssi_signo == NM_JOB_LIMIT)
             read_limit(attempt);
     }
@@ -202,8 +202,8 @@ static void read_report(struct attempt *attempt)
     attempt->report = -1;
     if (size == (ssize_t)sizeof failure) {
         char why[NM_JOB_WHY_BYTES] = "";
-        bool hopeless = nm_failure_words(&attempt->order, failure, why);
-        say_why(attempt, why, hopeless);
+        enum nm_cause cause = nm_failure_words(&attempt->order, failure, why);
+        say_why(attempt, why, cause);
         return;
     }
     attempt->began = true;
@@ -286,7 +286,7 @@ static int write_end(const struct attempt *attempt)
         snprintf(exit_code, sizeof exit_code, "%d", WEXITSTATUS(attempt->status));
     else if (attempt->status >= 0 && WIFSIGNALED(attempt->status))
         snprintf(number, sizeof number, "%d", WTERMSIG(attempt->status));
-    snprintf(text, sizeof text, "ended %lld %s %s %d %s", wall_ns(), exit_code, number, attempt->hopeless, attempt->why);
+    snprintf(text, sizeof text, "ended %lld %s %s %d %s", wall_ns(), exit_code, number, (int)attempt->cause, attempt->why);
     outcome_of(text, outcome);
     bool dismissed = is_dismissed(attempt); /* asked while it ended by itself */
     for (int pause_ms = RECORD_FIRST_PAUSE_MS;; pause_ms = pause_ms * 2 < RECORD_LAST_PAUSE_MS ? pause_ms * 2 : RECORD_LAST_PAUSE_MS) {
@@ -361,12 +361,12 @@ static void prepare(struct attempt *attempt)
 {
     char why[NM_JOB_WHY_BYTES] = "";
     if (!nm_order_read(attempt->files, &attempt->order, why))
-        say_why(attempt, why, false);
+        say_why(attempt, why, NM_NOT_STARTED);
     else if (read_limit(attempt), begin(attempt))
         return;
     else {
         snprintf(why, sizeof why, "its process cannot be started: %s", strerror(errno));
-        say_why(attempt, why, false);
+        say_why(attempt, why, NM_NOT_STARTED);
     }
     attempt->main = 0;
     attempt->alone = true;

@@ -55,7 +55,10 @@ def _of_database(path: Path) -> Kept:
     """Its tables may be another version's: only what all have in common is asked for."""
     with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         envs = list(_values(database, "env"))
-        queues = [{"queue": row["name"], "rank": row["rank"], "cap": row["cap"]} for row in _values(database, "queue")]
+        queues = [
+            {"queue": row["name"], "rank": row["rank"], "cap": row["cap"], "max_restarts": row.get("max_restarts", 0)}
+            for row in _values(database, "queue")
+        ]
     return Kept({str(row["name"]): _said(row["quota"]) for row in envs}, queues)
 
 

@@ -5,7 +5,7 @@ Knows: what a change means for those who hold and wait. Must not know: who may o
 
 from __future__ import annotations
 
-from nodemgr.core import answers, effects, job_orders, leases, reasons, waiting
+from nodemgr.core import answers, effects, job_orders, jobs, leases, reasons, waiting
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
 from nodemgr.core.model import DenyCode, Env, Gpu, Quota, Uuid
@@ -102,7 +102,10 @@ def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:
 def _tell_health(draft: Draft, gpu: Gpu) -> None:
     draft.publish("gpu.restored" if gpu.healthy else "gpu.lost", {**answers.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name})
     for task_id in draft.gpu_tasks.members(gpu.uuid):
-        answers.note(draft, draft.tasks[task_id], reasons.gpu_health(gpu))
+        task = draft.tasks[task_id]
+        answers.note(draft, task, reasons.gpu_health(gpu))
+        if task.job_id is not None and not gpu.healthy:
+            jobs.gpu_lost(draft, draft.jobs[task.job_id], gpu.uuid)
 
 
 def _add(draft: Draft, gpu: Gpu) -> None:

@@ -29,6 +29,7 @@ from nodemgr.core.model import (
     Job,
     JobPayload,
     JobSpec,
+    JobState,
     Process,
     ProcessKey,
     QueueRow,
@@ -41,7 +42,7 @@ from nodemgr.core.model import (
     Uuid,
     Violation,
 )
-from nodemgr.core.schema import STORED, TABLES, Deadline, EnvGpu
+from nodemgr.core.schema import PAUSE, STORED, TABLES, Deadline, EnvGpu
 from nodemgr.core.state import State
 from nodemgr.core.tables import Groups, Overlay, Table, first
 from nodemgr.core.values import replace
@@ -308,6 +309,8 @@ class Draft:
         self.jobs.put(job.job_id, job)
         _file(self.apart, job.job_id, job.state in APART)
         _file(self.under_way, job.job_id, job.state in UNDER_WAY)
+        if job.state is not JobState.PAUSED:
+            self.schedule((PAUSE, job.job_id), None)
         self._count_cpu_job(before, job)
         _add(self.job_bytes, job.env, job.row_bytes - (0 if before is None else before.row_bytes))
         if before is None:
@@ -332,6 +335,7 @@ class Draft:
         """Its spec goes with the last job that runs it."""
         job = self.jobs[job_id]
         self.jobs.drop(job_id)
+        self.schedule((PAUSE, job_id), None)
         _file(self.apart, job_id, False)
         _file(self.under_way, job_id, False)
         self._count_cpu_job(job, None)

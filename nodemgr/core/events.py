@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from nodemgr.core.model import ConnectionId, Gpu, Job, JobPayload, JobSpec, JobState, ProcessKey, Quota, Transport, Uuid
+from nodemgr.core.model import Cause, ConnectionId, Gpu, Job, JobPayload, JobSpec, JobState, ProcessKey, Quota, Transport, Uuid
 from nodemgr.core.values import value
 
 
@@ -226,7 +226,8 @@ class Submission:
     """Jobs of its env, or arrays, that must end well before it may start."""
     array: tuple[int, ...] = ()
     time_limit_ms: int | None = None
-    max_restarts: int = 3
+    max_restarts: int | None = None
+    """None: as its queue says."""
     hold: bool = False
     key: str = ""
     place: str = ""
@@ -263,8 +264,7 @@ class JobEnded:
     signal: int | None
     why: str
     """What ended it, or kept it from starting, if not itself."""
-    hopeless: bool
-    """Trying again cannot help: the command is not found, its time limit was reached."""
+    cause: Cause
     log_tail: str
     started_wall_ns: int | None
     wall_ns: int
@@ -331,6 +331,8 @@ class RequeueJob:
     job: Job | None = None
     """Of a job that has ended, what the history has of it."""
     spec: JobSpec | None = None
+    by_admin: bool = False
+    """An attempt under way is preempted: the job goes back to its place, after a pause."""
 
 
 @value
@@ -359,6 +361,7 @@ class SetQueue:
     name: str
     rank: int
     cap: int | None
+    max_restarts: int
     by: str
     wall_ns: int
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from nodemgr.core import admission, books, job_invariants
 from nodemgr.core.effects import StartJob
-from nodemgr.core.model import LEDGER_SLOTS, Task, TaskState
+from nodemgr.core.model import LEDGER_SLOTS, JobState, Task, TaskState
 from nodemgr.core.outcome import Transition
+from nodemgr.core.schema import PAUSE
 from nodemgr.core.state import State
 
 
@@ -212,15 +213,17 @@ def _times(state: State) -> Iterator[str]:
     waits = {("wait", request.request_id) for request in state.requests.values() if request.wait_ms is not None}
     aways = {("away", key) for key in state.away}
     kills = {("kill", task_id) for task_id in state.stalled}
-    if not waits | aways <= state.agenda.keys() <= waits | aways | kills:
-        yield f"agenda {sorted(state.agenda)} for {sorted(waits)}, {sorted(aways)}, {sorted(kills)}"
+    pauses = {(PAUSE, job.job_id) for job in state.jobs.values() if job.state is JobState.PAUSED}
+    due = waits | aways | pauses
+    if not due <= state.agenda.keys() <= due | kills:
+        yield f"agenda {sorted(state.agenda)} for {sorted(due)}, {sorted(kills)}"
     over_udp = {process.task_id for process in state.processes.values() if process.pid is None}
     listens = bool(state.udp_askers) or any(
         task.state is TaskState.RUNNING and (task.job_id is None or task.task_id in over_udp) for task in state.tasks.values()
     )
     if listens and "silence" not in state.timers:
         yield "somebody could fall silent, and nobody listens"
-    idle = not (state.tasks or state.requests)
+    idle = not (state.tasks or state.requests or pauses)
     if idle and state.wake_ns() is not None:
         yield f"nothing holds or waits, and yet there is a time to wake: {state.timers}"
 

@@ -38,6 +38,8 @@ def _state(job: Job) -> Iterator[str]:
         yield f"request {job.request_id}"
     if (job.task_id is not None) != (job.state in HOLDING and job.gpus > 0) and job.state is not JobState.STOPPING:
         yield f"lease {job.task_id} for {job.gpus} GPUs"
+    if (job.resumes_wall_ns is not None) != (job.state is JobState.PAUSED):
+        yield f"resumes at {job.resumes_wall_ns}"
     if bool(job.after) != (job.state is JobState.AFTER) and job.state is not JobState.HELD:
         yield f"waits for {job.after}"
     under_way = job.state in HOLDING or job.state is JobState.STOPPING

@@ -13,13 +13,13 @@ from nodemgr.core import jobs, queues, reasons, submissions
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import FreeJob, HoldJob, MoveJob, RequeueJob, WithdrawJob
 from nodemgr.core.job_ids import order
-from nodemgr.core.model import FINAL, DenyCode, Job, JobSpec, JobState
+from nodemgr.core.model import APART, FINAL, DenyCode, Job, JobSpec, JobState
 from nodemgr.core.state import State
 from nodemgr.core.values import replace
 
 Order = WithdrawJob | HoldJob | FreeJob | RequeueJob | MoveJob
 
-WAITING = frozenset((JobState.HELD, JobState.AFTER, JobState.QUEUED))
+WAITING = APART | {JobState.QUEUED}
 
 
 def living(state: State | Draft, name: str) -> list[Job]:
@@ -77,7 +77,7 @@ def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
 
 
 def _being_ended(job: Job, _event: Order) -> str | None:
-    return f"{job.job_id} is being ended already" if job.state is JobState.STOPPING and job.then is not JobState.QUEUED else None
+    return f"{job.job_id} is being ended already" if job.state is JobState.STOPPING and job.then in FINAL else None
 
 
 def _not_waiting(job: Job, _event: Order) -> str | None:
@@ -87,7 +87,7 @@ def _not_waiting(job: Job, _event: Order) -> str | None:
 
 
 def _not_held(job: Job, _event: Order) -> str | None:
-    return None if job.state is JobState.HELD else f"{job.job_id} is not held: it is {job.state.value}"
+    return None if job.state in (JobState.HELD, JobState.PAUSED) else f"{job.job_id} is not held: it is {job.state.value}"
 
 
 def _waits(job: Job, _event: Order) -> str | None:
@@ -143,12 +143,16 @@ def withdraw_one(draft: Draft, job: Job, by: str, now_ns: int, wall_ns: int) -> 
 def hold(draft: Draft, event: HoldJob, _now_ns: int) -> None:
     for job in _ordered(draft, event):
         held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, "held")
-        draft.put_job(replace(held, state=JobState.HELD, why=reasons.held_by(event.by)))
+        draft.put_job(replace(held, state=JobState.HELD, why=reasons.held_by(event.by), resumes_wall_ns=None))
         draft.publish("job.held", {**jobs.facts(job), "by": event.by})
 
 
 def free(draft: Draft, event: FreeJob, now_ns: int) -> None:
     for job in _ordered(draft, event):
+        if job.state is JobState.PAUSED:
+            draft.put_job(jobs.noted(job, event.wall_ns, event.by, "freed from its pause"))
+            jobs.resume(draft, job.job_id, now_ns, event.wall_ns)
+            continue
         freed = replace(jobs.noted(job, event.wall_ns, event.by, "freed"), state=JobState.AFTER, why="")
         draft.put_job(freed)
         if freed.after:
@@ -178,6 +182,8 @@ def move(draft: Draft, event: MoveJob, now_ns: int) -> None:
             queued_ns = None if front_ns is None else front_ns + place
             _into_queue(draft, after, "job.moved", event.by, now_ns, event.wall_ns, queued_ns, first=event.first)
         else:
+            if job.state is JobState.PAUSED:
+                draft.put_job(replace(after, queued_ns=draft.stamp(now_ns)))
             draft.publish("job.moved", {**jobs.facts(after), "by": event.by, "first": False, "position": None})
 
 
@@ -186,7 +192,8 @@ def requeue(draft: Draft, event: RequeueJob, now_ns: int) -> None:
         _run_again(draft, event, now_ns)
     for job in _ordered(draft, event):
         noted = jobs.noted(job, event.wall_ns, event.by, "requeued")
-        jobs.stop(draft, noted, JobState.QUEUED, f"{event.by} requeued it")
+        then = JobState.PAUSED if event.by_admin else JobState.QUEUED
+        jobs.stop(draft, noted, then, f"{event.by} requeued it")
         draft.publish("job.requeued", {**jobs.facts(job), "by": event.by, "position": None})
 
 
@@ -199,7 +206,7 @@ def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
         job = replace(job, priority=draft.envs[job.env].quota.priority)
     draft.specs.put(spec.spec_id, spec)
     draft.history[job.job_id] = None
-    job = replace(jobs.noted(job, event.wall_ns, event.by, "requeued"), state=JobState.AFTER, why="", restarts=0, after=())
+    job = replace(jobs.noted(job, event.wall_ns, event.by, "requeued"), state=JobState.AFTER, why="", restarts=0, interruptions=0, after=())
     draft.put_job(job)
     _into_queue(draft, job, "job.requeued", event.by, now_ns, event.wall_ns)
 

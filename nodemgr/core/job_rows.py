@@ -11,7 +11,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Any, NamedTuple
 
-from nodemgr.core import telling
+from nodemgr.core import reasons, telling
 from nodemgr.core.forecast import Expected
 from nodemgr.core.model import UNDER_WAY, Attempt, Job, JobState, Request
 from nodemgr.core.state import State
@@ -46,6 +46,8 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
         "place": request.place or None,
         "after": [],
         "restarts": 0 if job is None else job.restarts,
+        "interruptions": 0 if job is None else job.interruptions,
+        "resumes": None,
     }
 
 
@@ -87,6 +89,8 @@ def unplaced(job: Job) -> Row:
         "place": job.place or None,
         "after": list(job.after),
         "restarts": job.restarts,
+        "interruptions": job.interruptions,
+        "resumes": _seconds(job.resumes_wall_ns),
     }
 
 
@@ -99,6 +103,8 @@ def _reason(job: Job) -> str:
         case JobState.AFTER:
             more = f" and {len(job.after) - SHOWN_AFTER} more" if len(job.after) > SHOWN_AFTER else ""
             return f"waits for {', '.join(job.after[:SHOWN_AFTER])}{more} to end well"
+        case JobState.PAUSED:
+            return reasons.paused(job)
         case JobState.HELD:
             return f"{job.why or 'held'} (nodemgr queue free {job.job_id})"
         case JobState.STOPPING:
@@ -196,6 +202,8 @@ def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool)
         "after": list(job.after),
         "restarts": job.restarts,
         "max_restarts": job.max_restarts,
+        "interruptions": job.interruptions,
+        "resumes": _seconds(job.resumes_wall_ns),
         "submitted": job.submitted_wall_ns // SECOND_NS,
         "entered": _seconds(job.entered_wall_ns),
         "started": _seconds(job.started_wall_ns),
@@ -221,6 +229,7 @@ def _attempt(attempt: Attempt, index_of: Mapping[str, int], tails: bool) -> Row:
         "exit_code": attempt.exit_code,
         "signal": attempt.signal,
         "why": attempt.why,
+        "cause": None if attempt.ended_wall_ns is None else attempt.cause.value,
     }
     return {**row, "log_tail": attempt.log_tail} if tails else row
 

@@ -9,7 +9,7 @@ STARTING is stored before anything is run, so an attempt runs at most once; what
 
 from __future__ import annotations
 
-from nodemgr.core import answers, effects, job_ids, leases, reasons
+from nodemgr.core import answers, effects, endings, job_ids, leases, reasons
 from nodemgr.core.allocator import Choice
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import JobEnded, JobStarted, JobUnbegun
@@ -18,15 +18,18 @@ from nodemgr.core.model import (
     KEPT_ATTEMPTS,
     KEPT_DEEDS,
     LOG_TAIL_CHARACTERS,
+    MS,
     UNDER_WAY,
     Attempt,
+    Cause,
     Deed,
     Ended,
     Job,
     JobState,
     Request,
+    Uuid,
 )
-from nodemgr.core.schema import IDS
+from nodemgr.core.schema import IDS, PAUSE
 from nodemgr.core.state import State
 from nodemgr.core.values import replace
 
@@ -68,7 +71,12 @@ def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | 
     )
     draft.put_request(request)
     job = replace(
-        job, state=JobState.QUEUED, request_id=request.request_id, entered_wall_ns=wall_ns, queued_ns=request.queued_ns
+        job,
+        state=JobState.QUEUED,
+        request_id=request.request_id,
+        entered_wall_ns=wall_ns,
+        queued_ns=request.queued_ns,
+        resumes_wall_ns=None,
     )
     draft.put_job(job)
     draft.rescan = True
@@ -172,16 +180,20 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     if job is None:
         return
     said = _said(event)
-    job = _close(job, event, said)
+    cause = _cause(job, event, said)
+    job = _close(job, event, said, cause)
     if job.task_id is not None:
         leases.end_of_job(draft, draft.tasks[job.task_id], said or "the job is done", now_ns, event.wall_ns)
         job = replace(job, task_id=None)
     then = job.then
     if then is not None:
-        _stopped(draft, replace(job, then=None), then, said, now_ns, event.wall_ns)
+        _stopped(draft, replace(job, then=None), then, said, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
     elif not said:
         finish(draft, job, JobState.DONE, "", now_ns, event.wall_ns)
-    elif event.hopeless or job.restarts >= job.max_restarts:
+    elif endings.NEXT[cause] is endings.Next.PAUSE:
+        why = reasons.interrupted(draft, job.attempts[-1])
+        _pause(draft, replace(job, why=why), cause, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
+    elif endings.NEXT[cause] is endings.Next.FAIL or job.restarts >= job.max_restarts:
         finish(draft, job, JobState.FAILED, said, now_ns, event.wall_ns)
     else:
         again = enqueue(draft, replace(job, restarts=job.restarts + 1, why=said), now_ns, event.wall_ns)
@@ -199,7 +211,7 @@ def unbegun(draft: Draft, event: JobUnbegun, now_ns: int) -> None:
         job = replace(job, task_id=None, attempts=job.attempts[:-1])
         draft.publish("job.unbegun", {**facts(job), "attempt": attempt, "reason": event.why})
         if job.then is not None:
-            _stopped(draft, replace(job, then=None), job.then, event.why, now_ns, event.wall_ns)
+            _stopped(draft, replace(job, then=None), job.then, event.why, now_ns, event.wall_ns, ran_ns=0)
         else:
             _back(draft, job, now_ns, event.wall_ns)
 
@@ -219,7 +231,21 @@ def _said(event: JobEnded) -> str:
     return "" if event.exit_code == 0 else "its end was not told" if event.exit_code is None else f"exit code {event.exit_code}"
 
 
-def _close(job: Job, event: JobEnded, said: str) -> Job:
+def _cause(job: Job, event: JobEnded, said: str) -> Cause:
+    """The listener knows all of them but two."""
+    if job.then is JobState.PAUSED:
+        return Cause.PREEMPTED
+    lost = said and event.cause is Cause.OWN and job.attempts[-1].lost_gpu is not None
+    return Cause.GPU_LOST if lost else event.cause
+
+
+def gpu_lost(draft: Draft, job: Job, uuid: Uuid) -> None:
+    """A GPU of the attempt under way. The attempt goes on; if it fails, this is why."""
+    attempt = replace(job.attempts[-1], lost_gpu=uuid)
+    draft.put_job(replace(job, attempts=(*job.attempts[:-1], attempt)))
+
+
+def _close(job: Job, event: JobEnded, said: str, cause: Cause) -> Job:
     last = job.attempts[-1]
     started_wall_ns = event.started_wall_ns if last.started_wall_ns is None else last.started_wall_ns
     attempt = replace(
@@ -229,17 +255,57 @@ def _close(job: Job, event: JobEnded, said: str) -> Job:
         exit_code=event.exit_code,
         signal=event.signal,
         why=said,
+        cause=cause,
         log_tail=event.log_tail[-LOG_TAIL_CHARACTERS:],
     )
     return replace(job, started_wall_ns=started_wall_ns, ended_wall_ns=event.wall_ns, attempts=(*job.attempts[:-1], attempt))
 
 
-def _stopped(draft: Draft, job: Job, then: JobState, said: str, now_ns: int, wall_ns: int) -> None:
+def _ran_ns(job: Job) -> int:
+    """How long its last attempt ran."""
+    last = job.attempts[-1]
+    return 0 if last.started_wall_ns is None or last.ended_wall_ns is None else last.ended_wall_ns - last.started_wall_ns
+
+
+def _stopped(draft: Draft, job: Job, then: JobState, said: str, now_ns: int, wall_ns: int, *, ran_ns: int) -> None:
     """It ended since it was asked to."""
+    if then is JobState.PAUSED:
+        _pause(draft, job, Cause.PREEMPTED, now_ns, wall_ns, ran_ns=ran_ns)
+        return
     if then in FINAL:
         finish(draft, job, then, job.why or said, now_ns, wall_ns)
         return
     publish_queued(draft, enqueue(draft, job, now_ns, wall_ns), job.why)
+
+
+# A pause, after an end that was not the job's fault.
+
+
+def _pause(draft: Draft, job: Job, cause: Cause, now_ns: int, wall_ns: int, *, ran_ns: int) -> None:
+    """It stands in no queue, and keeps nothing from others; `job.why` says what ended it."""
+    count = endings.interruptions(draft.config, job.interruptions, ran_ns)
+    pause_ns = endings.pause_ns(draft.config, count)
+    job = replace(job, state=JobState.PAUSED, interruptions=count, resumes_wall_ns=wall_ns + pause_ns)
+    draft.put_job(job)
+    draft.schedule((PAUSE, job.job_id), now_ns + pause_ns)
+    more = {"cause": cause.value, "interruptions": count, "pause_ms": pause_ns // MS, "reason": job.why}
+    draft.publish("job.paused", {**facts(job), "attempt": job.attempt, **more})
+
+
+def still_paused(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
+    """After a restart: for what is left of the pause. A clock that was set back does not make it longer."""
+    left_ns = (job.resumes_wall_ns or wall_ns) - wall_ns
+    draft.schedule((PAUSE, job.job_id), now_ns + max(0, min(left_ns, endings.pause_ns(draft.config, job.interruptions))))
+
+
+def resume(draft: Draft, job_id: str, now_ns: int, wall_ns: int) -> None:
+    """The pause is over: it waits again, where it stood before."""
+    draft.schedule((PAUSE, job_id), None)
+    job = draft.jobs.get(job_id)
+    if job is None or job.state is not JobState.PAUSED:
+        return
+    again = enqueue(draft, job, now_ns, wall_ns, job.queued_ns)
+    publish_queued(draft, again, again.why)
 
 
 # The end.
@@ -274,7 +340,7 @@ def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
 
 def _leave(draft: Draft, job: Job, state: JobState, why: str, wall_ns: int) -> None:
     """From the state into the history."""
-    job = replace(dequeue(draft, job), state=state, then=None, why=why, after=(), ended_wall_ns=wall_ns)
+    job = replace(dequeue(draft, job), state=state, then=None, why=why, after=(), ended_wall_ns=wall_ns, resumes_wall_ns=None)
     draft.history[job.job_id] = Ended(job, draft.specs[job.spec_id])
     draft.drop_job(job.job_id)
     draft.emit(effects.ForgetJob(job.job_id))

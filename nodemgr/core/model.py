@@ -79,6 +79,8 @@ class JobState(enum.StrEnum):
 
     HELD = "held"
     """By order: it waits for another order."""
+    PAUSED = "paused"
+    """Its last attempt ended by no fault of the job; it enters its queue again, at its old place, when the pause is over."""
     AFTER = "after"
     """It waits for other jobs to end well."""
     QUEUED = "queued"
@@ -93,10 +95,31 @@ class JobState(enum.StrEnum):
 
 
 FINAL = frozenset((JobState.DONE, JobState.FAILED, JobState.WITHDRAWN))
-APART = frozenset((JobState.HELD, JobState.AFTER))
+APART = frozenset((JobState.HELD, JobState.PAUSED, JobState.AFTER))
 """States in which a job waits and stands in no queue."""
 UNDER_WAY = frozenset((JobState.STARTING, JobState.RUNNING, JobState.STOPPING))
 """States in which an attempt is, or may be, running somewhere."""
+
+
+class Cause(enum.StrEnum):
+    """What ended an attempt, or kept it from starting. endings.py says what follows for the job."""
+
+    OWN = "own"
+    """Its process: by exit code or signal."""
+    TIME_LIMIT = "time_limit"
+    CANNOT_RUN = "cannot_run"
+    """Its command, directory, user or group does not exist, or may not be used."""
+    GPU_LOST = "gpu_lost"
+    """Its process ended badly, and one of its GPUs was lost while the attempt ran."""
+    SUPERVISOR_LOST = "supervisor_lost"
+    """Its supervisor was killed, or its files are gone."""
+    NODE_DOWN = "node_down"
+    """The node went down, or asked its supervisor to end."""
+    CONTAINER_STOPPED = "container_stopped"
+    NOT_STARTED = "not_started"
+    """The node had no process, memory or disk space to start it."""
+    PREEMPTED = "preempted"
+    """An administrator requeued it while it ran."""
 
 
 @value
@@ -118,6 +141,10 @@ class Config:
     """How long a process that is to be killed has to end by itself."""
     audit_tolerance_bytes: int = 1 << 30
     """What the driver may show of a process beyond its charges: contexts, modules, local memory (audit.py)."""
+    requeue_pause_ms: int = 10_000
+    """A job whose attempt ended by no fault of the job waits this long before it is queued again; each such end in a row doubles it,
+    up to:"""
+    max_requeue_pause_ms: int = 3_600_000
     ageing_ms: int = 36_000
     """Who waits gains one point of rank in so long; 0: strictly by rank."""
     backfill_depth: int = 100
@@ -379,6 +406,10 @@ class Attempt:
     why: str
     """Why it ended as it did, if not by itself."""
     log_tail: str
+    cause: Cause = Cause.OWN
+    """Once it has ended."""
+    lost_gpu: Uuid | None = None
+    """One of its GPUs that was lost while it ran."""
 
 
 @value
@@ -413,11 +444,15 @@ class Job:
     state: JobState
     after: tuple[str, ...] = ()
     """Jobs that must end well before it may start, as far as they have not; an array stands for all of its elements."""
-    max_restarts: int = 3
+    max_restarts: int = 0
     attempt: int = 0
     """The number of its last start; 0 before the first."""
     restarts: int = 0
-    """How many of them followed a failure."""
+    """How many of them followed a failure of its own."""
+    interruptions: int = 0
+    """How many attempts in a row ended by no fault of the job: the pause grows with them."""
+    resumes_wall_ns: int | None = None
+    """While PAUSED: when it enters its queue again."""
     key: str = ""
     """The submitter's own random name for it: the same submission again is the same job."""
     request_id: str | None = None
@@ -466,6 +501,8 @@ class QueueRow:
     rank: int
     cap: int | None = None
     """How many may wait in it; who would be one more is refused. None: no limit."""
+    max_restarts: int = 0
+    """Of a job that is submitted to it and names no number of its own."""
 
 
 @value

@@ -43,6 +43,8 @@ def full(book: Book, name: str, more: int = 1) -> str | None:
 def objection(state: State, event: SetQueue | RemoveQueue) -> str | None:
     """Why it cannot be done."""
     if isinstance(event, SetQueue):
+        if event.max_restarts < 0:
+            return "a number of restarts is 0 or more"
         return "a queue's cap is 0 or more" if event.cap is not None and event.cap < 0 else None
     known = rows(state)
     if event.name not in known:
@@ -63,8 +65,9 @@ def set_queue(draft: Draft, event: SetQueue, _now_ns: int) -> None:
     if objection(draft.state, event) is not None:
         return
     _write_presets(draft)
-    draft.queues.put(event.name, QueueRow(event.name, event.rank, event.cap))
-    draft.publish("queue.set", {"queue": event.name, "rank": event.rank, "cap": event.cap, "by": event.by})
+    draft.queues.put(event.name, QueueRow(event.name, event.rank, event.cap, event.max_restarts))
+    fields = {"queue": event.name, "rank": event.rank, "cap": event.cap, "max_restarts": event.max_restarts, "by": event.by}
+    draft.publish("queue.set", fields)
     draft.rescan = True
 
 

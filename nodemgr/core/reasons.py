@@ -10,7 +10,21 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from nodemgr.core.allocator import Ask, Candidate, Shortage, qualifies
 from nodemgr.core.draft import Draft
-from nodemgr.core.model import MS, DenyCode, Gpu, Job, JobState, Offence, Request, Task, TaskState, Uuid, Violation
+from nodemgr.core.model import (
+    MS,
+    Attempt,
+    Cause,
+    DenyCode,
+    Gpu,
+    Job,
+    JobState,
+    Offence,
+    Request,
+    Task,
+    TaskState,
+    Uuid,
+    Violation,
+)
 from nodemgr.core.tables import first
 
 SHOWN_HOLDERS = 3
@@ -170,6 +184,21 @@ def job_is_under_way(job: Job) -> str:
     return f"{job.job_id} is {doing}: withdraw it, or requeue it"
 
 
+def interrupted(draft: Draft, attempt: Attempt) -> str:
+    """Why an attempt ended that is not its job's fault."""
+    if attempt.cause is not Cause.GPU_LOST or attempt.lost_gpu is None:
+        return attempt.why
+    gpu = draft.gpus.get(attempt.lost_gpu)
+    return f"{'its GPU' if gpu is None else f'GPU {gpu.index}'} was lost while it ran ({attempt.why})"
+
+
+def paused(job: Job) -> str:
+    """Of a job that is to be queued again."""
+    times = f", interruption {job.interruptions} in a row" if job.interruptions > 1 else ""
+    until = clock_s(job.resumes_wall_ns or 0)
+    return f"paused until {until}, then back at its place: {job.why}{times} (nodemgr queue free {job.job_id} ends the pause)"
+
+
 def gpu_health(gpu: Gpu) -> str:
     if gpu.healthy:
         return f"GPU {gpu.index} ({gpu.name}) is back"
@@ -250,6 +279,12 @@ def gib(size_bytes: int) -> str:
 
 def mib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 20):.1f} MiB"
+
+
+def clock_s(wall_ns: int) -> str:
+    """`14:05:10 UTC` of a wall time."""
+    second = wall_ns // 1_000_000_000 % DAY_S
+    return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} UTC"
 
 
 def clock(wall_ns: int) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from nodemgr.core import jobs
 from nodemgr.core.draft import Draft
-from nodemgr.core.model import MS, Config, Job, Record, Request, Task, TaskState
+from nodemgr.core.model import MS, Config, Job, JobState, Record, Request, Task, TaskState
 from nodemgr.core.schema import STORED
 from nodemgr.core.state import State
 
 
-def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int) -> State:
+def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int, wall_ns: int) -> State:
     """The state of the store's rows (kind, key, dataclass), with everybody heard now, nobody connected and every waiter away.
     The edge then tells of GPUs (GpusChanged) and of the dead (ProcessGone), and sends Match. Raises ValueError for a row of
     an unknown kind."""
@@ -24,6 +25,8 @@ def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int
     order = {kind: place for place, (kind, _) in enumerate(STORED.values())}
     for kind, key, value in sorted(_known(rows), key=lambda row: (order[row[0]], _age(row[2]))):
         _PUT[kind](draft, key, value, now_ns)
+        if isinstance(value, Job) and value.state is JobState.PAUSED:
+            jobs.still_paused(draft, value, now_ns, wall_ns)
         if isinstance(value, (Request, Job)):  # a job may go back to where it waited
             state.queue_ahead_ns = max(state.queue_ahead_ns, value.queued_ns + 1 - now_ns)
     for process in draft.request_of:

@@ -12,7 +12,8 @@ from nodemgr.core.model import Uuid
 
 EnvGpu = tuple[str, Uuid]
 Deadline = tuple[str, str]
-"""What is due, and for whom: ("wait", request), ("away", process), ("kill", task)."""
+"""What is due, and for whom: ("wait", request), ("away", process), ("kill", task), (PAUSE, job)."""
+PAUSE = "pause"
 
 STORED: dict[str, tuple[str, Callable[[Any], str]]] = {
     "gpus": ("gpu", str),

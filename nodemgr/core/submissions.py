@@ -53,7 +53,7 @@ def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
         "memory is per GPU: a job without a GPU has none": submission.gpus == 0 and submission.memory_bytes is not None,
         "memory is more than nothing": submission.memory_bytes is not None and submission.memory_bytes <= 0,
         "a time limit is more than nothing": submission.time_limit_ms is not None and submission.time_limit_ms <= 0,
-        "a number of restarts is 0 or more": submission.max_restarts < 0,
+        "a number of restarts is 0 or more": submission.max_restarts is not None and submission.max_restarts < 0,
         "there is no command": not submission.payload.argv,
         TOO_MANY_AWAITED: count * len(submission.after) > MAX_AWAITED,
     }
@@ -99,6 +99,12 @@ def too_large(book: Draft | State, env: str, added_bytes: int) -> str | None:
 
 def _queue(draft: Draft, submission: Submission) -> str:
     return draft.envs[submission.env].quota.priority if submission.priority is None else submission.priority
+
+
+def _max_restarts(draft: Draft, submission: Submission) -> int:
+    if submission.max_restarts is not None:
+        return submission.max_restarts
+    return queues.rows(draft)[_queue(draft, submission)].max_restarts
 
 
 def _no_room_in_queue(draft: Draft, submission: Submission) -> Refusal | None:
@@ -152,7 +158,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         submitted_wall_ns=wall_ns,
         state=state,
         after=after,
-        max_restarts=submission.max_restarts,
+        max_restarts=_max_restarts(draft, submission),
         key=submission.key,
         place=submission.place,
         why=reasons.held_by(submission.by) if submission.hold else "",

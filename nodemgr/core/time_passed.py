@@ -7,33 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nodemgr.core import answers, books, effects, leases, members, waiting
+from nodemgr.core import answers, books, effects, jobs, leases, members, waiting
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import Tick
 from nodemgr.core.model import MS, ProcessKey, Task, TaskState
+from nodemgr.core.schema import PAUSE
 
 
 def tick(draft: Draft, event: Tick, now_ns: int) -> None:
     draft.figures = event.used_bytes
     for what, key in draft.due(now_ns):
-        _DUE[what](draft, key, now_ns)
+        _DUE[what](draft, key, now_ns, event.wall_ns)
     _shrink(draft)
     _ask_for_figures(draft, now_ns)
     _hear(draft, event, now_ns)
     draft.rescan = draft.rescan or any(True for _ in draft.wants_figures)
 
 
-def _waited_too_long(draft: Draft, request_id: str, now_ns: int) -> None:
+def _waited_too_long(draft: Draft, request_id: str, now_ns: int, _wall_ns: int) -> None:
     request = draft.requests.get(request_id)
     if request is not None:
         waiting.expire(draft, request, now_ns)
 
 
-def _stayed_away(draft: Draft, process: ProcessKey, now_ns: int) -> None:
+def _stayed_away(draft: Draft, process: ProcessKey, now_ns: int, _wall_ns: int) -> None:
     waiting.leave(draft, process, "it did not come back", now_ns)
 
 
-def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int) -> None:
+def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int, _wall_ns: int) -> None:
     task = draft.tasks.get(task_id)
     if task is not None:
         draft.schedule(("kill", task_id), None)
@@ -42,7 +43,7 @@ def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int) -> None:
                 draft.emit(effects.Kill(process.key, process.pid))
 
 
-_DUE = {"wait": _waited_too_long, "away": _stayed_away, "kill": _stalled_too_long}
+_DUE = {"wait": _waited_too_long, "away": _stayed_away, "kill": _stalled_too_long, PAUSE: jobs.resume}
 
 
 def _hear(draft: Draft, event: Tick, now_ns: int) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodemgr.core.model import ProcessKey
+from nodemgr.core.model import Cause, ProcessKey
 from nodemgr.edge.processes import process_key
 from nodemgr.edge.resource_factory import Order
 
@@ -30,8 +30,10 @@ MAX_ORDER_BYTES = 8 * 2**20
 FACTS_BYTES = 1_024
 """Of an order, at its beginning: all that is not the user's own text."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
-_ENDED = r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)\.(?P<hopeless>[01])"
+_ENDED = r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)\.(?P<cause>[0-4])"
 _CLAIM = re.compile(rf"claim\.(?:(?P<pid>[0-9]{{1,10}})\.(?P<ticks>[0-9]{{1,20}})(?:\.{_ENDED})?|manager)", re.ASCII)
+CAUSES = (Cause.OWN, Cause.CANNOT_RUN, Cause.TIME_LIMIT, Cause.NOT_STARTED, Cause.NODE_DOWN)
+"""As a supervisor numbers them (csrc/jobs/jobs.h, enum nm_cause)."""
 MAX_EXIT_CODE, MAX_SIGNAL = 255, 64
 NOT_WRITTEN = "the disk did not take how it ended"
 
@@ -69,7 +71,7 @@ class End:
     wall_ns: int
     exit_code: int | None
     signal: int | None
-    hopeless: bool
+    cause: Cause
     why: str
 
 
@@ -352,16 +354,18 @@ def _beginning(words: list[str]) -> Beginning | None:
 
 
 def _end(words: list[str]) -> End | None:
-    """ended WALL_NS EXIT|- SIGNAL|- HOPELESS WHY…"""
+    """ended WALL_NS EXIT|- SIGNAL|- CAUSE WHY…"""
     wall_ns = _number(words[1]) if len(words) >= 5 and words[0] == "ended" else None
     if wall_ns is None:
         return None
     why = "".join(char if char.isprintable() else "?" for char in " ".join(words[5:]))
-    return End(wall_ns, _number(words[2], MAX_EXIT_CODE), _number(words[3], MAX_SIGNAL), words[4] == "1", why)
+    cause = _number(words[4], len(CAUSES) - 1)
+    return End(wall_ns, _number(words[2], MAX_EXIT_CODE), _number(words[3], MAX_SIGNAL), CAUSES[cause or 0], why)
 
 
 def _end_by_name(claim: re.Match[str]) -> End | None:
     if claim["wall"] is None:
         return None
     exit_code, number = (None if claim[key] == "-" else int(claim[key]) for key in ("exit", "signal"))
-    return End(int(claim["wall"]), exit_code, number, claim["hopeless"] == "1", NOT_WRITTEN if exit_code is None and number is None else "")
+    why = NOT_WRITTEN if exit_code is None and number is None else ""
+    return End(int(claim["wall"]), exit_code, number, CAUSES[int(claim["cause"])], why)

@@ -104,7 +104,7 @@ class Daemon:
         self.last_beat_ns = self.beats.packets
         self.counters: Counter[str] = Counter()
         self.udp: UdpServer | None = None
-        self.jobs = Jobs(loop, clock, state, journal, self.submit, self.match)
+        self.jobs = Jobs(loop, clock, state, journal, self.submit, self.match, self._look_at_gpus)
         self.informer = ClusterInformer(lambda: self.gpus.look(lambda _reading: None))
         self._figures_due = False
         """Time passed, and somebody waits for what its figures show."""
@@ -538,6 +538,10 @@ class Daemon:
         self.audit(reading)
         self._look_at_residues(reading)
         self.settle_gates()
+
+    def _look_at_gpus(self, then: Callable[[], None]) -> None:
+        """Calls back when a reading that begins now is in the books."""
+        self.gpus.look(lambda _reading: then())
 
     def when_fresh(self, then: Callable[[], None]) -> None:
         """Calls back with `gpus.last` fit to be shown: the watcher's last reading if it is young, else after a new one; and when it is

@@ -127,7 +127,9 @@ class JobOrders:
         paged = {"limit": Argument(kinds.limit)}
         log = {**one, "attempt": Argument(optional(kinds.number))}
         queue = {"queue": Argument(kinds.queue, required=True)}
-        ranked = {"rank": Argument(kinds.rank, required=True), "cap": Argument(optional(kinds.cap))}
+        ranked = {
+            "rank": Argument(kinds.rank, required=True), "cap": Argument(optional(kinds.cap)), "max_restarts": Argument(kinds.restarts),
+        }  # fmt: skip
         return {
             "job_submit": JobOrder(SUBMISSION, self._submit, admins=False),
             "job_submit_many": JobOrder(MANY, self._submit_many, admins=False),
@@ -353,9 +355,10 @@ class JobOrders:
         return self._order(who, given["job"], events.MoveJob, queue=queue, first=first)
 
     def _requeueing(self, who: Who, job_id: str) -> events.RequeueJob:
-        """A living job begins anew at the bottom of its queue; one that has ended waits again under the same id."""
+        """A living job begins anew: at the end of its queue, or, by order of an administrator, at its place after a pause. One that has
+        ended waits again under the same id."""
         if self._lives(who, job_id):
-            return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns())
+            return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), by_admin=who.env is None)
         ended = next((ended for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
         if ended is None:
             raise _no_job(who, job_id)
@@ -372,8 +375,9 @@ class JobOrders:
     # -- queues --
 
     def _queue_create(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        self._do(events.SetQueue(given["queue"], given["rank"], given.get("cap"), who.name, self._daemon.clock.wall_ns()))
-        return {"queue": given["queue"], "rank": given["rank"], "cap": given.get("cap")}
+        row = {"rank": given["rank"], "cap": given.get("cap"), "max_restarts": given.get("max_restarts", 0)}
+        self._do(events.SetQueue(given["queue"], **row, by=who.name, wall_ns=self._daemon.clock.wall_ns()))
+        return {"queue": given["queue"], **row}
 
     def _check_queue(self, name: str | None) -> None:
         """None: none is named. Raises OrderError."""

@@ -18,7 +18,7 @@ from itertools import accumulate
 from nodemgr.core import effects, events, job_ids, places
 from nodemgr.core.encoding import EncodingError
 from nodemgr.core.manager import State
-from nodemgr.core.model import UNDER_WAY, DenyCode, Job, JobState
+from nodemgr.core.model import UNDER_WAY, Cause, DenyCode, Job, JobState
 from nodemgr.core.values import replace
 from nodemgr.edge import log
 from nodemgr.edge.clock import Clock
@@ -104,14 +104,17 @@ class Jobs:
         journal: Journal,
         submit: Callable[[events.Event], bool],
         match: Callable[[], None],
+        look_at_gpus: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`submit` steps the core, `match` has it look along the queues."""
+        """`submit` steps the core, `match` has it look along the queues; `look_at_gpus` calls back when the core knows which GPUs are
+        healthy now."""
         self._loop = loop
         self._clock = clock
         self._state = state
         self._journal = journal
         self._submit = submit
         self._match = match
+        self._look_at_gpus = look_at_gpus
         self._arrived: list[tuple[events.Submission, Answer]] = []
         self._answers: dict[int, Answer] = {}
         self._references = itertools.count(1)
@@ -218,10 +221,10 @@ class Jobs:
         )  # fmt: skip
 
     def _unreadable(self, effect: effects.StartJob, why: str) -> None:
-        self.ended(effect.job_id, effect.attempt, Status("ended", why=why, hopeless=True), "", self._clock.wall_ns())
+        self.ended(effect.job_id, effect.attempt, Status("ended", why=why, cause=Cause.CANNOT_RUN), "", self._clock.wall_ns())
 
     def not_started(self, order: Order, why: str) -> None:
-        self.ended(order.job_id, order.attempt, Status("ended", why=why), "", self._clock.wall_ns())
+        self.ended(order.job_id, order.attempt, Status("ended", why=why, cause=Cause.NOT_STARTED), "", self._clock.wall_ns())
 
     def resume(self) -> None:
         """After a restart: what runs is found again, what ended meanwhile is told, and what was stored but never begun has its place
@@ -281,7 +284,8 @@ class Jobs:
 
     def _lost(self, job_id: str, attempt: int) -> None:
         """The store says that it ran, and its files are gone."""
-        self.ended(job_id, attempt, Status("ended", why="nothing is known of it any more"), "", self._clock.wall_ns())
+        lost = Status("ended", why="nothing is known of it any more", cause=Cause.SUPERVISOR_LOST)
+        self.ended(job_id, attempt, lost, "", self._clock.wall_ns())
 
     # -- what is to be ended --
 
@@ -325,11 +329,17 @@ class Jobs:
                 self.sink(job, attempt, status, log_tail)
             except OSError as error:
                 log.say(f"the end of job {job_id}'s output is in the history alone: {error}")
-        self._submit(
-            events.JobEnded(
-                job_id, attempt, status.exit_code, status.signal, status.why, status.hopeless, log_tail, status.started_wall_ns, wall_ns
-            )
+        ended = events.JobEnded(
+            job_id, attempt, status.exit_code, status.signal, status.why, status.cause, log_tail, status.started_wall_ns, wall_ns
         )
+
+        def tell() -> None:
+            self._submit(ended)
+
+        if job is not None and job.task_id is not None and status.cause is Cause.OWN and status.exit_code != 0:
+            self._look_at_gpus(tell)  # a lost GPU may be why, and the job notices it before the next look
+        else:
+            tell()
 
     def unbegun(self, job_id: str, attempt: int, why: str) -> None:
         """Many at once are one commit; each stands again where it stood before any of them is matched."""

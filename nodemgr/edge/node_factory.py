@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from nodemgr.core.model import ProcessKey
+from nodemgr.core.model import Cause, ProcessKey
 from nodemgr.edge import attempt_files, remains
 from nodemgr.edge.attempt_files import AttemptFiles, Beginning, End
 from nodemgr.edge.clients import Connection
@@ -76,8 +76,8 @@ class _Attempt:
         """Its supervisor was killed: the launcher ends what is left."""
         self.why = ""
         """Why it was asked to end."""
-        self.verdict: tuple[str, bool] | None = None
-        """Why it ended and whether that is hopeless, as far as we know better than its record."""
+        self.verdict: tuple[str, Cause] | None = None
+        """Why it ended, as far as we know better than its record."""
         self.hunt: remains.Hunt | None = None
         self.look: asyncio.TimerHandle | None = None
         self.overdue: asyncio.TimerHandle | None = None
@@ -137,7 +137,7 @@ class NodeFactory:
         attempt = self._attempts[name] = _Attempt(name, AttemptFiles(self._jobs_dir, *name), order.place)
         if not order.place and os.geteuid() not in (0, order.uid):
             why = f"this manager belongs to uid {os.geteuid()} and starts nobody else's jobs: ask an admin for the node's own"
-            self._end_soon(attempt, Status("ended", why=why, hopeless=True))
+            self._end_soon(attempt, Status("ended", why=why, cause=Cause.CANNOT_RUN))
             return
         if attempt.files.exist():
             self._loop.call_soon(self._take_up, attempt)
@@ -148,9 +148,10 @@ class NodeFactory:
         try:
             attempt.files.write(order, self._grace_ms, self._boot, self._log_bytes)
         except OSError as error:
-            self._end_soon(attempt, Status("ended", why=f"its files cannot be written to {self._jobs_dir}: {error.strerror}"))
+            why = f"its files cannot be written to {self._jobs_dir}: {error.strerror}"
+            self._end_soon(attempt, Status("ended", why=why, cause=Cause.NOT_STARTED))
         except ValueError as error:
-            self._end_soon(attempt, Status("ended", why=str(error), hopeless=True))
+            self._end_soon(attempt, Status("ended", why=str(error), cause=Cause.CANNOT_RUN))
         else:
             self._ask(attempt)
 
@@ -165,7 +166,7 @@ class NodeFactory:
             self._end_soon(found, Status("ended", why=why))
         else:
             self._signal(found, ASKS)
-            self._insist(found, self._grace_ms, why, False)
+            self._insist(found, self._grace_ms, why, Cause.OWN)
 
     def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
         found = self._attempts.get((job_id, attempt))
@@ -183,7 +184,7 @@ class NodeFactory:
         if found is None and end is not None:
             return _status(began, end)
         if found is None:
-            return Status("ended", why=NEVER_BEGAN if began is None else SUPERVISOR_KILLED)
+            return Status("ended", why=NEVER_BEGAN if began is None else SUPERVISOR_KILLED, cause=Cause.SUPERVISOR_LOST)
         return Status("running", began.pid, began.wall_ns) if began is not None else Status("starting")
 
     def delete(self, job_id: str) -> None:
@@ -309,7 +310,7 @@ class NodeFactory:
         if verb == "forked":
             self._watch(attempt, process_key(int(words[1]), int(words[2])))
         elif verb == "failed":
-            self._lose(attempt, " ".join(words[1:]))
+            self._lose(attempt, " ".join(words[1:]), Cause.NOT_STARTED)
         elif verb == "running":
             self._tell_started(attempt, Beginning(*map(int, words[1:4])))
         elif verb == "buried" and attempt.mourned and attempt.hunt is None:
@@ -325,7 +326,7 @@ class NodeFactory:
         elif claim.supervisor is None:
             self._give_back(attempt)
         elif attempt.files.boot() != self._boot:
-            self._told_by_record(attempt, NODE_WENT_DOWN)
+            self._told_by_record(attempt, NODE_WENT_DOWN, Cause.NODE_DOWN)
         else:
             self._watch(attempt, claim.supervisor)
             self._look(attempt, LOOK_S)
@@ -337,7 +338,7 @@ class NodeFactory:
         self._supervisors[supervisor] = attempt
         limit_ms = attempt.files.facts().limit_ms if attempt.place else None
         if limit_ms is not None:
-            self._insist(attempt, max(0, limit_ms - age_ms(supervisor)) + self._grace_ms, TIME_LIMIT, True)
+            self._insist(attempt, max(0, limit_ms - age_ms(supervisor)) + self._grace_ms, TIME_LIMIT, Cause.TIME_LIMIT)
         if not self._table.watch(supervisor):
             self._loop.call_soon(self._supervisor_gone, supervisor)
 
@@ -385,7 +386,7 @@ class NodeFactory:
         facts, identity = attempt.files.facts(), session.identity
         if (facts.uid, facts.gid) != (identity.uid, identity.gid):
             why = f"it was submitted with group {facts.gid}, but the runner of its container was started with group {identity.gid}"
-            self._lose(attempt, why)
+            self._lose(attempt, why, Cause.CANNOT_RUN)
             raise OrderError(why, "refused")
         if not attempt.files.claim_for(session.key):
             raise OrderError("somebody else has begun it, or it is over", "refused")
@@ -393,7 +394,7 @@ class NodeFactory:
         try:
             return attempt.files.hand_out()
         except OSError as error:
-            attempt.verdict = f"its files cannot be opened: {error.strerror}", False
+            attempt.verdict = f"its files cannot be opened: {error.strerror}", Cause.NOT_STARTED
             raise OrderError(attempt.verdict[0], "refused") from None
 
     def runs(self, name: Name, session: Connection) -> None:
@@ -406,20 +407,20 @@ class NodeFactory:
         if attempt is None or attempt.place != place:
             return
         if attempt.key == session.key:  # its end follows, and says nothing
-            attempt.verdict = why, True
+            attempt.verdict = why, Cause.CANNOT_RUN
         elif is_runner and self._is_open(attempt):
-            self._lose(attempt, why)
+            self._lose(attempt, why, Cause.NOT_STARTED)
 
-    def _insist(self, attempt: _Attempt, after_ms: int, why: str, is_hopeless: bool) -> None:
+    def _insist(self, attempt: _Attempt, after_ms: int, why: str, cause: Cause) -> None:
         """A supervisor in a container may not do its part: whoever it is, his processes can stop it."""
         if attempt.place and attempt.key is not None:
             if attempt.overdue is not None:
                 attempt.overdue.cancel()
-            attempt.overdue = self._loop.call_later(after_ms / 1_000 + RELUCTANCE_S, self._end_by_force, attempt, why, is_hopeless)
+            attempt.overdue = self._loop.call_later(after_ms / 1_000 + RELUCTANCE_S, self._end_by_force, attempt, why, cause)
 
-    def _end_by_force(self, attempt: _Attempt, why: str, is_hopeless: bool) -> None:
+    def _end_by_force(self, attempt: _Attempt, why: str, cause: Cause) -> None:
         if attempt.key is not None:
-            attempt.verdict = why, is_hopeless
+            attempt.verdict = why, cause
             self._table.kill(attempt.key)
 
     # -- to its end --
@@ -439,11 +440,11 @@ class NodeFactory:
         self._forget_plans(attempt)
         claim = attempt.files.claim()
         if claim is None:
-            self._lose(attempt, "its supervisor ended before it began")
+            self._lose(attempt, "its supervisor ended before it began", Cause.SUPERVISOR_LOST)
         elif claim.supervisor != supervisor:  # the other of two that were asked for has it
             self._take_up(attempt)
         elif attempt.files.record()[1] is not None:
-            self._told_by_record(attempt, "")
+            self._told_by_record(attempt, "", Cause.SUPERVISOR_LOST)
         else:
             attempt.mourned = True
             if attempt.place or not self._launcher.say(f"bury {attempt.files.name}"):
@@ -452,30 +453,32 @@ class NodeFactory:
     def _end_remains(self, attempt: _Attempt) -> None:
         job, number = attempt.name
         began, order = None if attempt.place else attempt.files.record()[0], attempt.files.facts()
-        why = attempt.verdict[0] if attempt.verdict else CONTAINER_STOPPED if attempt.place else SUPERVISOR_KILLED
+        gone = (CONTAINER_STOPPED, Cause.CONTAINER_STOPPED) if attempt.place else (SUPERVISOR_KILLED, Cause.SUPERVISOR_LOST)
+        why, cause = attempt.verdict or gone
 
         def done(refused: int) -> None:
             attempt.hunt = None
             rest = f" but for {refused} processes that are not ours to end" if refused else ""
-            self._told_by_record(attempt, why + rest)
+            self._told_by_record(attempt, why + rest, cause)
 
         attempt.hunt = remains.Hunt(self._loop, lambda: remains.find(f"{job}:{number}", order, began), done)
 
-    def _lose(self, attempt: _Attempt, why: str) -> None:
+    def _lose(self, attempt: _Attempt, why: str, cause: Cause) -> None:
         """It was not begun, and now never is; unless somebody has."""
         if not attempt.files.is_given_up() and attempt.files.claim() is not None:
             self._take_up(attempt)
         else:
-            self._end_soon(attempt, Status("ended", why=attempt.why or why))
+            self._end_soon(attempt, Status("ended", why=attempt.why or why, cause=cause))
 
-    def _told_by_record(self, attempt: _Attempt, otherwise: str) -> None:
+    def _told_by_record(self, attempt: _Attempt, otherwise: str, cause: Cause) -> None:
+        """`otherwise`, by this cause, where its end is not recorded."""
         began, end = self._record(attempt)
         if began is not None:
             self._tell_started(attempt, began)
         if end is None:
-            end = End(time.time_ns(), None, None, attempt.verdict is not None and attempt.verdict[1], otherwise)
+            end = End(time.time_ns(), None, None, cause, otherwise)
         elif end.why == WITHDRAWN and attempt.why:
-            end = End(end.wall_ns, end.exit_code, end.signal, end.hopeless, attempt.why)
+            end = End(end.wall_ns, end.exit_code, end.signal, end.cause, attempt.why)
         self._tell_ended(attempt, _status(began, end), end.wall_ns)
 
     def _end_soon(self, attempt: _Attempt, status: Status) -> None:
@@ -523,4 +526,4 @@ class NodeFactory:
 
 def _status(began: Beginning | None, end: End) -> Status:
     pid, started = (None, None) if began is None else (began.pid or None, began.wall_ns)
-    return Status("ended", pid, started, end.exit_code, end.signal, end.why, end.hopeless)
+    return Status("ended", pid, started, end.exit_code, end.signal, end.why, end.cause)

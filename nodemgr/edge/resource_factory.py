@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from nodemgr.core.model import Cause
+
 AttemptState = Literal["unknown", "starting", "running", "ended"]
 
 
@@ -62,8 +64,7 @@ class Status:
     signal: int | None = None
     why: str = ""
     """In a person's words; empty: its process ended by itself."""
-    hopeless: bool = False
-    """Trying again cannot help: no such command, no such directory, no such user."""
+    cause: Cause = Cause.OWN
 
 
 class Listener(Protocol):

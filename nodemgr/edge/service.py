@@ -179,7 +179,7 @@ class Service:
             raise ServiceFault(reading.fault or "NVML knows no GPU: see nvidia-smi, or simulate a node with --simulate 4x80GiB")
         present = {gpu.uuid for gpu in reading.gpus}
         rows = [row for row in rows if row[0] != "gpu" or row[1] in present]
-        self._assemble(stack, restore(settings.core, rows, self.clock.monotonic_ns()), journal, source, reading, gate)
+        self._assemble(stack, restore(settings.core, rows, self.clock.monotonic_ns(), self.clock.wall_ns()), journal, source, reading, gate)
         self._assemble_jobs(stack, launcher)
         views = self.views = Views(self.daemon, settings, store)
         past = Past(self.loop, store.path)

@@ -251,6 +251,12 @@ OPTIONS = (
         "queues", Kind("a table of names and ranks, with the queue normal, e.g. { high = 300, normal = 200 }", _queues),
         "The queues that the manager starts with; a higher rank goes first. `nodemgr queue create` makes more.", core=True,
     ),
+    Option(
+        "requeue_pause_ms", _integer(1, 86_400_000),
+        "A job whose start ended by no fault of its own waits this long before it is queued again; each further such end doubles it.",
+        core=True,
+    ),
+    Option("max_requeue_pause_ms", _integer(1, 86_400_000), "The longest such pause.", core=True),
     Option("ageing_ms", _integer(0, 86_400_000), "A waiting request gains one point of rank in this time. 0: strictly by rank.", core=True),
     Option("backfill_depth", _integer(1, 10_000), "How many waiting requests are planned for behind one that cannot start.", core=True),
     Option("max_jobs", _integer(1, 10_000_000), "The most jobs of the node that have not ended.", core=True),

@@ -260,7 +260,7 @@ class World:
         self.daemon.submit = lambda *_: False  # type: ignore[method-assign]  # the dead one's timers do nothing
         self.daemon.ledgers.forget_all()
         rows = [(kind, key, encoding.decode(kind, text)) for (kind, key), text in self.store.rows.items()]
-        self._start(restore(self.config, rows, self.clock.monotonic_ns()))
+        self._start(restore(self.config, rows, self.clock.monotonic_ns(), self.clock.wall_ns()))
 
     # -- the network --
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 RANKS = ("high", "normal", "low")
-WAITING = ("held", "after", "queued")
+WAITING = ("held", "after", "paused", "queued")
 UNDER_WAY = ("starting", "running", "stopping")
+PAUSE_S, LONGEST_PAUSE_S = 5, 40
 MOST_WITHOUT_GPU, MOST_WITHOUT_GPU_OF_ENV = 3, 2
 
 
@@ -27,7 +28,13 @@ class Job:
     attempt: int = 0
     restarts: int = 0
     ran: bool = False
+    """In this attempt, since:"""
+    since_s: int = 0
+    lost_gpu: bool = False
     """In this attempt."""
+    interruptions: int = 0
+    resumes_s: int = 0
+    """While paused."""
     place: str = ""
     number: int | None = None
     """In the order in which all came to the ends of their queues; None: it was moved to a front."""
@@ -47,6 +54,7 @@ class PlainJobs:
         self.env_of: dict[str, str] = {}
         self.numbers = 0
         self.came = 0
+        self.now_s = 0
         self.up: set[str] = set()
         """Places."""
 
@@ -89,7 +97,9 @@ class PlainJobs:
         return sum(job.gpus == 0 and job.state in UNDER_WAY and env in (None, job.env) for job in self.jobs.values())
 
     def living(self, name: str) -> list[Job]:
-        return [job for job in self.jobs.values() if job.name == name or job.name.split(".")[0] == name]
+        """Those of an array in the order of their indices."""
+        found = [job for job in self.jobs.values() if job.name == name or job.name.split(".")[0] == name]
+        return sorted(found, key=lambda job: int(job.name.partition(".")[2] or 0))
 
     # -- what the core says it did --
 
@@ -100,7 +110,7 @@ class PlainJobs:
         assert job.gpus or self.fits(name)
         assert not gpus or (set(gpus) <= set(self.free()) and self.used(job.env) + job.gpus <= self.quota[job.env])
         self.lines[job.queue].remove(name)
-        job.state, job.attempt, job.ran = "starting", attempt, False
+        job.state, job.attempt, job.ran, job.lost_gpu = "starting", attempt, False, False
         self._hold(name, gpus)
 
     def granted(self, who: str, gpus: list[int]) -> None:
@@ -162,19 +172,39 @@ class PlainJobs:
             return
         self._let_go(name)
         then, job.then = job.then, ""
-        if then and then != "queued":
+        if then == "paused":
+            self._pause(job)
+        elif then and then != "queued":
             self.end(job, then)
         elif then:
             self._queue(job)
         else:
-            job.state = "queued"
-            mine = self.lines[job.queue]
-            before = [who for who in line[: line.index(name)] if who in mine]
-            for who in mine:
-                number = self.jobs[who].number if who in self.jobs else None
-                if number is not None and job.number is not None:
-                    assert (who in before) == (number < job.number)
-            mine.insert(len(before), name)
+            self._go_back(job, line)
+
+    def _go_back(self, job: Job, line: list[str]) -> None:
+        """To its place among all who came to the end of the queue as it did. Who is not in the core's line was started at once."""
+        job.state = "queued"
+        mine = self.lines[job.queue]
+        before = [who for who in line[: line.index(job.name)] if who in mine] if job.name in line else []
+        for who in mine if job.name in line else ():
+            number = self.jobs[who].number if who in self.jobs else None
+            if number is not None and job.number is not None and who in line:
+                assert (who in before) == (number < job.number)
+        mine.insert(mine.index(before[-1]) + 1 if before else 0, job.name)
+
+    def _pause(self, job: Job) -> None:
+        """Its last attempt ended by no fault of the job: the pause doubles, unless the attempt ran for long."""
+        lasted_s = self.now_s - job.since_s if job.ran else 0
+        job.interruptions = 1 if lasted_s >= LONGEST_PAUSE_S else job.interruptions + 1
+        job.state, job.resumes_s = "paused", self.now_s + min(PAUSE_S * 2 ** (job.interruptions - 1), LONGEST_PAUSE_S)
+
+    def next_end_of_pause(self) -> int | None:
+        return min((job.resumes_s for job in self.jobs.values() if job.state == "paused"), default=None)
+
+    def resume(self, lines: dict[str, list[str]]) -> None:
+        """Those whose pause is over now."""
+        for job in [job for job in self.jobs.values() if job.state == "paused" and job.resumes_s <= self.now_s]:
+            self._go_back(job, lines[job.queue])
 
     def end(self, job: Job, how: str) -> None:
         """It is over, and with it who waits for it in vain."""
@@ -202,17 +232,21 @@ class PlainJobs:
     def runs(self, name: str, attempt: int) -> None:
         job = self.jobs.get(name)
         if job is not None and job.state in UNDER_WAY and job.attempt == attempt:
+            job.since_s = job.since_s if job.ran else self.now_s
             job.state, job.ran = "running" if job.state == "starting" else job.state, True
 
     def ended(self, name: str, attempt: int, how: str) -> None:
-        """`how`: "well", "badly" or "hopeless"."""
+        """`how`: "well", "badly", "hopeless" or "interrupted"."""
         job = self.jobs.get(name)
         if job is None or job.state not in UNDER_WAY or job.attempt != attempt:
             return
         self._let_go(name)
         then, job.then = job.then, ""
+        how = "interrupted" if how == "badly" and job.lost_gpu else how
         if then == "queued":
             self._queue(job)
+        elif then == "paused" or (not then and how == "interrupted"):
+            self._pause(job)
         elif then:
             self.end(job, then)
         elif how == "well":
@@ -234,13 +268,16 @@ class PlainJobs:
 
     def hold(self, name: str) -> None:
         for job in self.living(name):
-            if job.state in ("after", "queued"):
+            if job.state in ("after", "paused", "queued"):
                 self._leave_line(job)
                 job.state = "held"
 
-    def free_job(self, name: str) -> None:
+    def free_job(self, name: str, lines: dict[str, list[str]]) -> None:
         for job in self.living(name):
-            if job.state == "held":
+            if job.state == "paused":
+                job.resumes_s = self.now_s
+                self.resume(lines)
+            elif job.state == "held":
                 job.state = "after"
                 self._go_on(job)
 
@@ -252,16 +289,19 @@ class PlainJobs:
             job.queue = target or job.queue
             if job.state == "queued":
                 self._queue(job, first=first)
+            elif job.state == "paused":
+                self.came += 1
+                job.number = self.came
 
-    def requeue(self, name: str) -> None:
+    def requeue(self, name: str, *, by_admin: bool) -> None:
         living = self.living(name)
         for job in living:
             if job.state in ("starting", "running"):
-                job.state, job.then = "stopping", "queued"
+                job.state, job.then = "stopping", "paused" if by_admin else "queued"
         again = self.gone.get(name)
         if not living and again is not None and again.env in self.quota:
             del self.over[name], self.gone[name]
-            again.restarts, again.state, again.after = 0, "after", []
+            again.restarts, again.interruptions, again.state, again.after = 0, 0, "after", []
             self.jobs[name] = again
             self._go_on(again)
 
@@ -281,6 +321,12 @@ class PlainJobs:
                 self._let_go(job.name)
                 job.state, job.then = "stopping", "withdrawn"
         self.quota.pop(env, None)
+
+    def gpu_is(self, gpu: int, *, healthy: bool) -> None:
+        self.healthy[gpu] = healthy
+        for who in self.holders[gpu]:
+            if who in self.jobs and not healthy:
+                self.jobs[who].lost_gpu = True
 
     def asks(self, who: str, env: str) -> None:
         """A process asks for one GPU and waits as long as it takes."""

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from nodemgr.core import jobs
 from nodemgr.core.effects import SendGrant, StartJob, StopJob
+from nodemgr.core.model import Cause
 from tests.core import plain_jobs
 from tests.core.test_machine import Choices, pick
 from tests.core.walks import Rule, walk
@@ -21,6 +22,8 @@ from tests.support.examples import examples
 GPUS = 3
 ENVS = ("alice", "bob")
 PLACES = ("", "", "alice/1000/dev")
+ENDS = ["well", "well", "badly", "badly", "hopeless", "interrupted", "interrupted"]
+CAUSES = {"hopeless": Cause.TIME_LIMIT, "interrupted": Cause.SUPERVISOR_LOST}
 QUEUES = st.sampled_from(["high", "normal", "normal", "low"])
 RARELY = st.sampled_from([False, False, False, True])
 SEEDS = examples(20)
@@ -30,7 +33,8 @@ class Jobs(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         most, most_of_env = plain_jobs.MOST_WITHOUT_GPU, plain_jobs.MOST_WITHOUT_GPU_OF_ENV
-        self.node = Node(GPUS, ageing_ms=0, max_cpu_jobs=most, max_env_cpu_jobs=most_of_env)
+        pauses = {"requeue_pause_ms": plain_jobs.PAUSE_S * 1_000, "max_requeue_pause_ms": plain_jobs.LONGEST_PAUSE_S * 1_000}
+        self.node = Node(GPUS, ageing_ms=0, max_cpu_jobs=most, max_env_cpu_jobs=most_of_env, **pauses)
         self.plain = plain_jobs.PlainJobs(GPUS)
         self.lost: set[int] = set()
         self.pids = 0
@@ -87,13 +91,13 @@ class Jobs(RuleBasedStateMachine):
         self.node.begins(name, attempt)
 
     @precondition(lambda self: self.plain.jobs)
-    @rule(data=st.data(), how=st.sampled_from(["well", "well", "badly", "badly", "hopeless"]), back=st.sampled_from([0, 0, 0, 0, 1]))
+    @rule(data=st.data(), how=st.sampled_from(ENDS), back=st.sampled_from([0, 0, 0, 0, 1]))
     def end(self, data: Choices, how: str, back: int) -> None:
         under_way = [name for name, job in sorted(self.plain.jobs.items()) if job.state in plain_jobs.UNDER_WAY]
         name = pick(data, under_way or sorted(self.plain.jobs))
         attempt = self.plain.jobs[name].attempt - back
         self.plain.ended(name, attempt, how)
-        self.node.job_ends(name, 0 if how == "well" else 1, attempt=attempt, hopeless=how == "hopeless")
+        self.node.job_ends(name, 0 if how == "well" else 1, attempt=attempt, cause=CAUSES.get(how, Cause.OWN))
         self.heard()
 
     @precondition(lambda self: self.names())
@@ -103,7 +107,7 @@ class Jobs(RuleBasedStateMachine):
         before = {job.name: job.then for job in self.plain.living(name) if job.state in plain_jobs.UNDER_WAY}
         self.plain.withdraw(name)
         self.node.withdraws(name)
-        assert {stop.job_id for stop in self.node.of(StopJob)} == {job for job, then in before.items() if then in ("", "queued")}
+        assert {stop.job_id for stop in self.node.of(StopJob)} == {job for job, then in before.items() if then in ("", "queued", "paused")}
         self.heard()
 
     @precondition(lambda self: self.names())
@@ -115,14 +119,14 @@ class Jobs(RuleBasedStateMachine):
         self.heard()
 
     def held(self) -> list[str]:
-        return sorted(job.name for job in self.plain.jobs.values() if job.state == "held")
+        return sorted(job.name for job in self.plain.jobs.values() if job.state in ("held", "paused"))
 
     @precondition(held)
     @rule(data=st.data())
     def free(self, data: Choices) -> None:
         name = pick(data, self.held())
-        self.plain.free_job(name)
         self.node.frees(name)
+        self.plain.free_job(name, self.lines())
         self.heard()
 
     @precondition(lambda self: self.names())
@@ -136,11 +140,11 @@ class Jobs(RuleBasedStateMachine):
         self.heard()
 
     @precondition(lambda self: self.names())
-    @rule(data=st.data())
-    def requeue(self, data: Choices) -> None:
+    @rule(data=st.data(), by_admin=st.booleans())
+    def requeue(self, data: Choices, by_admin: bool) -> None:
         name = pick(data, self.names())
-        self.plain.requeue(name)
-        self.node.requeues(name)
+        self.plain.requeue(name, by_admin=by_admin)
+        self.node.requeues(name, by_admin=by_admin)
         self.heard()
 
     @rule(place=st.sampled_from(PLACES), up=st.booleans())
@@ -209,14 +213,24 @@ class Jobs(RuleBasedStateMachine):
         if not sure and index not in self.lost:
             return
         self.lost ^= {index}
-        self.plain.healthy[index] = index not in self.lost
+        self.plain.gpu_is(index, healthy=index not in self.lost)
         self.node.gpus_are([gpu(i) for i in range(GPUS) if i not in self.lost])
         self.heard()
 
     @rule(seconds=st.integers(1, 20))
     def time_passes(self, seconds: int) -> None:
-        self.node.passes(seconds * 1_000)
+        end_s = self.plain.now_s + seconds
+        while (next_s := self.plain.next_end_of_pause()) is not None and next_s <= end_s:
+            self._until(next_s)
+            self.plain.resume(self.lines())
+            self.heard()
+        self._until(end_s)
         assert self.node.effects == [] or not self.node.of(StartJob)
+
+    def _until(self, time_s: int) -> None:
+        passed_s, self.plain.now_s = time_s - self.plain.now_s, time_s
+        self.node.wall_ns += passed_s * 1_000_000_000
+        self.node.passes(passed_s * 1_000)
 
     @rule(another_boot=st.booleans())
     def restart(self, another_boot: bool) -> None:
@@ -241,8 +255,10 @@ class Jobs(RuleBasedStateMachine):
     @invariant()
     def same(self) -> None:
         state = self.node.state
-        assert {job.job_id: (job.state.value, job.attempt, job.restarts, sorted(job.after)) for job in state.jobs.values()} == {
-            job.name: (job.state, job.attempt, job.restarts, sorted(job.after)) for job in self.plain.jobs.values()
+        assert {
+            job.job_id: (job.state.value, job.attempt, job.restarts, job.interruptions, sorted(job.after)) for job in state.jobs.values()
+        } == {
+            job.name: (job.state, job.attempt, job.restarts, job.interruptions, sorted(job.after)) for job in self.plain.jobs.values()
         }
         assert {job_id: over.job.state.value for job_id, over in self.node.history.items()} == self.plain.over
         assert self.lines() == self.plain.lines
@@ -272,7 +288,7 @@ def move(core: Jobs, dice: random.Random) -> None:
 
 
 def end(core: Jobs, dice: random.Random) -> None:
-    core.end(dice, dice.choice(["well", "well", "well", "badly", "badly", "hopeless"]), dice.random() < 0.1)
+    core.end(dice, dice.choice(["well", *ENDS]), dice.random() < 0.1)
 
 
 RULES: tuple[Rule[Jobs], ...] = (
@@ -283,7 +299,7 @@ RULES: tuple[Rule[Jobs], ...] = (
     (4, lambda core, dice: core.hold(dice), Jobs.names),
     (4, lambda core, dice: core.free(dice), Jobs.held),
     (6, move, Jobs.names),
-    (6, lambda core, dice: core.requeue(dice), Jobs.names),
+    (6, lambda core, dice: core.requeue(dice, dice.random() < 0.3), Jobs.names),
     (6, lambda core, dice: core.place(dice.choice(PLACES), dice.random() < 0.7), lambda core: True),
     (5, lambda core, dice: core.give_back(dice, dice.randint(1, 3), int(dice.random() < 0.1)), lambda core: core.plain.jobs),
     (6, lambda core, dice: core.ask(dice.choice(ENVS)), lambda core: True),

@@ -15,6 +15,7 @@ from nodemgr.core.model import (
     KEPT_ATTEMPTS,
     KEPT_DEEDS,
     LOG_TAIL_CHARACTERS,
+    Cause,
     DenyCode,
     JobPayload,
     JobState,
@@ -181,7 +182,7 @@ def test_a_guessed_token_gets_nothing_of_the_job() -> None:
 
 def test_each_attempt_has_a_token_of_its_own() -> None:
     node = node_of()
-    job_id = submitted(node)
+    job_id = submitted(node, max_restarts=1)
     first = _token(node, job_id)
     node.job_ends(job_id, 1)
     assert _token(node, job_id) != first
@@ -195,13 +196,12 @@ def test_each_attempt_has_a_token_of_its_own() -> None:
     [
         ({"exit_code": 3}, "exit code 3"),
         ({"exit_code": None, "signal": 9}, "ended by signal 9"),
-        ({"exit_code": None, "why": "its supervisor was killed"}, "its supervisor was killed"),
         ({"exit_code": None}, "its end was not told"),
     ],
 )
 def test_a_failure_goes_to_the_end_of_its_queue_with_its_reason(end: dict[str, object], why: str) -> None:
     node = node_of(1, 1)
-    first, second = submitted(node), submitted(node)
+    first, second = submitted(node, max_restarts=3), submitted(node)
     node.begins(first)
     node.job_ends(first, **end)  # type: ignore[arg-type]
     assert (node.job(second).state, node.job(first).state) == (JobState.STARTING, JobState.QUEUED)
@@ -228,8 +228,8 @@ def test_restarts_are_switched_off() -> None:
 
 def test_what_is_hopeless_is_not_tried_again() -> None:
     node = node_of()
-    job_id = submitted(node)
-    node.job_ends(job_id, None, why="command not found: pyhton", hopeless=True)
+    job_id = submitted(node, max_restarts=3)
+    node.job_ends(job_id, None, why="command not found: pyhton", cause=Cause.CANNOT_RUN)
     assert (node.job(job_id).state, node.job(job_id).why) == (JobState.FAILED, "command not found: pyhton")
 
 
@@ -265,16 +265,6 @@ def test_what_is_remembered_of_a_job_has_a_bound() -> None:
         node.requeues(job_id)
         node.job_ends(job_id, None, signal=15)
     assert len(node.job(job_id).deeds) == KEPT_DEEDS
-
-
-def test_a_lost_gpu_is_told_and_its_job_decides() -> None:
-    node = node_of(2, 1)
-    job_id = submitted(node)
-    node.begins(job_id)
-    node.loses(0)
-    assert node.job(job_id).state is JobState.RUNNING
-    node.job_ends(job_id, 1)
-    assert node.job(job_id).attempts[-1].gpus == ("GPU-1",)
 
 
 # Submitting.
@@ -378,7 +368,7 @@ def test_of_jobs_without_a_gpu_a_bounded_number_runs_at_once() -> None:
     """An env's own bound keeps nobody else waiting; the node's keeps their order."""
     node = node_of(1, 1, max_env_cpu_jobs=2, max_cpu_jobs=3)
     node.quota("bob", 1)
-    mine = [submitted(node, gpus=0) for _ in range(4)]
+    mine = [submitted(node, gpus=0, max_restarts=1) for _ in range(4)]
     his = [submitted(node, "bob", gpus=0) for _ in range(2)]
     with_gpu = submitted(node, gpus=1)
 
@@ -431,7 +421,7 @@ def test_a_job_waits_for_another_to_end_well() -> None:
 
 def test_a_restart_of_the_other_is_no_end() -> None:
     node = node_of()
-    first = submitted(node, gpus=1)
+    first = submitted(node, gpus=1, max_restarts=1)
     second = submitted(node, gpus=1, after=(first,))
     node.job_ends(first, 1)
     assert node.job(second).state is JobState.AFTER
@@ -550,7 +540,7 @@ def test_a_job_that_waits_for_two_which_end_in_one_step_is_withdrawn_once() -> N
     first = submitted(node, gpus=1)
     second = submitted(node, gpus=2, after=(first,))
     third = submitted(node, gpus=1, after=(first, second))
-    node.job_ends(first, 1, hopeless=True)
+    node.job_ends(first, 1, cause=Cause.CANNOT_RUN)
     assert node.state.jobs == {}
     assert [event["job"] for event in node.published("job.withdrawn")] == [second, third]
 
@@ -719,7 +709,7 @@ def test_an_order_to_an_array_is_for_those_it_makes_sense_for() -> None:
 def test_a_quota_lowered_for_a_moment_fails_no_job() -> None:
     node = node_of(1, 2)
     node.gpus_are([gpu(0), gpu(1)])
-    running, waiting, held = submitted(node, gpus=2), submitted(node, gpus=2), submitted(node, gpus=2, hold=True)
+    running, waiting, held = submitted(node, gpus=2, max_restarts=1), submitted(node, gpus=2), submitted(node, gpus=2, hold=True)
     follower = submitted(node, gpus=1, after=(waiting,))
     node.quota("alice", 1)
     assert node.job(running).state is JobState.STARTING
@@ -807,9 +797,33 @@ def test_the_audit_fences_a_job_by_ending_it() -> None:
 # Queues.
 
 
+def test_an_array_that_is_moved_to_the_front_stands_there_by_its_indices() -> None:
+    """Also an element that had ended, and waits again."""
+    node = node_of(1, 1)
+    submitted(node)
+    array = submitted(node, gpus=1, array=(0, 2))
+    node.withdraws(f"{array}.0")
+    other = submitted(node, gpus=1)
+    node.requeues(f"{array}.0")
+    assert node.queued_jobs() == [f"{array}.2", other, f"{array}.0"]
+    node.moves(array, first=True)
+    assert node.queued_jobs() == [f"{array}.0", f"{array}.2", other]
+
+
+def test_of_two_that_are_given_back_one_has_its_turn_at_once() -> None:
+    """The other one, which is behind it, stands before all who came later."""
+    node = node_of(2, 2)
+    first, second = submitted(node, gpus=1), submitted(node, gpus=1)
+    third = submitted(node, gpus=2)
+    node.place("alice/1000/dev", up=False)
+    node.loses(1)
+    node.gives_back((first, 1), (second, 1))
+    assert (node.job(first).state, node.queued_jobs()) == (JobState.STARTING, [second, third])
+
+
 def test_a_queue_has_a_cap_for_jobs_and_for_waiters() -> None:
     node = node_of(1, 1)
-    node.happens(events.SetQueue("normal", 200, 1, "root", WALL))
+    node.happens(events.SetQueue("normal", 200, 1, 0, "root", WALL))
     submitted(node)
     submitted(node)
     code, reason = refusal(node)
@@ -828,10 +842,10 @@ def test_a_queue_has_a_cap_for_jobs_and_for_waiters() -> None:
 def test_queues_are_set_and_removed() -> None:
     node = node_of(1, 1)
     submitted(node)
-    node.happens(events.SetQueue("night", 50, None, "root", WALL))
+    node.happens(events.SetQueue("night", 50, None, 0, "root", WALL))
     low, night = submitted(node, priority="low"), submitted(node, priority="night")
     assert node.queued_jobs() == [low, night]
-    node.happens(events.SetQueue("night", 400, None, "root", WALL))
+    node.happens(events.SetQueue("night", 400, None, 0, "root", WALL))
     assert node.queued_jobs() == [night, low]
     node.restart()
     assert node.queued_jobs() == [night, low]

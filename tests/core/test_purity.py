@@ -114,7 +114,7 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.FreeJob("j3", "ann", WALL),
         events.RequeueJob("j1", "ann", WALL),
         events.MoveJob("j2", "low", False, "ann", WALL),
-        events.SetQueue("night", 50, None, "root", WALL),
+        events.SetQueue("night", 50, None, 0, "root", WALL),
         events.RemoveQueue("low", "root", WALL),
         events.OrderAll((events.HoldJob("j2", "root", WALL), events.WithdrawJob("j1", "root", WALL)), WALL),
     )

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from nodemgr.core import encoding, events, invariants
 from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, StartJob, SubmitAnswered
 from nodemgr.core.manager import State, step
-from nodemgr.core.model import Config, Ended, Gpu, Grant, Job, JobPayload, JobSpec, Quota, Task, Transport
+from nodemgr.core.model import Cause, Config, Ended, Gpu, Grant, Job, JobPayload, JobSpec, Quota, Task, Transport
 from nodemgr.core.restart import restore
 
 GIB = 1 << 30
@@ -33,6 +33,7 @@ class Node:
         self.config = Config(**config)
         self.state = State(self.config)
         self.now_ns = 1_000 * S
+        self.wall_ns = WALL
         self.store: dict[tuple[str, str], Any] = {}
         self.effects: list[Save | Publish | Effect] = []
         """Of the last event, with what followed from it."""
@@ -97,20 +98,20 @@ class Node:
     def restart(self, *, gone: Iterable[int] = ()) -> None:
         """kill -9 of the manager, and a new one that finds the store; `gone` died meanwhile."""
         rows = [(kind, key, encoding.decode(kind, data)) for (kind, key), data in self.store.items()]
-        self.state = restore(self.config, rows, self.now_ns)
+        self.state = restore(self.config, rows, self.now_ns, self.wall_ns)
         assert invariants.check(self.state) == []
         self.beats = {key: self.now_ns for key, _ in self.state.watched()}
         self.gpus_are(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index))
         for pid in gone:
             self.dies(pid)
-        self.happens(events.Match(WALL))
+        self.happens(events.Match(self.wall_ns))
         assert not self.of(StartJob)  # until somebody says that there is anybody who starts it
         self.effects = [effect for place in sorted(self.up) for effect in (self.place(place), self.effects)[1]]
 
     # -- what happens --
 
     def gpus_are(self, gpus: Iterable[Gpu]) -> list[Effect]:
-        return self.happens(events.GpusChanged(tuple(gpus), WALL))
+        return self.happens(events.GpusChanged(tuple(gpus), self.wall_ns))
 
     def loses(self, index: int) -> list[Effect]:
         return self.gpus_are([known for known in self.state.gpus.values() if known.index != index])
@@ -118,12 +119,12 @@ class Node:
     def place(self, place: str = "", *, up: bool = True, why: str = "") -> list[Effect]:
         """Jobs can be started there, or cannot."""
         self.up = self.up | {place} if up else self.up - {place}
-        return self.happens(events.PlaceChanged(place, up, why, WALL))
+        return self.happens(events.PlaceChanged(place, up, why, self.wall_ns))
 
     def quota(self, env: str, gpus: int, gib: int | None = None, **more: Any) -> list[Effect]:
         """`gib`: the env's memory quota over all its GPUs."""
         quota = Quota(gpus, None if gib is None else gib * GIB, **more)
-        return self.happens(events.SetQuota(env, quota, "root", WALL))
+        return self.happens(events.SetQuota(env, quota, "root", self.wall_ns))
 
     def caller(self, env: str, pid: int, *, udp: bool = False, ancestors: tuple[int, ...] = (), job_id: str | None = None) -> events.Caller:
         return events.Caller(
@@ -160,42 +161,42 @@ class Node:
         memory_bytes = None if gib is None else gib * GIB
         return self.happens(
             events.Acquire(
-                caller, rid or f"a{pid}", token or f"token{pid}", gpus, memory_bytes, world, wait_ms, "python train.py", WALL, used
+                caller, rid or f"a{pid}", token or f"token{pid}", gpus, memory_bytes, world, wait_ms, "python train.py", self.wall_ns, used
             )
         )
 
     def cancels(self, env: str, pid: int, *, rid: str = "") -> list[Effect]:
-        return self.happens(events.Cancel(self.caller(env, pid), rid or f"a{pid}", WALL))
+        return self.happens(events.Cancel(self.caller(env, pid), rid or f"a{pid}", self.wall_ns))
 
     def releases(self, env: str, pid: int, *, udp: bool = False) -> list[Effect]:
-        return self.happens(events.Release(self.caller(env, pid, udp=udp), f"l{pid}", WALL))
+        return self.happens(events.Release(self.caller(env, pid, udp=udp), f"l{pid}", self.wall_ns))
 
     def rejoins(self, env: str, pid: int, task: str, slot: int | None, generation: int) -> list[Effect]:
-        return self.happens(events.Rejoin(self.caller(env, pid), f"j{pid}", f"token{pid}", task, slot, generation, WALL))
+        return self.happens(events.Rejoin(self.caller(env, pid), f"j{pid}", f"token{pid}", task, slot, generation, self.wall_ns))
 
     def dies(self, pid: int, residue_gib: Mapping[int, int] | None = None) -> list[Effect]:
         residue = {f"GPU-{index}": size * GIB for index, size in (residue_gib or {}).items()}
-        return self.happens(events.ProcessGone(key(pid), WALL, residue))
+        return self.happens(events.ProcessGone(key(pid), self.wall_ns, residue))
 
     def disconnects(self, pid: int) -> list[Effect]:
         return self.happens(events.Disconnected(pid))
 
     def driver_shows(self, pid: int, index: int, gib: int) -> list[Effect]:
         """Of a lost process's memory."""
-        return self.happens(events.ResidueChanged(key(pid), f"GPU-{index}", gib * GIB, WALL))
+        return self.happens(events.ResidueChanged(key(pid), f"GPU-{index}", gib * GIB, self.wall_ns))
 
     def audit_sees(self, *seen: events.Seen, gpus: Iterable[int] | None = None) -> list[Effect]:
         """One look at the driver, at all GPUs or at these."""
         read = self.state.gpus if gpus is None else [f"GPU-{index}" for index in gpus]
-        return self.happens(events.Audited(frozenset(read), seen, WALL))
+        return self.happens(events.Audited(frozenset(read), seen, self.wall_ns))
 
     def beats_again(self, env: str, pid: int) -> list[Effect]:
         self.beats[key(pid)] = self.now_ns
-        return self.happens(events.Beat(self.caller(env, pid), None, WALL))
+        return self.happens(events.Beat(self.caller(env, pid), None, self.wall_ns))
 
     def raises_its_word(self, pid: int) -> list[Effect]:
         self.beats[key(pid)] = self.now_ns
-        return self.happens(events.Heard(key(pid), WALL))
+        return self.happens(events.Heard(key(pid), self.wall_ns))
 
     def passes(self, ms: int, *, silent: Iterable[int] = ()) -> list[Effect]:
         """Time passes, with a Tick whenever one is due, and everybody beating but the silent."""
@@ -223,7 +224,7 @@ class Node:
     def ticks(self) -> list[Effect]:
         grants = [(grant.env, grant.uuid) for grant in self.state.watched_grants()]
         used = {grant: self.used.get(grant, self.state.residue_alive.get(grant, 0)) for grant in grants}
-        return self.happens(events.Tick(WALL, *self.heard(), used))
+        return self.happens(events.Tick(self.wall_ns, *self.heard(), used))
 
     def heard(self) -> tuple[frozenset[str], int | None]:
         """Tick.silent and Tick.oldest_ns, of `beats`."""
@@ -237,22 +238,22 @@ class Node:
         self.used[env, f"GPU-{index}"] = gib * GIB
 
     def admin_releases(self, task: str, *, env: str | None = None) -> list[Effect]:
-        return self.happens(events.ReleaseTask(task, "root", WALL, env))
+        return self.happens(events.ReleaseTask(task, "root", self.wall_ns, env))
 
     def removes(self, env: str) -> list[Effect]:
-        return self.happens(events.RemoveQuota(env, "root", WALL))
+        return self.happens(events.RemoveQuota(env, "root", self.wall_ns))
 
     # -- jobs --
 
     def submits(self, env: str, **more: Any) -> str | None:
         """One submission (world.submission); the id of the job, or None: refused."""
-        self.happens(events.SubmitJobs((submission(env, **more),), WALL))
+        self.happens(events.SubmitJobs((submission(env, **more),), self.wall_ns))
         return self.of(SubmitAnswered)[0].job_id
 
     def begins(self, job_id: str, attempt: int | None = None) -> list[Effect]:
         """Its process runs."""
         number = self.state.jobs[job_id].attempt if attempt is None else attempt
-        return self.happens(events.JobStarted(job_id, number, 4_000 + number, WALL))
+        return self.happens(events.JobStarted(job_id, number, 4_000 + number, self.wall_ns))
 
     def job_ends(self, job_id: str, exit_code: int | None = 0, **more: Any) -> list[Effect]:
         """The attempt under way, or the one that `more` names."""
@@ -263,37 +264,37 @@ class Node:
             "exit_code": exit_code,
             "signal": None,
             "why": "",
-            "hopeless": False,
+            "cause": Cause.OWN,
             "log_tail": "the last line\n",
             "started_wall_ns": None,
-            "wall_ns": WALL,
+            "wall_ns": self.wall_ns,
         }
         return self.happens(events.JobEnded(**(facts | more)))
 
     def gives_back(self, *attempts: tuple[str, int], why: str = "nobody is there") -> list[Effect]:
         """Nobody could begin these."""
-        return self.happens(events.JobUnbegun(attempts, why, WALL))
+        return self.happens(events.JobUnbegun(attempts, why, self.wall_ns))
 
     def job(self, job_id: str) -> Job:
         """As it is, or as it ended."""
         return self.state.jobs[job_id] if job_id in self.state.jobs else self.history[job_id].job
 
     def withdraws(self, job_id: str) -> list[Effect]:
-        return self.happens(events.WithdrawJob(job_id, "root (uid 0)", WALL))
+        return self.happens(events.WithdrawJob(job_id, "root (uid 0)", self.wall_ns))
 
     def holds(self, job_id: str) -> list[Effect]:
-        return self.happens(events.HoldJob(job_id, "root (uid 0)", WALL))
+        return self.happens(events.HoldJob(job_id, "root (uid 0)", self.wall_ns))
 
     def frees(self, job_id: str) -> list[Effect]:
-        return self.happens(events.FreeJob(job_id, "root (uid 0)", WALL))
+        return self.happens(events.FreeJob(job_id, "root (uid 0)", self.wall_ns))
 
     def moves(self, job_id: str, queue: str | None = None, *, first: bool = False) -> list[Effect]:
-        return self.happens(events.MoveJob(job_id, queue, first, "root (uid 0)", WALL))
+        return self.happens(events.MoveJob(job_id, queue, first, "root (uid 0)", self.wall_ns))
 
-    def requeues(self, job_id: str) -> list[Effect]:
+    def requeues(self, job_id: str, *, by_admin: bool = False) -> list[Effect]:
         over = self.history.get(job_id)
         job, spec = (None, None) if over is None else (over.job, over.spec)
-        return self.happens(events.RequeueJob(job_id, "root (uid 0)", WALL, job, spec))
+        return self.happens(events.RequeueJob(job_id, "root (uid 0)", self.wall_ns, job, spec, by_admin))
 
     def queued_jobs(self) -> list[str]:
         """In the order of service."""

@@ -43,6 +43,13 @@ def outcome(node: Manager | LocalManager, job: str) -> dict[str, Any]:
     return told
 
 
+def interruption(node: Manager, job: str) -> tuple[str, str]:
+    """The cause and the reason with which the job is paused. It is withdrawn then: no other test meets it."""
+    paused = node.events().expect("job.paused", PATIENCE_S, job=job)
+    node.call("job_withdraw", job=job)
+    return str(paused["cause"]), str(paused["reason"])
+
+
 class Box:
     """One container of `env`, from its start to `stop`."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.inside.boxes import NOBODY, PATIENCE_S, Box, outcome
+from tests.inside.boxes import NOBODY, PATIENCE_S, Box, interruption, outcome
 from tests.support.manager import Manager
 
 STRANGER = Path(__file__).with_name("stranger.py")
@@ -116,10 +116,10 @@ def test_a_hostile_record_is_no_record(node: Manager, box: Box) -> None:
     for what, content in HOSTILE.items():
         told = first("next")
         assert first("forge", told["job"], "1", content[:60_000].hex() or "00")["verb"] == "CLAIMED", what
-        ended = outcome(node, told["job"])
-        assert (ended["state"], ended["exit"]) == ("failed", 1), what
-        assert "its container was stopped, or its supervisor there was killed" in ended["why"]
-    assert outcome(node, array)["exit"] == 1
+        cause, why = interruption(node, told["job"])
+        assert cause == "container_stopped", what
+        assert "its container was stopped, or its supervisor there was killed" in why
+    assert outcome(node, array)["exit"] == 77
     assert "Traceback" not in node.log
 
 
@@ -151,7 +151,7 @@ def test_a_lease_on_its_files_holds_nobody_up(node: Manager, box: Box) -> None:
     assert (said.returncode, "Traceback" in said.stderr) == (0, False), said
     assert node.call("job_show", job=job)["jobs"][0]["state"] == "running"
     first.end()
-    assert outcome(node, job)["exit"] == 1
+    assert interruption(node, job)[0] == "container_stopped"
 
 
 def test_blocks_that_a_false_supervisor_reserved_in_the_log_go_with_the_end(node: Manager, box: Box) -> None:
@@ -162,7 +162,7 @@ def test_blocks_that_a_false_supervisor_reserved_in_the_log_go_with_the_end(node
     (log,) = (node.state_dir / "jobs" / job).glob("*/log")
     assert log.stat().st_blocks * 512 >= 600 * 2**20
     first.end()
-    outcome(node, job)
+    assert interruption(node, job)[0] == "container_stopped"
     assert log.stat().st_blocks * 512 <= 65536
     assert box.say("logs", job).stdout.startswith("nodemgr: the output was dropped: it took more than twice the 268435456 bytes")
 

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.inside.boxes import NOBODY, PATIENCE_S, Box, outcome
+from tests.inside.boxes import NOBODY, PATIENCE_S, Box, interruption, outcome
 from tests.support.manager import ROOT, Manager
 
 CPU = ("--gpus", "0", "--max-restarts", "0")
@@ -176,8 +176,8 @@ def test_its_supervisor_is_killed(node: Manager, box: Box) -> None:
     job, _ = holding(node, box, then="true")
     (supervisor,) = named(box, "nodemgr-job")
     os.kill(supervisor, signal.SIGKILL)
-    state, _, why = wait(node, job)
-    assert (state, "its supervisor there was killed" in why) == ("failed", True)
+    cause, why = interruption(node, job)
+    assert (cause, "its supervisor there was killed" in why) == ("container_stopped", True)
     assert named(box, "sh") == []
     assert "Traceback" not in node.log
 
@@ -207,8 +207,8 @@ def test_a_supervisor_that_is_stopped_cannot_keep_its_job_alive(node: Manager, b
 def test_a_container_stops_while_it_runs(node: Manager, box: Box) -> None:
     job, _ = holding(node, box)
     box.stop()
-    state, _, why = wait(node, job)
-    assert (state, why.startswith("its container was stopped")) == ("failed", True)
+    cause, why = interruption(node, job)
+    assert (cause, why.startswith("its container was stopped")) == ("container_stopped", True)
 
 
 def test_who_started_it_may_go(node: Manager, box: Box) -> None:

@@ -320,7 +320,8 @@ def storm(
 ) -> dict[str, int]:
     """Raises AssertionError where it did not hold, with all files copied to `trace`; how much happened. It lasts so long, and until there
     were so many submissions and kills."""
-    manager = Manager(simulate="3x8GiB", environment={"PYTHONFAULTHANDLER": "1"})
+    pauses = {"NODEMGR_REQUEUE_PAUSE_MS": "20", "NODEMGR_MAX_REQUEUE_PAUSE_MS": "200"}
+    manager = Manager(simulate="3x8GiB", environment={"PYTHONFAULTHANDLER": "1", **pauses})
     launcher = Service(manager) if service else None
     try:
         found = Storm(manager, seed)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nodemgr.core.model import Cause
 from nodemgr.edge.launcher import Launcher
 from nodemgr.edge.node_factory import NodeFactory
 from nodemgr.edge.processes import ancestors
@@ -131,7 +132,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 def test_a_job_runs_and_its_end_is_told_with_what_it_said(world: World) -> None:
     world.create('echo "$GREETING"; echo trouble >&2; cat; exit 3')
     status, tail = world.until_ended()
-    assert (status.state, status.exit_code, status.signal, status.hopeless) == ("ended", 3, None, False)
+    assert (status.state, status.exit_code, status.signal, status.cause) == ("ended", 3, None, Cause.OWN)
     assert tail == "good day\ntrouble\n"
     assert world.notes.heard == [("started", "j1", 1), ("ended", "j1", 1)]
     assert world.log("j1", 1) == tail
@@ -168,14 +169,14 @@ def test_another_attempt_is_another_start(world: World) -> None:
 def test_a_signal_is_told_as_one(world: World) -> None:
     world.create("kill -9 $$")
     status, _ = world.until_ended()
-    assert (status.exit_code, status.signal, status.hopeless) == (None, 9, False)
+    assert (status.exit_code, status.signal, status.cause) == (None, 9, Cause.OWN)
 
 
 @pytest.mark.parametrize("changes", [{"argv": ("/nowhere/at/all",)}, {"cwd": "/nowhere/at/all"}])
 def test_what_can_never_start_says_so_and_is_hopeless(world: World, changes: dict[str, Any]) -> None:
     world.create("true", **changes)
     status, _ = world.until_ended()
-    assert (status.signal, status.hopeless) == (None, True)
+    assert (status.signal, status.cause) == (None, Cause.CANNOT_RUN)
     assert status.exit_code in (None, 126, 127), "what a shell would say, if anything"
     assert status.why
     assert ("started", "j1", 1) not in world.notes.heard
@@ -192,7 +193,7 @@ def test_who_is_withdrawn_may_end_by_himself(world: World) -> None:
 def test_a_time_limit_ends_it_and_trying_again_cannot_help(world: World) -> None:
     world.create("echo ready; exec sleep 600", time_limit_ms=200)
     status, _ = world.until_ended()
-    assert (status.signal, status.hopeless, "time limit" in status.why) == (15, True, True)
+    assert (status.signal, status.cause, "time limit" in status.why) == (15, Cause.TIME_LIMIT, True)
 
 
 def test_nothing_of_it_runs_when_its_end_is_told(world: World) -> None:

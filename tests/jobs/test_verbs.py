@@ -282,11 +282,21 @@ def test_an_order_that_makes_no_sense_says_why(world: World, nodemgr: Run) -> No
 
 def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:
     made = nodemgr("queue", "create", "urgent", "--rank", 900, "--cap", 1)
-    assert made.stderr == "nodemgr: queue urgent has rank 900 and takes 1 at most\n"
+    assert made.stderr == "nodemgr: queue urgent has rank 900, takes 1 at most\n"
     _holder, _gate = world.holding(gpus=4)
     assert nodemgr("submit", "--env", "bob", "--gpus", 4, "--priority", "urgent", "--", "true").stdout == "j2\n"
     refused(nodemgr("submit", "--env", "bob", "--gpus", 4, "--priority", "urgent", "--", "true"), 1, "urgent")
     assert "urgent   900" in nodemgr("queue").stdout
+    assert nodemgr("queue", "create", "patient", "--rank", 50, "--max-restarts", 3).stderr.endswith("restarts failed jobs 3 times\n")
+    assert nodemgr("queue", "create", "patient", "--rank", 50, "--max-restarts", -1).returncode == 2
+    columns = nodemgr("queue").stdout.splitlines()
+    (title,) = (line for line in columns if line.startswith("QUEUE"))
+    assert title.split()[-1] == "RESTARTS"
+    assert [line.split()[-1] for line in columns if line.startswith("patient ")] == ["3"]
+    assert [row["name"] for row in listed(nodemgr)["queues"] if row["max_restarts"] == 3] == ["patient"]
+    nodemgr("submit", "--env", "bob", "--priority", "patient", "--hold", "--", "true")
+    nodemgr("submit", "--env", "bob", "--priority", "patient", "--max-restarts", 1, "--hold", "--", "true")
+    assert [world.manager.daemon.state.jobs[job].max_restarts for job in ("j3", "j4")] == [3, 1]
     refused(nodemgr("queue", "rm", "urgent"), 1, "1 wait in queue urgent")
     nodemgr("queue", "withdraw", "j2")
     assert nodemgr("queue", "rm", "urgent").returncode == 0
@@ -320,7 +330,7 @@ def test_a_long_queue_comes_in_pages_and_whole(world: World, nodemgr: Run) -> No
 def test_follow_shows_every_start_and_ends_with_the_job(world: World) -> None:
     gate, mark = world.gate(), world.directory / "mark"
     script = f'echo "try $NODEMGR_JOB"; if [ -e {mark} ]; then read line < {gate}; echo last; exit 0; fi; touch {mark}; exit 7'
-    job = world.submit(script)
+    job = world.submit(script, max_restarts=1)
     following = begin(world, "logs", "--follow", job)
     world.until_running(job, attempt=2)
     open_gate(gate)

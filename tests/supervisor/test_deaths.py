@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.core.model import Cause
 from nodemgr.edge import attempt_files, node_factory, remains
 from nodemgr.edge import launcher as launcher_module
 from nodemgr.edge.attempt_files import AttemptFiles, Facts
@@ -212,7 +213,8 @@ def test_the_node_went_down_while_it_ran(world: World, recorded: bool) -> None:
     (files.directory / "record").write_text("".join(f"{line:<510}{'.' if line else ' '}\n" for line in lines))
     assert world.factory.adopt([J1]) == []
     status = world.end()
-    assert (status.exit_code, status.why, status.pid) == ((0, "", 6) if recorded else (None, NODE_WENT_DOWN, 6))
+    told = (status.exit_code, status.why, status.pid, status.cause)
+    assert told == ((0, "", 6, Cause.OWN) if recorded else (None, NODE_WENT_DOWN, 6, Cause.NODE_DOWN))
     assert is_running(stranger.pid)
     stranger.kill()
     stranger.wait()
@@ -249,7 +251,7 @@ def test_it_is_killed_and_nothing_of_the_job_is_left(world: World) -> None:
     main, left = world.begun(), [int(pid) for pid in world.said(3)]
     end(world.supervisor())
     status = world.end()
-    assert (status.exit_code, status.signal, status.why, status.hopeless) == (None, None, SUPERVISOR_KILLED, False)
+    assert (status.exit_code, status.signal, status.why, status.cause) == (None, None, SUPERVISOR_KILLED, Cause.SUPERVISOR_LOST)
     assert all_gone([main, *left])
     assert world.run("true", job="j2").exit_code == 0
 
@@ -346,6 +348,7 @@ def test_it_is_told_to_end_as_when_the_node_goes_down(world: World) -> None:
     status = world.end()
     assert status.signal == signal.SIGTERM
     assert status.why == "its supervisor was told to end: the node goes down, or somebody ended it"
+    assert status.cause is Cause.NODE_DOWN
 
 
 def test_the_job_is_killed(world: World) -> None:
@@ -583,8 +586,8 @@ def test_only_its_own_user_is_heard(served: World) -> None:
 def test_a_manager_without_rights_runs_its_own_users_jobs_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_factory.os, "geteuid", lambda: 1_000)
     status = world.run("true", uid=1_001)
-    assert (status.why, status.hopeless) == (
-        "this manager belongs to uid 1000 and starts nobody else's jobs: ask an admin for the node's own", True,
+    assert (status.why, status.cause) == (
+        "this manager belongs to uid 1000 and starts nobody else's jobs: ask an admin for the node's own", Cause.CANNOT_RUN,
     )  # fmt: skip
     assert not world.file("").exists()
 
@@ -606,7 +609,7 @@ def test_an_end_that_its_record_does_not_take_is_told_by_its_claim(world: World)
     supervisor = without_disk(world)
     (world.directory / "go").touch()
     status = world.end()
-    assert (status.exit_code, status.signal, status.why, status.hopeless, marks(world)) == (4, None, "", False, ["ran"])
+    assert (status.exit_code, status.signal, status.why, status.cause, marks(world)) == (4, None, "", Cause.OWN, ["ran"])
     assert not world.file("record").read_text()[512:].strip()
     assert not is_running(supervisor)
     world.again()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nodemgr.core.model import Cause
 from nodemgr.edge.attempt_files import RECORD_LINE_BYTES, AttemptFiles
 from nodemgr.edge.launcher import PROGRAM
 from nodemgr.edge.processes import boot_id
@@ -41,7 +42,7 @@ AWAY = python(
 
 def test_its_exit_code_and_what_it_wrote_are_kept(world: World) -> None:
     end = world.run("sh", "-c", "echo out; echo err >&2; exit 41")
-    assert (end.state, end.exit_code, end.signal, end.why, end.hopeless) == ("ended", 41, None, "", False)
+    assert (end.state, end.exit_code, end.signal, end.why, end.cause) == ("ended", 41, None, "", Cause.OWN)
     assert world.heard.tails["j1", 1] == "out\nerr\n"
     assert world.factory.status("j1", 1) == end
     with open(world.factory.logs("j1")) as log:
@@ -72,7 +73,7 @@ def test_who_does_not_end_when_asked_is_ended(make_world: Callable[..., World]) 
     main = world.begun()
     world.factory.withdraw("j1", 1, "alice withdrew it")
     end = world.end()
-    assert (end.exit_code, end.signal, end.why, end.hopeless) == (None, signal.SIGKILL, "alice withdrew it", False)
+    assert (end.exit_code, end.signal, end.why, end.cause) == (None, signal.SIGKILL, "alice withdrew it", Cause.OWN)
     assert all_gone([main, int(daemon)])
 
 
@@ -127,7 +128,7 @@ def test_who_is_stopped_hears_it_too(world: World) -> None:
 
 def test_its_time_is_limited(world: World) -> None:
     end = world.run("sleep", "600", time_limit_ms=1_500)  # it executes its program before that, or is killed
-    assert (end.signal, end.why, end.hopeless) == (signal.SIGTERM, "time limit", True)
+    assert (end.signal, end.why, end.cause) == (signal.SIGTERM, "time limit", Cause.TIME_LIMIT)
 
 
 def test_its_limit_can_be_moved(world: World) -> None:
@@ -164,7 +165,7 @@ def test_only_clocks_that_nobody_sets_decide(world: World) -> None:
     ],
 )
 def test_a_command_that_cannot_be_is_hopeless(world: World, program: str, why: str) -> None:
-    assert world.run(program) == Status("ended", why=why, hopeless=True)
+    assert world.run(program) == Status("ended", why=why, cause=Cause.CANNOT_RUN)
     assert not world.heard.begun
 
 
@@ -182,20 +183,21 @@ def test_a_script_is_executed_as_shells_do(world: World) -> None:
 
 def test_a_directory_that_is_gone_is_hopeless(world: World) -> None:
     end = world.run("true", cwd="/no/such/directory")
-    assert (end.exit_code, end.hopeless) == (None, True)
+    assert (end.exit_code, end.cause) == (None, Cause.CANNOT_RUN)
     assert end.why == "its directory /no/such/directory: No such file or directory"
 
 
 @root_only
 def test_a_user_who_is_gone_is_hopeless(world: World) -> None:
     end = world.run("true", user="nobody-of-that-name", uid=54321)
-    assert (end.exit_code, end.why, end.hopeless) == (None, "user nobody-of-that-name (uid 54321) is not on this node any more", True)
-    assert world.run("true", job="j2", user="nobody", uid=54321).hopeless  # the name is somebody else's
+    why = "user nobody-of-that-name (uid 54321) is not on this node any more"
+    assert (end.exit_code, end.why, end.cause) == (None, why, Cause.CANNOT_RUN)
+    assert world.run("true", job="j2", user="nobody", uid=54321).cause is Cause.CANNOT_RUN  # the name is somebody else's
 
 
 def test_what_no_program_can_be_given_is_hopeless(world: World) -> None:
-    assert world.run("echo", "a\0b").hopeless
-    assert world.run("true", job="j2", environ=tuple(f"V{n}={'x' * 100_000}" for n in range(100))).hopeless
+    assert world.run("echo", "a\0b").cause is Cause.CANNOT_RUN
+    assert world.run("true", job="j2", environ=tuple(f"V{n}={'x' * 100_000}" for n in range(100))).cause is Cause.CANNOT_RUN
 
 
 # -- what it is given --
@@ -324,7 +326,7 @@ def test_an_order_that_is_damaged_runs_nothing(world: World, damage: Callable[[b
     assert supervised(files.directory) == 0
     end = files.record()[1]
     assert end is not None
-    assert (end.exit_code, end.hopeless, end.why) == (None, False, f"its order cannot be read: {why}")
+    assert (end.exit_code, end.cause, end.why) == (None, Cause.NOT_STARTED, f"its order cannot be read: {why}")
     assert not (world.directory / "ran").exists()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from nodemgr.core.model import Cause
 from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
 
 WHY = "this manager cannot run jobs"
@@ -65,4 +66,4 @@ class NoFactory:
 
     def _end(self, job_id: str, attempt: int) -> None:
         self._refused += 1
-        self._loop.call_soon(self._listener.ended, job_id, attempt, Status("ended", why=WHY, hopeless=True), "", 0)
+        self._loop.call_soon(self._listener.ended, job_id, attempt, Status("ended", why=WHY, cause=Cause.CANNOT_RUN), "", 0)

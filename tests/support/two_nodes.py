@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nodemgr.core.model import Cause
 from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
 
 GPUS = 4
@@ -35,7 +36,7 @@ class Attempt:
     status: Status = field(default_factory=lambda: Status("starting"))
     why: str = ""
     """Why it is being ended."""
-    hopeless: bool = False
+    cause: Cause = Cause.OWN
     ended_wall_ns: int = 0
 
 
@@ -92,7 +93,7 @@ class Cluster:
                     umask=order.umask,
                 )
             except OSError as error:
-                self._end(key, attempt, Status("ended", why=f"{order.argv[0]}: {error.strerror}", hopeless=True))
+                self._end(key, attempt, Status("ended", why=f"{order.argv[0]}: {error.strerror}", cause=Cause.CANNOT_RUN))
                 return
         began_wall_ns = time.time_ns()
         with self.lock:
@@ -105,14 +106,14 @@ class Cluster:
         try:
             code = attempt.process.wait(None if limit_ms is None else limit_ms / 1_000)
         except subprocess.TimeoutExpired:
-            attempt.hopeless = True
+            attempt.cause = Cause.TIME_LIMIT
             self.withdraw(key, f"time limit of {limit_ms} ms")
             code = attempt.process.wait()
         exit_code, number = (code, None) if code >= 0 else (None, -code)
         while _lives(attempt.process.pid):
             self.kill(key, signal.SIGKILL)
             time.sleep(0.005)
-        self._end(key, attempt, Status("ended", attempt.process.pid, began_wall_ns, exit_code, number, attempt.why, attempt.hopeless))
+        self._end(key, attempt, Status("ended", attempt.process.pid, began_wall_ns, exit_code, number, attempt.why, attempt.cause))
 
     def _end(self, key: Key, attempt: Attempt, status: Status) -> None:
         with self.lock:
