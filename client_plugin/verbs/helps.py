@@ -43,6 +43,8 @@ DEFAULTS = {
     "--time": "without limit",
     "submit --max-restarts": "as its queue says, else 0",
     "queue create --max-restarts": "0",
+    "queue create --user": "everybody",
+    "queue create --group": "none",
     "submit --name": "the name of the command",
     "--from": "the command on this line",
     "--name": "any",

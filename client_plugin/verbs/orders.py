@@ -6,7 +6,7 @@ Knows: the options of each, the line that tells what came of it. Must not know: 
 from __future__ import annotations
 
 from client_plugin.verbs import kinds, tables
-from client_plugin.verbs.parser import JSON, RUN_DIR, Option, Said, Verb, mistake
+from client_plugin.verbs.parser import JSON, RUN_DIR, Kind, Option, Said, Verb, mistake
 from client_plugin.verbs.queue import UNDER, standing
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, say
@@ -15,10 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-    from client_plugin.verbs.parser import Kind
     from client_plugin.ways.choice import Way, Whom
 
 MAX_RANK = 1_000_000
+NO_BOUND = "none"
 AS_USER = Option("--env", kind=kinds.ENV, help="As a user of this environment.")
 
 
@@ -121,11 +121,19 @@ def _move(said: Said) -> int:
 
 
 def _create(said: Said) -> int:
-    restarts = said.max_restarts or 0
-    order = {"queue": said.queue, "rank": said.rank, "cap": said.cap, "max_restarts": restarts}
-    choice.admins_way(said.whom()).ask("queue_create", **order)
-    takes = f", takes {said.cap} at most" if said.cap is not None else ""
-    say(f"queue {said.queue} has rank {said.rank}{takes}" + (f", restarts failed jobs {restarts} times" if restarts else ""))
+    if said.everybody and (said.user or said.group):
+        mistake(said.verb, "--everybody together with --user or --group: name one of them")
+    order = {"rank": said.rank, "cap": said.cap, "max_restarts": said.max_restarts}
+    order = {name: value for name, value in order.items() if value is not None}
+    if said.cap == NO_BOUND:
+        order["cap"] = None
+    if said.everybody or said.user or said.group:
+        order.update(users=said.user or [], groups=said.group or [])
+    row = choice.admins_way(said.whom()).ask("queue_create", queue=said.queue, **order)
+    takes = f", takes {row['cap']} at most" if row["cap"] is not None else ""
+    again = f", restarts failed jobs {row['max_restarts']} times" if row["max_restarts"] else ""
+    whose = ", ".join([*row["users"], *(f"@{group}" for group in row["groups"])])
+    say(f"queue {said.queue} has rank {row['rank']}{takes}{again}" + (f", is for {whose} alone" if whose else ""))
     return 0
 
 
@@ -133,6 +141,13 @@ def _remove(said: Said) -> int:
     choice.admins_way(said.whom()).ask("queue_rm", queue=said.queue)
     say(f"queue {said.queue} is removed")
     return 0
+
+
+def _cap(text: str) -> object:
+    return NO_BOUND if text == NO_BOUND else kinds.count(0, MAX_RANK).parse(text)
+
+
+CAP = Kind("n", _cap)
 
 
 def _one(kind: Kind) -> Option:
@@ -159,9 +174,14 @@ VERBS = {
     "create": _verb(
         "create", _create, Option("queue", kind=kinds.QUEUE, required=True),
         Option("--rank", kind=kinds.count(1, MAX_RANK), required=True, help="The higher, the sooner: high 300, normal 200, low 100."),
-        Option("--cap", kind=kinds.count(0, MAX_RANK), help="So many may wait in it at most; more are refused."),
+        Option("--cap", kind=CAP, help="So many may wait in it at most; more are refused. none: no bound."),
         Option("--max-restarts", kind=kinds.count(0, 1_000),
                help="How often a job that fails is tried again at the end of this queue, where submit names no number."),
+        Option("--user", kind=kinds.TEXT, repeat=True, metavar="USER", help="Who may ask for it (repeatable)."),
+        Option("--group", kind=kinds.TEXT, repeat=True, metavar="GROUP", help="The same for a group."),
+        Option("--everybody", help="Forget the users and groups named before."),
+        text="What is not said of a queue that exists keeps its value. Users need the right of their environment too: quota set "
+        "--max-priority. Admins are bound by neither.",
     ),
     "rm": _verb("rm", _remove, Option("queue", kind=kinds.QUEUE, required=True)),
 }  # fmt: skip

@@ -40,6 +40,7 @@ QUEUES = (
     Column("WAITING", lambda q: q["length"], right=True),
     Column("CAP", lambda q: q["cap"], right=True),
     Column("RESTARTS", lambda q: q["max_restarts"], right=True),
+    Column("USERS", lambda q: ",".join([*q["users"], *("@" + group for group in q["groups"])]) or "all"),
 )
 RUNS = frozenset({"starting", "running", "stopping"})
 PRESETS = ("high", "normal", "low")
@@ -50,7 +51,7 @@ UNDER = {
     "hold": "Take jobs out of their queue until they are freed.",
     "free": "Put held jobs at the end of their queue, or paused ones back at their places.",
     "move": "Put JOB at the end of another queue, or at the front of its own.",
-    "requeue": "Have jobs begin anew: one that runs is ended first (by an admin's order it keeps its place), one that has ended runs again.",
+    "requeue": "Have jobs begin anew: one that runs is ended first (by an admin's order it keeps its place), ended ones run again.",
     "create": "Make a queue, or change it (for admins).",
     "rm": "Remove a queue in which nothing waits (for admins).",
 }
@@ -106,7 +107,7 @@ def run(said: Said) -> int:
     if running:
         print()
         tables.show(UNDER_WAY, fold(running))
-    if any(row["cap"] is not None or row["max_restarts"] for row in queues) or len(queues) > len(PRESETS):
+    if any(row["cap"] is not None or row["max_restarts"] or row["users"] or row["groups"] for row in queues) or len(queues) > len(PRESETS):
         print()
         tables.show(QUEUES, queues)
     status.say_if_failing(store, launcher, waiting)

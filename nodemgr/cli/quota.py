@@ -27,6 +27,7 @@ COLUMNS = (
     Column("PER GPU", lambda q: tables.size(q["memory_per_gpu_bytes"]), right=True, spare=1),
     Column("DEFAULT", lambda q: q["default_gpus"], right=True, spare=5),
     Column("QUEUE", lambda q: q["priority"]),
+    Column("UP TO", lambda q: q["max_priority"] or q["priority"], spare=7),
     Column("ACQUIRE", lambda q: q["acquire"], spare=2),
     Column("NO GPU", lambda q: q["no_gpu"], spare=4),
     Column("NO MANAGER", lambda q: q["no_manager"], spare=6),
@@ -78,6 +79,8 @@ QUOTA_OPTIONS = (
     click.option("--default-gpus", callback=_gpus_or_none, metavar="N", help="What a request that names no number gets; none: all."),
     click.option("--priority", type=options.QUEUE, metavar="QUEUE",
                  help="The queue its requests wait in (nodemgr queue create makes more)."),
+    click.option("--max-priority", type=options.QUEUE, metavar="QUEUE",
+                 help="The highest queue that its users may ask for (submit --priority, queue move); none: its own."),
     click.option("--acquire", type=click.Choice(["import", "first-use"]), help="When a program asks for its GPUs."),
     click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets that may have no GPU."),
     click.option("--no-manager", type=click.Choice(["wait", "cpu", "error"]), help="What it does while no manager answers."),
@@ -131,6 +134,8 @@ def arguments_of(
     said: dict[str, Any] = {name: value for name, value in {"gpus": gpus, **policies}.items() if value is not None}
     if said.get("enforce") == "default":
         said["enforce"] = None
+    if said.get("max_priority") == "none":
+        said["max_priority"] = None
     if memory_per_gpu is not None:
         if gpus is None:
             raise click.UsageError("--memory-per-gpu is said for a number of GPUs: name it with --gpus")

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from client_plugin.ways.faults import Fault
-from nodemgr.core.model import Quota
+from nodemgr.core.model import QueueRow, Quota
 
 DATABASE_MAGIC = b"SQLite format 3\0"
 SAID = tuple(field.name for field in fields(Quota))
 """What a quota says; the rest of a row follows from it, or is another version's."""
+QUEUE = tuple(field.name for field in fields(QueueRow) if field.name != "name")
+"""What is set of a queue."""
 STDIN = Path("-")
 
 
@@ -55,10 +57,7 @@ def _of_database(path: Path) -> Kept:
     """Its tables may be another version's: only what all have in common is asked for."""
     with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         envs = list(_values(database, "env"))
-        queues = [
-            {"queue": row["name"], "rank": row["rank"], "cap": row["cap"], "max_restarts": row.get("max_restarts", 0)}
-            for row in _values(database, "queue")
-        ]
+        queues = [{"queue": row["name"], **{name: row[name] for name in QUEUE if name in row}} for row in _values(database, "queue")]
     return Kept({str(row["name"]): _said(row["quota"]) for row in envs}, queues)
 
 

@@ -33,6 +33,7 @@ def _quota_fields(quota: Quota) -> dict[str, object]:
         "memory_per_gpu_bytes": quota.memory_per_gpu_bytes,
         "default_gpus": quota.default_gpus,
         "priority": quota.priority,
+        "max_priority": quota.max_priority,
         "acquire": quota.acquire,
         "users": list(quota.users),
         "groups": list(quota.groups),

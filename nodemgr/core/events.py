@@ -8,7 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from nodemgr.core.model import Cause, ConnectionId, Gpu, Job, JobPayload, JobSpec, JobState, ProcessKey, Quota, Transport, Uuid
+from nodemgr.core.model import (
+    Cause,
+    ConnectionId,
+    Gpu,
+    Job,
+    JobPayload,
+    JobSpec,
+    JobState,
+    ProcessKey,
+    QueueRow,
+    Quota,
+    Transport,
+    Uuid,
+)
 from nodemgr.core.values import value
 
 
@@ -358,10 +371,7 @@ class OrderAll:
 class SetQueue:
     """A queue is made, or changed."""
 
-    name: str
-    rank: int
-    cap: int | None
-    max_restarts: int
+    row: QueueRow
     by: str
     wall_ns: int
 

@@ -176,6 +176,8 @@ class Quota:
     """The env's total over all its GPUs; None: no memory quota, a grant is a whole GPU."""
     default_gpus: int | None = None
     priority: str = "normal"
+    max_priority: str | None = None
+    """The highest queue that the env's users may ask for; None: `priority`."""
     acquire: str = "first-use"  # or "import"
     no_gpu: str = "error"  # or "cpu"
     no_manager: str = "wait"  # or "cpu", "error"
@@ -503,6 +505,9 @@ class QueueRow:
     """How many may wait in it; who would be one more is refused. None: no limit."""
     max_restarts: int = 0
     """Of a job that is submitted to it and names no number of its own."""
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    """The users that may ask for it; with neither, all."""
 
 
 @value

@@ -11,7 +11,7 @@ from typing import Protocol
 from nodemgr.core import reasons
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import RemoveQueue, SetQueue
-from nodemgr.core.model import Config, QueueRow
+from nodemgr.core.model import Config, QueueRow, Quota
 from nodemgr.core.state import State
 from nodemgr.core.tables import Readable
 
@@ -43,9 +43,9 @@ def full(book: Book, name: str, more: int = 1) -> str | None:
 def objection(state: State, event: SetQueue | RemoveQueue) -> str | None:
     """Why it cannot be done."""
     if isinstance(event, SetQueue):
-        if event.max_restarts < 0:
+        if event.row.max_restarts < 0:
             return "a number of restarts is 0 or more"
-        return "a queue's cap is 0 or more" if event.cap is not None and event.cap < 0 else None
+        return "a queue's cap is 0 or more" if event.row.cap is not None and event.row.cap < 0 else None
     known = rows(state)
     if event.name not in known:
         return reasons.no_queue(event.name, known)
@@ -55,19 +55,42 @@ def objection(state: State, event: SetQueue | RemoveQueue) -> str | None:
         return f"{waiting} wait in queue {event.name}: move or withdraw them first"
     if jobs := sum(job.priority == event.name for job in state.jobs.values()):
         return f"{jobs} jobs are of queue {event.name}: move or withdraw them first"
-    named_by = sorted(env.name for env in state.envs.values() if env.quota.priority == event.name)
-    if named_by:
-        return f"queue {event.name} is the queue of {', '.join(named_by)}: name another one first (nodemgr quota set --priority)"
+    own_of = sorted(env.name for env in state.envs.values() if env.quota.priority == event.name)
+    if own_of:
+        return f"queue {event.name} is the queue of {', '.join(own_of)}: name another one first (nodemgr quota set --priority)"
+    limit_of = sorted(env.name for env in state.envs.values() if env.quota.max_priority == event.name)
+    if limit_of:
+        names = ", ".join(limit_of)
+        return f"queue {event.name} is the highest that {names} may ask for: name another one first (nodemgr quota set --max-priority)"
     return None
+
+
+def settings(row: QueueRow) -> dict[str, object]:
+    """All that is set of a queue, as events and `nodemgr queue` carry it."""
+    return {"rank": row.rank, "cap": row.cap, "max_restarts": row.max_restarts, "users": list(row.users), "groups": list(row.groups)}
+
+
+def highest(book: Book, quota: Quota) -> QueueRow | None:
+    """The highest queue that users of an env with this quota may ask for: its own in any case. None: neither exists."""
+    known = rows(book)
+    named = [known[name] for name in (quota.priority, quota.max_priority) if name in known]
+    return max(named, key=lambda row: row.rank, default=None)
+
+
+def above(book: Book, env: str, quota: Quota, name: str) -> str | None:
+    """Why users of the env may not ask for a queue that there is."""
+    row, limit = rows(book)[name], highest(book, quota)
+    if limit is not None and row.rank <= limit.rank:
+        return None
+    return reasons.queue_above(env, row, limit)
 
 
 def set_queue(draft: Draft, event: SetQueue, _now_ns: int) -> None:
     if objection(draft.state, event) is not None:
         return
     _write_presets(draft)
-    draft.queues.put(event.name, QueueRow(event.name, event.rank, event.cap, event.max_restarts))
-    fields = {"queue": event.name, "rank": event.rank, "cap": event.cap, "max_restarts": event.max_restarts, "by": event.by}
-    draft.publish("queue.set", fields)
+    draft.queues.put(event.row.name, event.row)
+    draft.publish("queue.set", {"queue": event.row.name, **settings(event.row), "by": event.by})
     draft.rescan = True
 
 

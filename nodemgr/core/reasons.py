@@ -19,6 +19,7 @@ from nodemgr.core.model import (
     Job,
     JobState,
     Offence,
+    QueueRow,
     Request,
     Task,
     TaskState,
@@ -149,6 +150,23 @@ def queue_full(name: str, waiting: int, cap: int) -> str:
 
 def no_queue(name: str, known: Iterable[str]) -> str:
     return f"there is no queue {name}: there are {', '.join(known)}"
+
+
+def queue_above(env: str, row: QueueRow, limit: QueueRow | None) -> str:
+    """Of a queue that the env's users may not ask for."""
+    admin = f"ask an admin (nodemgr quota set {env} --max-priority {row.name})"
+    if limit is None:
+        return f"queue {row.name} is above what {env} may ask for: {admin}"
+    return (
+        f"queue {row.name} has rank {row.rank}, and the highest that {env} may ask for is {limit.name} with rank {limit.rank}: "
+        f"name that or a lower one, or {admin}"
+    )
+
+
+def queue_of_others(row: QueueRow) -> str:
+    """Of a queue that names its users, to another user."""
+    named = ", ".join([*row.users, *(f"@{group}" for group in row.groups)])
+    return f"queue {row.name} is for {named} alone: name another queue, or ask an admin (nodemgr queue create --user)"
 
 
 def no_job(name: str, env: str | None = None) -> str:

@@ -71,6 +71,7 @@ def quota(env: str, quota: Quota) -> Row:
         "memory_per_gpu_bytes": quota.memory_per_gpu_bytes,
         "default_gpus": quota.default_gpus,
         "priority": quota.priority,
+        "max_priority": quota.max_priority,
         "acquire": quota.acquire,
         "no_gpu": quota.no_gpu,
         "no_manager": quota.no_manager,

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core import administration, effects, events, job_orders, job_rows, queues, reasons
-from nodemgr.core.model import DenyCode, Ended, JobPayload, JobSpec
+from nodemgr.core.model import DenyCode, Ended, JobPayload, JobSpec, QueueRow
+from nodemgr.core.values import replace
 from nodemgr.edge import job_arguments as kinds
 from nodemgr.edge import many_orders
 from nodemgr.edge.clients import Connection
@@ -36,11 +37,12 @@ from nodemgr.edge.order import (
     env_name,
     flag,
     integer,
+    names,
     optional,
     text,
     unknown_verb,
 )
-from nodemgr.edge.processes import user_name
+from nodemgr.edge.processes import group_id, user_id, user_name
 from nodemgr.edge.sessions import SUBMIT_NS, Session
 
 QUOTA_CODES = frozenset({
@@ -105,8 +107,10 @@ PAYLOAD = ("argv", "cwd", "environ")
 class JobOrders:
     """The verbs, on a daemon."""
 
-    def __init__(self, daemon: Daemon, views: JobViews, places: JobPlaces) -> None:
+    def __init__(self, daemon: Daemon, views: JobViews, places: JobPlaces, admin_group: str) -> None:
+        """`admin_group`: its members are administrators."""
         self._daemon = daemon
+        self._admin_group = admin_group
         self._views = views
         self._places = places
         self.waits = Waits(daemon.state)
@@ -129,6 +133,7 @@ class JobOrders:
         queue = {"queue": Argument(kinds.queue, required=True)}
         ranked = {
             "rank": Argument(kinds.rank, required=True), "cap": Argument(optional(kinds.cap)), "max_restarts": Argument(kinds.restarts),
+            "users": Argument(names(user_id, "user")), "groups": Argument(names(group_id, "group")),
         }  # fmt: skip
         return {
             "job_submit": JobOrder(SUBMISSION, self._submit, admins=False),
@@ -223,6 +228,7 @@ class JobOrders:
         """Raises OrderError."""
         assert who.env is not None
         self._check_queue(given.get("priority"))
+        self._check_right(who, given.get("priority"))
         uid, gid, place = self._submitter(who)
         payload = JobPayload(**{name: given.pop(name) for name in PAYLOAD})
         spec = JobSpec("", user_name(uid), uid, gid, **{name: given.pop(name) for name in ("umask",) if name in given})
@@ -244,6 +250,33 @@ class JobOrders:
         place, state = self._places.of(who.session), self._daemon.state
         waits = place != NODE and not state.is_up(place) and any(job.place == place for job in state.jobs.values())
         return {"place": place, "waits": waits}
+
+    # -- which queue --
+
+    def _check_right(self, who: Who, name: str | None) -> None:
+        """May the speaker ask for this queue? None: none is named. Raises OrderError."""
+        refusal = None if name is None else self._queue_refusal(who, name)
+        if refusal is not None:
+            raise OrderError(refusal, "quota")
+
+    def _queue_refusal(self, who: Who, name: str) -> str | None:
+        state = self._daemon.state
+        row, env = queues.rows(state).get(name), state.envs.get(who.env or "")
+        if row is None or env is None or name == env.quota.priority or self._is_admin(who):
+            return None
+        if (row.users or row.groups) and not _is_named(row, who.session):
+            return reasons.queue_of_others(row)
+        return queues.above(state, env.name, env.quota, name)
+
+    def _is_admin(self, who: Who) -> bool:
+        """Also root and the administrators' group on the socket of an environment; but not a container's root."""
+        if who.env is None:
+            return True
+        session = who.session
+        if not isinstance(session, Connection) or not self._places.is_on_node(session):
+            return False
+        identity = session.identity
+        return identity.uid in (0, os.geteuid()) or group_id(self._admin_group) in identity.gids
 
     # -- orders on what there is --
 
@@ -352,6 +385,8 @@ class JobOrders:
         if first and who.env is not None:
             raise OrderError(f"the front of a queue {ADMINS_ONLY}", "refused")
         self._check_queue(queue)
+        self._check_lives(who, given["job"])
+        self._check_right(who, queue)
         return self._order(who, given["job"], events.MoveJob, queue=queue, first=first)
 
     def _requeueing(self, who: Who, job_id: str) -> events.RequeueJob:
@@ -366,7 +401,10 @@ class JobOrders:
             raise OrderError(f"{job_id} is an array that has ended: name the element that is to run again ({ended.job.job_id})", "refused")
         if not self._is_kept(ended):
             raise OrderError(TOO_OLD.format(job=job_id, command=ended.job.command), "refused")
-        return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), ended.job, ended.spec)
+        job = ended.job
+        if self._queue_refusal(who, job.priority) is not None:  # an administrator moved it there, or the limit was lowered since
+            job = replace(job, priority=self._daemon.state.envs[job.env].quota.priority)
+        return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), job, ended.spec)
 
     def _requeue(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         self._do(self._requeueing(who, given["job"]))
@@ -375,9 +413,11 @@ class JobOrders:
     # -- queues --
 
     def _queue_create(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        row = {"rank": given["rank"], "cap": given.get("cap"), "max_restarts": given.get("max_restarts", 0)}
-        self._do(events.SetQueue(given["queue"], **row, by=who.name, wall_ns=self._daemon.clock.wall_ns()))
-        return {"queue": given["queue"], **row}
+        """What is not given keeps its value."""
+        name = given.pop("queue")
+        row = replace(queues.rows(self._daemon.state).get(name, QueueRow(name, given["rank"])), **given)
+        self._do(events.SetQueue(row, who.name, self._daemon.clock.wall_ns()))
+        return {"queue": name, **queues.settings(row)}
 
     def _check_queue(self, name: str | None) -> None:
         """None: none is named. Raises OrderError."""
@@ -476,6 +516,15 @@ class JobOrders:
             return {**answer, "at": piece.at, "data": piece.data.hex()}
         finally:
             os.close(descriptor)
+
+
+def _is_named(row: QueueRow, session: Session | None) -> bool:
+    """Is the speaker, as the kernel knows it, one of the queue's users?"""
+    if not isinstance(session, Connection):
+        return False
+    identity = session.identity
+    uids, gids = {user_id(name) for name in row.users}, {group_id(name) for name in row.groups}
+    return identity.uid in uids or not gids.isdisjoint({identity.gid, *identity.gids})
 
 
 def _as_admin(row: JobOrder) -> Callable[[dict[str, Any]], Any]:

@@ -25,6 +25,10 @@ class JobPlaces:
     def __init__(self) -> None:
         self._node = namespaces.Node()
 
+    def is_on_node(self, session: Connection) -> bool:
+        """A process of the node itself, by the node's own socket."""
+        return not session.listener.for_all and self._node.is_home_of(session.identity.pid)
+
     def of(self, session: Session | None) -> str:
         """NODE, or ENV/UID/CONTAINER. Raises OrderError, in one line for him, where no job can be run."""
         if not isinstance(session, Connection):

@@ -57,13 +57,7 @@ class JobViews:
     def _queues(self) -> list[dict[str, Any]]:
         """From the highest rank down."""
         return [
-            {
-                "name": row.name,
-                "rank": row.rank,
-                "cap": row.cap,
-                "max_restarts": row.max_restarts,
-                "length": self._daemon.state.queued.get(row.name, 0),
-            }
+            {"name": row.name, **queues.settings(row), "length": self._daemon.state.queued.get(row.name, 0)}
             for row in queues.rows(self._daemon.state).values()
         ]
 

@@ -41,6 +41,7 @@ class Administration:
             "memory_bytes": Argument(optional(integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES))),
             "default_gpus": Argument(optional(integer(0, MAX_QUOTA_GPUS))),
             "priority": Argument(lambda value: choice(*queues.rows(self._daemon.state))(value)),  # as they are then
+            "max_priority": Argument(optional(lambda value: choice(*queues.rows(self._daemon.state))(value))),
             "acquire": Argument(choice("import", "first-use")),
             "no_gpu": Argument(choice("error", "cpu")),
             "no_manager": Argument(choice("wait", "cpu", "error")),
@@ -88,6 +89,11 @@ class Administration:
             raise OrderError(
                 f"default_gpus: a request without a wish would get {quota.default_gpus} GPUs, more than the quota's {quota.gpus}; "
                 "lower --default-gpus"
+            )
+        known = queues.rows(self._daemon.state)
+        if quota.max_priority in known and quota.priority in known and known[quota.max_priority].rank < known[quota.priority].rank:
+            raise OrderError(
+                f"max_priority: {quota.max_priority} is below {quota.priority}, the quota's own queue; name that or a higher one, or none"
             )
         if quota.memory_bytes is not None and quota.gpus == 0 and given.get("memory_bytes") is not None:
             raise OrderError("memory_bytes: a quota of no GPU has no memory either; say --gpus, or leave --memory out")

@@ -184,7 +184,7 @@ class Service:
         views = self.views = Views(self.daemon, settings, store)
         past = Past(self.loop, store.path)
         stack.callback(past.close)
-        orders = self.job_orders = JobOrders(self.daemon, JobViews(self.daemon, past), self._job_places)
+        orders = self.job_orders = JobOrders(self.daemon, JobViews(self.daemon, past), self._job_places, settings.group)
         questions = Questions(self.daemon, views, self._when_fresh, orders.of_user)
         self.daemon.on_ask, self.daemon.on_closed = questions.received, (
             orders.closed, questions.closed, self.runners.closed,

@@ -192,7 +192,8 @@ def quota(env: str = "alice", **changes: Any) -> dict[str, Any]:
     """A quota as the manager tells it."""
     return {
         "env": env, "gpus": 2, "memory_bytes": 24 * 2**30, "memory_per_gpu_bytes": 12 * 2**30, "default_gpus": None, "priority": "normal",
-        "acquire": "first-use", "no_gpu": "error", "no_manager": "wait", "users": [], "groups": [], "enforce": None, **changes,
+        "max_priority": None, "acquire": "first-use", "no_gpu": "error", "no_manager": "wait", "users": [], "groups": [],
+        "enforce": None, **changes,
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from nodemgr.core import events, job_orders, job_rows, telling
 from nodemgr.core.effects import StartJob, StopJob
 from nodemgr.core.endings import NEXT, Next, pause_ns
-from nodemgr.core.model import MS, Cause, Config, DenyCode, JobState
+from nodemgr.core.model import MS, Cause, Config, DenyCode, JobState, QueueRow
 from tests.core.world import WALL, Node, gpu, submission
 
 DOCS = Path(__file__).parents[2] / "docs" / "jobs.md"
@@ -335,7 +335,7 @@ def test_run_again_by_order_it_begins_with_a_short_pause_again() -> None:
 
 def test_a_queue_says_how_often_its_jobs_are_tried_again() -> None:
     node = node_of()
-    node.happens(events.SetQueue("patient", 150, None, 2, "root", WALL))
+    node.happens(events.SetQueue(QueueRow("patient", 150, None, 2), "root", WALL))
     by_queue, own, other = (
         node.submits("alice", gpus=1, **more)
         for more in ({"priority": "patient"}, {"priority": "patient", "max_restarts": 0}, {"priority": "low"})
@@ -351,7 +351,7 @@ def test_a_queue_says_how_often_its_jobs_are_tried_again() -> None:
 
 def test_a_number_of_restarts_is_checked() -> None:
     node = node_of()
-    wrong = events.SetQueue("patient", 150, None, -1, "root", WALL)
+    wrong = events.SetQueue(QueueRow("patient", 150, None, -1), "root", WALL)
     node.happens(wrong)
     assert "patient" not in node.state.queues
     node.happens(events.SubmitJobs((submission("alice", gpus=1, max_restarts=-1),), WALL))

@@ -19,6 +19,7 @@ from nodemgr.core.model import (
     DenyCode,
     JobPayload,
     JobState,
+    QueueRow,
     Request,
     TaskState,
 )
@@ -823,7 +824,7 @@ def test_of_two_that_are_given_back_one_has_its_turn_at_once() -> None:
 
 def test_a_queue_has_a_cap_for_jobs_and_for_waiters() -> None:
     node = node_of(1, 1)
-    node.happens(events.SetQueue("normal", 200, 1, 0, "root", WALL))
+    node.happens(events.SetQueue(QueueRow("normal", 200, 1, 0), "root", WALL))
     submitted(node)
     submitted(node)
     code, reason = refusal(node)
@@ -842,10 +843,10 @@ def test_a_queue_has_a_cap_for_jobs_and_for_waiters() -> None:
 def test_queues_are_set_and_removed() -> None:
     node = node_of(1, 1)
     submitted(node)
-    node.happens(events.SetQueue("night", 50, None, 0, "root", WALL))
+    node.happens(events.SetQueue(QueueRow("night", 50, None, 0), "root", WALL))
     low, night = submitted(node, priority="low"), submitted(node, priority="night")
     assert node.queued_jobs() == [low, night]
-    node.happens(events.SetQueue("night", 400, None, 0, "root", WALL))
+    node.happens(events.SetQueue(QueueRow("night", 400, None, 0), "root", WALL))
     assert node.queued_jobs() == [night, low]
     node.restart()
     assert node.queued_jobs() == [night, low]

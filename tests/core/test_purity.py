@@ -13,7 +13,7 @@ import nodemgr.core
 from nodemgr.core import events
 from nodemgr.core.draft import Draft
 from nodemgr.core.manager import RULES, step
-from nodemgr.core.model import Quota
+from nodemgr.core.model import QueueRow, Quota
 from nodemgr.core.schema import TABLES
 from nodemgr.core.state import State
 from tests.core.world import WALL, Node, gpu, key, seen, submission
@@ -114,7 +114,7 @@ def test_a_step_leaves_the_state_as_it_was() -> None:
         events.FreeJob("j3", "ann", WALL),
         events.RequeueJob("j1", "ann", WALL),
         events.MoveJob("j2", "low", False, "ann", WALL),
-        events.SetQueue("night", 50, None, 0, "root", WALL),
+        events.SetQueue(QueueRow("night", 50, None, 0), "root", WALL),
         events.RemoveQueue("low", "root", WALL),
         events.OrderAll((events.HoldJob("j2", "root", WALL), events.WithdrawJob("j1", "root", WALL)), WALL),
     )

@@ -140,7 +140,12 @@ def test_a_quota_names_any_queue_that_there_is(manager: LocalManager) -> None:
     assert manager.call("quota_set", env="alice", gpus=1, priority="night")["quota"]["priority"] == "night"
     code, reason = refusal(manager, "queue_rm", queue="night")
     assert (code, reason) == ("refused", "queue night is the queue of alice: name another one first (nodemgr quota set --priority)")
-    manager.call("quota_set", env="alice", priority="low")
+    manager.call("queue_create", queue="noon", rank=150)
+    manager.call("quota_set", env="alice", priority="low", max_priority="noon")
+    reason = "queue noon is the highest that alice may ask for: name another one first (nodemgr quota set --max-priority)"
+    assert refusal(manager, "queue_rm", queue="noon") == ("refused", reason)
+    manager.call("quota_set", env="alice", max_priority=None)
+    manager.call("queue_rm", queue="noon")
     manager.call("queue_rm", queue="night")
     assert refusal(manager, "quota_set", env="alice", priority="night") == ("usage", "priority: must be one of high, normal, low")
 

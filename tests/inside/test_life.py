@@ -102,6 +102,21 @@ def test_who_submits_what_cannot_be_is_told_in_one_line(node: Manager, box: Box)
     assert node.call("queue", env="alice")["queue"] == []
 
 
+def test_a_containers_root_asks_for_no_queue_above_its_environments(node: Manager, box: Box) -> None:
+    """It is root by the kernel's word, and no administrator of this node."""
+    said = box.say("submit", *CPU, "--priority", "high", "--hold", "--", "true")
+    assert (said.returncode, said.stdout) == (77, "")
+    assert said.stderr.startswith("nodemgr: queue high has rank 300, and the highest that alice may ask for is normal")
+    job = box.submit(*CPU, "--priority", "low", "--hold", "--", "true")
+    assert box.say("queue", "move", job, "high").returncode == 77
+    node.call("quota_set", env="alice", max_priority="high")
+    assert box.say("queue", "move", job, "high").returncode == 0
+    node.call("queue_create", queue="private", rank=10, users=["nobody"])
+    said = box.say("submit", *CPU, "--priority", "private", "--hold", "--", "true")
+    assert (said.returncode, "queue private is for nobody alone" in said.stderr) == (77, True)
+    assert box.say("submit", *CPU, "--priority", "private", "--hold", "--", "true", uid=NOBODY).returncode == 0
+
+
 def test_a_long_order_is_written_on_a_sheet(node: Manager, box: Box) -> None:
     text = "x" * 100_000
     job = box.submit(*CPU, "--", "sh", "-c", 'echo ${#1}', "sh", text)

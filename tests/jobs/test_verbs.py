@@ -291,8 +291,8 @@ def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:
     assert nodemgr("queue", "create", "patient", "--rank", 50, "--max-restarts", -1).returncode == 2
     columns = nodemgr("queue").stdout.splitlines()
     (title,) = (line for line in columns if line.startswith("QUEUE"))
-    assert title.split()[-1] == "RESTARTS"
-    assert [line.split()[-1] for line in columns if line.startswith("patient ")] == ["3"]
+    assert title.split()[-2:] == ["RESTARTS", "USERS"]
+    assert [line.split()[-2] for line in columns if line.startswith("patient ")] == ["3"]
     assert [row["name"] for row in listed(nodemgr)["queues"] if row["max_restarts"] == 3] == ["patient"]
     nodemgr("submit", "--env", "bob", "--priority", "patient", "--hold", "--", "true")
     nodemgr("submit", "--env", "bob", "--priority", "patient", "--max-restarts", 1, "--hold", "--", "true")
@@ -511,6 +511,75 @@ def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: 
     who = f"{USER} (uid {USER})"
     assert [(deed["who"], deed["what"]) for deed in deeds] == [(who, "submitted, held"), (who, "freed")]
     assert "node" not in json.loads(user("report", "--json").stdout), "what the others use is not his"
+
+
+HIGH_IS_ABOVE = (
+    "queue high has rank 300, and the highest that alice may ask for is normal with rank 200: "
+    "name that or a lower one, or ask an admin (nodemgr quota set alice --max-priority high)"
+)
+
+
+def test_a_user_asks_for_no_queue_above_his_environments(world: World, user: Run, nodemgr: Run) -> None:
+    """submit and move, until an admin allows it; what an admin does himself is not bound."""
+    refused(user("submit", "--priority", "high", "--hold", "--", "true"), 77, HIGH_IS_ABOVE)
+    for queue in ("low", "normal"):
+        assert user("submit", "--priority", queue, "--hold", "--", "true").returncode == 0
+    refused(user("queue", "move", "j1", "high"), 77, HIGH_IS_ABOVE)
+    assert user("queue", "move", "j1", "normal").returncode == 0
+    assert nodemgr("queue", "move", "j1", "high").returncode == 0
+    assert nodemgr("submit", "--env", "alice", "--priority", "high", "--hold", "--", "true").returncode == 0, "root is an admin"
+    assert nodemgr("quota", "set", "alice", "--max-priority", "high").returncode == 0
+    assert user("submit", "--priority", "high", "--hold", "--", "true").returncode == 0
+    assert user("queue", "move", "j2", "high").returncode == 0
+    assert json.loads(nodemgr("quota", "show", "alice", "--json").stdout)["quotas"][0]["max_priority"] == "high"
+    nodemgr("quota", "set", "alice", "--max-priority", "none")
+    refused(user("queue", "move", "j2", "high"), 77, HIGH_IS_ABOVE)
+
+
+def test_a_limit_below_the_quotas_own_queue_is_none(world: World, user: Run, nodemgr: Run) -> None:
+    refused(nodemgr("quota", "set", "alice", "--max-priority", "low"), 2, "max_priority: low is below normal, the quota's own queue")
+    refused(nodemgr("quota", "set", "alice", "--max-priority", "nix"), 2, "max_priority: must be one of")
+    nodemgr("quota", "set", "alice", "--priority", "high")
+    assert user("submit", "--hold", "--", "true").returncode == 0
+    assert user("submit", "--priority", "high", "--hold", "--", "true").returncode == 0
+
+
+def test_a_queue_names_its_users(world: World, user: Run, nodemgr: Run) -> None:
+    nodemgr("quota", "set", "alice", "--max-priority", "high")
+    made = nodemgr("queue", "create", "night", "--rank", 50, "--user", "root", "--group", "root")
+    assert made.stderr == "nodemgr: queue night has rank 50, is for root, @root alone\n"
+    line = "queue night is for root, @root alone: name another queue, or ask an admin (nodemgr queue create --user)"
+    refused(user("submit", "--priority", "night", "--hold", "--", "true"), 77, line)
+    assert user("submit", "--hold", "--", "true").stdout == "j1\n"
+    refused(user("queue", "move", "j1", "night"), 77, line)
+    assert nodemgr("queue", "create", "night", "--rank", 60).returncode == 0
+    (row,) = (row for row in listed(nodemgr)["queues"] if row["name"] == "night")
+    assert (row["rank"], row["users"], row["groups"]) == (60, ["root"], ["root"]), "what is not said keeps its value"
+    assert nodemgr("queue", "create", "night", "--rank", 60, "--user", str(USER)).returncode == 0
+    assert user("queue", "move", "j1", "night").returncode == 0
+    assert nodemgr("queue", "create", "night", "--rank", 900).returncode == 0
+    refused(user("submit", "--priority", "night", "--hold", "--", "true"), 77, "queue night has rank 900")
+    assert nodemgr("queue", "create", "night", "--rank", 50, "--everybody").returncode == 0
+    assert user("submit", "--priority", "night", "--hold", "--", "true").returncode == 0
+    refused(nodemgr("queue", "create", "night", "--rank", 50, "--user", "no-such-user"), 2, "this node knows no user 'no-such-user'")
+    refused(nodemgr("queue", "create", "night", "--rank", 50, "--user", "root", "--everybody"), 2, "--everybody together with --user")
+
+
+def test_the_quotas_own_queue_is_open_whomever_it_is_for(world: World, user: Run, nodemgr: Run) -> None:
+    """An admin gave it to the environment, and its interactive requests wait there."""
+    nodemgr("queue", "create", "mine", "--rank", 500, "--user", "root")
+    nodemgr("quota", "set", "alice", "--priority", "mine")
+    assert user("submit", "--hold", "--", "true").returncode == 0
+    assert user("submit", "--priority", "mine", "--hold", "--", "true").returncode == 0
+
+
+def test_what_an_admin_moved_up_runs_again_in_the_environments_own_queue(world: World, user: Run, nodemgr: Run) -> None:
+    user("submit", "--hold", "--", "true")
+    nodemgr("queue", "move", "j1", "high")
+    user("queue", "withdraw", "j1")
+    _holder, _gate = world.holding(gpus=4)
+    assert user("queue", "requeue", "j1").returncode == 0
+    assert world.manager.daemon.state.jobs["j1"].priority == "normal"
 
 
 def test_completion_knows_jobs_and_queues(world: World, nodemgr: Run, capsys: pytest.CaptureFixture[str]) -> None:
