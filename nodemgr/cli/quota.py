@@ -14,9 +14,9 @@ from client_plugin.verbs import tables, units
 from client_plugin.verbs.tables import Column
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
-from nodemgr.cli import asking, options, quota_files
+from nodemgr.cli import asking, options
 from nodemgr.cli.group import Group
-from nodemgr.core.model import ENFORCE
+from nodemgr.core.words import ENFORCE
 
 MAX_GPUS = 1_024
 
@@ -176,6 +176,8 @@ def load_quotas(file: Path, run_dir: Path | None) -> None:
     Environments that FILE does not name stay as they are.
     """
     control = asking.control(run_dir)
+    from nodemgr.cli import quota_files  # with the model and SQLite, which no other order needs
+
     kept = quota_files.read(file)
     failed = []
     for queue in kept.queues:

@@ -15,8 +15,6 @@ from nodemgr.core.values import value
 
 MS = 1_000_000
 """Nanoseconds of a millisecond."""
-ENFORCE = ("warn", "fence", "kill")
-"""What is done about processes that the audit finds, the mildest first (audit.py)."""
 
 Uuid = str
 ConnectionId = int

@@ -13,7 +13,8 @@ from client_plugin.verbs.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core import administration, books, events, queues, snapshot
 from nodemgr.core.cdi import DEVICE_FORM, is_device_name
-from nodemgr.core.model import ENFORCE, MS, Env, Quota
+from nodemgr.core.model import MS, Env, Quota
+from nodemgr.core.words import ENFORCE
 from nodemgr.edge.daemon import Daemon
 from nodemgr.edge.order import Argument, Order, OrderError, Orders, choice, env_name, flag, integer, names, optional, text
 from nodemgr.edge.processes import group_id, user_id

@@ -17,7 +17,8 @@ from client_plugin.verbs.units import UnitError, parse_node
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core import cdi
 from nodemgr.core.allocator import POLICIES
-from nodemgr.core.model import ENFORCE, Config
+from nodemgr.core.model import Config
+from nodemgr.core.words import ENFORCE
 from nodemgr.edge.history_rows import Bounds
 from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
 
