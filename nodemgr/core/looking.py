@@ -134,8 +134,6 @@ class Scan:
     holds."""
     holders: dict[str, bool] = field(default_factory=dict)
     """Envs, and whether they hold a GPU that could be reused."""
-    roomy: list[Gpu] | None = None
-    """GPUs with anything left of them, when somebody first asked."""
     wanting: set[str] = field(default_factory=set)
     """Requests that wait for memory in their env's ledger."""
     known: dict[tuple[object, ...], Verdict] = field(default_factory=dict)
@@ -373,9 +371,8 @@ def _hold_more(draft: Draft, scan: Scan, holder: Holder, request: Request, *, sh
     more = min(needs, holder.left) - holder.gpus
     if more > 0:
         holder.gpus += more
-        if scan.roomy is None:
-            scan.roomy = [gpu for gpu in draft.gpus.values() if gpu.healthy and is_roomy(draft, gpu)]
-        idle = [gpu for gpu in scan.roomy if gpu.uuid not in scan.held and gpu.uuid not in scan.kept]
+        open_gpus = [gpu for gpu in draft.gpus.values() if gpu.uuid not in scan.held and gpu.uuid not in scan.kept]
+        idle = [gpu for gpu in open_gpus if is_roomy(draft, gpu)]
         rows = [row for row in candidates(draft, holder.hold.request, {}, idle) if qualifies(row, holder.ask)]
         last = sorted(rows, key=POLICIES[draft.config.placement])[-more:]  # others have the first
         scan.held |= dict.fromkeys([row.uuid for row in last], holder.hold)

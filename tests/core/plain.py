@@ -243,14 +243,14 @@ class PlainNode:
 
     def hold(self, request: Request, first: Request, held: dict[str, int], kept: set[int]) -> set[int]:
         """What is held from others for a request that waits for its own env's memory: as many GPUs as it needs beside those that it may
-        share. They are taken from the end of the order, of those that the first of its env could have now."""
+        share. They are taken from the end of the order, of those that the first of its env could have now and that have room at all."""
         used = self.used_gpus(first.env)
         slots = max(0, self.quotas[first.env].gpus - len(used))
         more = min(slots, max(0, request.gpus - len(used))) - held.get(first.env, 0)
         if more <= 0:
             return set()
         held[first.env] = held.get(first.env, 0) + more
-        return set(self.fresh(first, kept, None, most=len(self.size))[-more:])
+        return set([gpu for gpu in self.fresh(first, kept, None, most=len(self.size)) if self.room(gpu) > 0][-more:])
 
     def in_order(self) -> list[Request]:
         return sorted(self.queue, key=lambda request: (RANKS.index(request.rank), request.number))
