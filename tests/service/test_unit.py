@@ -100,7 +100,7 @@ def test_the_life_of_a_node(machine: Booted) -> None:
     assert machine.run("systemctl", "show", "nodemgr-jobs", "--property=ActiveState", "--value").strip() == "inactive"
     assert machine.run("ls", "/etc/nodemgr", "/var/lib/nodemgr").split() == [
         "/etc/nodemgr:", "config.toml", "/var/lib/nodemgr:", "client", "jobs", "manager.lock", "state.db",
-        "state.db-shm", "state.db-wal",
+        "state.db-mark", "state.db-shm", "state.db-wal",
     ]  # fmt: skip
     assert "No such file" in machine.run("ls", "/run/nodemgr", check=False)
     assert machine.run("find", "/sys/fs/bpf", "-path", "*/nodemgr-*", "-type", "f") == ""
