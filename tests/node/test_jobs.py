@@ -96,4 +96,6 @@ def test_jobs_survive_managers_that_are_killed_again_and_again(make_manager: Mak
         nodemgr(manager, "wait", job_id)
         (row,) = manager.call("job_show", job=job_id)["jobs"]
         assert (row["state"], row["restarts"]) == ("done", 0)
-    assert marks.read_text().split() == [f"{job_id}:1" for job_id in job_ids], "each ran once, in order"
+    # A kill between the stored start and its order to the launcher leaves an attempt that never began: the one that ran is then the second.
+    ran = [mark.partition(":")[0] for mark in marks.read_text().split()]
+    assert ran == job_ids, "each ran once, in order"
