@@ -47,7 +47,7 @@ RULES: tuple[Rule[Core], ...] = (
     (7, lambda core, dice: core.join(dice, dice.random() < 0.2), any_row),
     (7, lambda core, dice: core.stop(dice), Core.may_stop),
     (7, die, Core.known_on_unix),
-    (5, lambda core, dice: core.go_on(dice), lambda core: core.stopped),
+    (5, lambda core, dice: core.go_on(dice, dice.random() < 0.5), lambda core: core.stopped),
     (5, lambda core, dice: core.release(dice), some),
     (5, lambda core, dice: core.use(dice, dice.randint(0, 4)), lambda core: core.plain.memory),
     (4, lambda core, dice: core.driver_looks(dice, dice.randint(0, 3)), lambda core: core.plain.lost),
