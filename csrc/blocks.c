@@ -234,6 +234,12 @@ void nm_block_rename_owner(enum nm_block_kind kind, uint64_t from, uint64_t to)
     }
 }
 
+void nm_block_break_locks(void)
+{
+    for (struct shard *shard = shards; shard < shards + SHARDS; shard++)
+        unlock(&shard->lock);
+}
+
 void nm_block_forget(void)
 {
     memset(shards, 0, sizeof shards); /* the pages stay: another thread of the parent may have been between two of its stores */

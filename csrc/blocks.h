@@ -57,6 +57,9 @@ bool nm_block_change_bytes(enum nm_block_kind kind, uint64_t key, uint64_t from,
 void nm_block_take_owned(enum nm_block_kind kind, uint64_t owner, void (*each)(const struct nm_block *block));
 /* Gives all blocks of `kind` with owner `from` to `to`. */
 void nm_block_rename_owner(enum nm_block_kind kind, uint64_t from, uint64_t to);
+/* In a forked child, before it has threads: frees the locks that threads of the parent held. The table can be read then: a block may
+ * be seen twice, or half written. */
+void nm_block_break_locks(void);
 /* In a forked child, before it has threads: empties the table and frees every lock. */
 void nm_block_forget(void);
 

@@ -134,6 +134,7 @@ const char *__asan_default_options(void)
 
 static void forget_in_child(void)
 {
+    nm_block_break_locks(); /* the next reads the table */
     nm_charge_forget();
     nm_virtual_forget();
     nm_block_forget();

@@ -49,3 +49,10 @@ def test_a_raw_clone_does_not_wait_for_threads_that_are_not_in_it(tmp_path: Path
     program = compile_c(tmp_path / "clone", ["blocks.c", "prim.c", Path(__file__).with_name("clone.c")], sanitizer="plain")
     result = subprocess.run([program], capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("sanitizer", ["plain", "address"])
+def test_a_forked_child_reads_the_table_though_its_parents_threads_held_locks(sanitizer: str, tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "forks", ["blocks.c", "prim.c", Path(__file__).with_name("forks.c")], sanitizer=sanitizer)
+    result = subprocess.run([program, "500"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
