@@ -7,17 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "blocks.h"
 #include "prim.h"
 
 enum { LOWEST_WITNESS = 40 };
-#define SENTINEL UINT64_MAX /* a file that is always in the set: a listing without it is of something else */
+#define SENTINEL UINT64_MAX /* a pipe that is always in the set: a set or a listing without it is of something else */
 #define EVERY_WITNESS 1     /* the owner of all of them */
 
 static int set = -1, sentinel = -1;
+static struct nm_file_id sentinel_id;
 static uint64_t last_serial, last_sweep; /* an export's block belongs to the sweep that has seen it last */
 static uint32_t exports;
 static _Atomic uint32_t witnesses;
@@ -30,13 +31,45 @@ static bool enter(int fd, uint64_t word)
     return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+static bool is_sentinel_ours(void)
+{
+    return sentinel >= 0 && nm_fd_is(sentinel, &sentinel_id);
+}
+
+/* The program may have closed the set and given its number to an epoll set of its own, which must never be changed here. Only our
+ * set holds our sentinel. */
+static bool is_set_ours(void)
+{
+    struct epoll_event event = {.data.u64 = SENTINEL};
+    return set >= 0 && is_sentinel_ours() && epoll_ctl(set, EPOLL_CTL_MOD, sentinel, &event) == 0;
+}
+
+static void close_set(void)
+{
+    if (is_set_ours())
+        close(set);
+    if (is_sentinel_ours())
+        close(sentinel);
+    set = sentinel = -1;
+}
+
+/* A pipe has an inode of its own, which tells it from any other file; an eventfd has none. */
+static int open_sentinel(void)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return -1;
+    close(ends[1]);
+    return nm_fd_high(ends[0]);
+}
+
 static bool open_set(void)
 {
     if (set >= 0)
-        return true;
+        return is_set_ours();
     set = nm_fd_high(epoll_create1(EPOLL_CLOEXEC));
-    sentinel = nm_fd_high(eventfd(0, EFD_CLOEXEC));
-    if (set >= 0 && sentinel >= 0 && enter(sentinel, SENTINEL))
+    sentinel = open_sentinel();
+    if (set >= 0 && sentinel >= 0 && nm_fd_id(sentinel, &sentinel_id) && enter(sentinel, SENTINEL))
         return true;
     if (set >= 0)
         close(set);
@@ -140,11 +173,22 @@ static uint64_t packed(int fd, const struct nm_file_id *id)
     return (uint64_t)fd << 32 | (uint32_t)id->inode;
 }
 
+/* A copy of fd. -1: there is none, or it would take a number from the last quarter, which is the program's alone. */
+static int copy_within_limit(int fd)
+{
+    struct rlimit limit;
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, LOWEST_WITNESS);
+    if (copy < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0 || (rlim_t)copy < limit.rlim_cur - limit.rlim_cur / 4)
+        return copy;
+    close(copy);
+    return -1;
+}
+
 void nm_witness_hold(int fd, uint64_t key)
 {
     struct nm_block stale, block = {.kind = NM_BLOCK_WITNESS, .key = key, .owner = EVERY_WITNESS};
     struct nm_file_id id;
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, LOWEST_WITNESS);
+    int copy = copy_within_limit(fd);
     if (copy < 0)
         return;
     if (!nm_fd_id(copy, &id) || !(block.bytes = packed(copy, &id), nm_block_put(&block, &stale))) {
@@ -175,10 +219,6 @@ void nm_exports_forget(void)
 {
     if (witnesses != 0)
         nm_block_take_owned(NM_BLOCK_WITNESS, EVERY_WITNESS, close_witness);
-    if (set >= 0) {
-        close(set);
-        close(sentinel);
-    }
-    set = sentinel = -1;
+    close_set();
     exports = witnesses = 0;
 }

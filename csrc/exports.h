@@ -7,7 +7,8 @@
  * open. So the set of all descriptors that this process exported tells which exports have ended. Where it cannot tell
  * (the descriptor cannot be polled, the program closed the set), an export lasts as long as the process.
  *
- * An import holds a copy of the descriptor (a witness) for as long as it lives, so that the exporter's set tells of it.
+ * An import holds a copy of the descriptor (a witness) for as long as it lives, so that the exporter's set tells of it. Witnesses
+ * leave the program a quarter of the descriptors that it may have open: an import beyond that has none.
  *
  * The caller serialises calls, but those for witnesses of different keys.
  */
@@ -25,7 +26,7 @@ void nm_exports_sweep(void (*ended)(uint64_t number));
 void nm_witness_hold(int fd, uint64_t key);
 void nm_witness_drop(uint64_t key);
 
-/* In a forked child, before it has threads. Needs the parent's blocks. */
+/* In a forked child, before it has threads. Needs the parent's blocks, with their locks free. */
 void nm_exports_forget(void);
 
 #endif

@@ -178,9 +178,13 @@ bool nm_virtual_settle(void)
     return fewer;
 }
 
+/* Called by the thread that beats, which must not wait for a call of the driver's that another thread makes with the lock held. */
 static void settle_now_and_then(void)
 {
-    nm_virtual_settle();
+    if (lingering == 0 || !nm_lock_within(&lock, 0))
+        return;
+    sweep(true);
+    nm_unlock(&lock);
 }
 
 /* With the lock held: the memory has left this process, by a descriptor (-1: by a handle whose end nothing tells). */

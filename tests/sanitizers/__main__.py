@@ -16,7 +16,7 @@ from tests.client_c.compiled import ENVIRONMENT
 from tests.shim.test_sanitized import RUNTIMES, runtime, sanitized_library
 from tests.shim.world import PRELOAD_VARIABLE
 
-SUBJECTS = ("every_hook", "quota", "graphs", "contexts", "endings", "mappings", "figures", "addresses")
+SUBJECTS = ("every_hook", "quota", "graphs", "contexts", "endings", "mappings", "figures", "addresses", "exports")
 PRELOADED = [f"tests/shim/test_{subject}.py" for subject in SUBJECTS]
 # a forked child of a program with threads starts its own: TSan ends it for that unless told otherwise
 WATCHED = {**ENVIRONMENT, "TSAN_OPTIONS": ENVIRONMENT["TSAN_OPTIONS"] + ":die_after_fork=0"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -148,6 +149,41 @@ def test_a_program_that_closes_all_descriptors_frees_nothing_by_it(env: World) -
         assert env.used() == GRANULE
     env.manager.await_no_seats()
     assert env.used() == 0
+
+
+def call(probe: Probe, name: str, *arguments: int) -> int:
+    """A function of libc, in the probe."""
+    return int(probe.tell("call", probe.resolve(name, "default"), *arguments))
+
+
+def test_an_epoll_set_of_the_program_in_the_place_of_ours_is_left_alone(env: World) -> None:
+    with env.probe() as probe:
+        let_go(probe, GRANULE)
+        listings = Path(f"/proc/{probe.process.pid}/fdinfo")
+        (ours,) = (int(entry.name) for entry in listings.iterdir() if "data: ffffffffffffffff" in entry.read_text())
+        theirs = call(probe, "epoll_create1", 0)
+        assert call(probe, "dup2", theirs, ours) == ours
+        close(probe, theirs)
+        let_go(probe, GRANULE)
+        assert "tfd:" not in (listings / str(ours)).read_text()
+        assert probe.tell("fork") == "forked"
+        (child,) = Path(f"/proc/{probe.process.pid}/task/{probe.process.pid}/children").read_text().split()
+        assert Path(f"/proc/{child}/fd/{ours}").is_symlink()
+        assert probe.tell("quit") == "joined 0"
+
+
+def test_imports_leave_the_program_a_quarter_of_its_descriptors(env: World) -> None:
+    with env.probe() as probe, env.probe() as other:
+        fd = let_go(probe, GRANULE)
+        copy, handle = take(other, probe, fd), other.alloc(8)
+        resource.prlimit(other.process.pid, resource.RLIMIT_NOFILE, (256, 256))
+        for _ in range(120):
+            assert other.cuMemImportFromShareableHandle(handle, copy, POSIX_FD) == 0
+        files = Path(f"/proc/{other.process.pid}/fd")
+        file = (files / str(copy)).readlink()
+        witnesses = [int(entry.name) for entry in files.iterdir() if entry.readlink() == file and int(entry.name) != copy]
+        assert len(witnesses) > 40
+        assert max(witnesses) < 192
 
 
 def test_memory_that_is_shared_again_and_again_is_charged_once(env: World) -> None:
