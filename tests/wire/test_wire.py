@@ -19,7 +19,7 @@ from nodemgr.edge import wire
 from nodemgr.edge.wire import Direction, WireError, decode, encode
 from tests.client_c.compiled import ENVIRONMENT
 from tests.support.examples import examples
-from tests.wire import fuzz, reference
+from tests.wire import fuzz, reference, sift_fuzz
 from tests.wire.make_golden import DIRECTORY, GOLDEN
 
 
@@ -192,6 +192,14 @@ def test_mutated_packets_in_c(codec: Path, name: str) -> None:
 def test_a_second_decoder_says_the_same_of_any_packet(codec: Path, seed: int) -> None:
     """Longer: `python -m tests.wire.fuzz`."""
     fuzz.compare(codec, list(itertools.islice(fuzz.packets(random.Random(seed)), 8 * fuzz.BATCH)))
+
+
+@pytest.mark.parametrize("seed", range(examples(2)))
+def test_the_sift_says_of_any_datagram_what_the_second_decoder_says(seed: int, tmp_path: Path) -> None:
+    """Longer: `python -m tests.wire.sift_fuzz`."""
+    source = sift_fuzz.datagrams(random.Random(seed))
+    counts = sift_fuzz.compare(sift_fuzz.compile_sift(tmp_path), list(itertools.islice(source, 3 * fuzz.BATCH)))
+    assert counts.keys() == {b"malformed", b"forged", b"throttled", b"signed"}
 
 
 def test_python_hands_out_what_the_second_decoder_found() -> None:
