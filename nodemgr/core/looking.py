@@ -372,9 +372,11 @@ def _hold_more(draft: Draft, scan: Scan, holder: Holder, request: Request, *, sh
     if more > 0:
         holder.gpus += more
         open_gpus = [gpu for gpu in draft.gpus.values() if gpu.uuid not in scan.held and gpu.uuid not in scan.kept]
-        idle = [gpu for gpu in open_gpus if is_roomy(draft, gpu)]
-        rows = [row for row in candidates(draft, holder.hold.request, {}, idle) if qualifies(row, holder.ask)]
-        last = sorted(rows, key=POLICIES[draft.config.placement])[-more:]  # others have the first
+        roomy = [gpu for gpu in open_gpus if is_roomy(draft, gpu)]
+        rows = [row for row in candidates(draft, holder.hold.request, {}, roomy) if not row.used and row.big_enough]
+        policy = POLICIES[draft.config.placement]
+        # Others have the first. One that it could not have now may lose its room to those who share GPUs.
+        last = sorted(rows, key=lambda row: (qualifies(row, holder.ask), policy(row)))[-more:]
         scan.held |= dict.fromkeys([row.uuid for row in last], holder.hold)
 
 

@@ -243,14 +243,18 @@ class PlainNode:
 
     def hold(self, request: Request, first: Request, held: dict[str, int], kept: set[int]) -> set[int]:
         """What is held from others for a request that waits for its own env's memory: as many GPUs as it needs beside those that it may
-        share. They are taken from the end of the order, of those that the first of its env could have now and that have room at all."""
+        share. They are taken from the end of the order: of those that have room and that the first of its env could have now, then
+        of the others that it could ever use."""
         used = self.used_gpus(first.env)
         slots = max(0, self.quotas[first.env].gpus - len(used))
         more = min(slots, max(0, request.gpus - len(used))) - held.get(first.env, 0)
         if more <= 0:
             return set()
         held[first.env] = held.get(first.env, 0) + more
-        return set([gpu for gpu in self.fresh(first, kept, None, most=len(self.size)) if self.room(gpu) > 0][-more:])
+        fresh = self.fresh(first, kept, None, most=len(self.size))
+        others = [gpu for gpu in self.could_ever_use(first) - kept if gpu not in fresh and self.tasks_on(gpu) < 8]
+        others.sort(key=lambda gpu: (-self.room(gpu), self.tasks_on(gpu), gpu))
+        return set([gpu for gpu in (*others, *fresh) if self.room(gpu) > 0][-more:])
 
     def in_order(self) -> list[Request]:
         return sorted(self.queue, key=lambda request: (RANKS.index(request.rank), request.number))

@@ -25,6 +25,8 @@ from tests.support.examples import examples
 
 ENVS = ("alice", "bob", "carol")
 SEEDS = examples(200)
+FOUND = (4454, 5515)
+"""Seeds that failed once: a GPU in use lost its room to a task that shares it; two equal jobs of one env ran beside each other."""
 
 
 class Row(NamedTuple):
@@ -176,7 +178,7 @@ def test_whoever_overtakes_delays_nobody_who_stood_before_him(
         serve(draft, scan, request, choice, now_ns, wall_ns)  # type: ignore[arg-type]
 
     monkeypatch.setattr(matching, "_serve", served)
-    for seed in range(SEEDS):
+    for seed in (*range(SEEDS), *FOUND):
         nodes.append(make(random.Random(seed)))
         nodes[-1].runs()
     assert sum(node.tried for node in nodes) > SEEDS / 10
