@@ -164,8 +164,10 @@ static _Noreturn void serve(void)
 
 /* -- the supervisor's side -- */
 
+/* In a container it has the job's user, whose processes must not get at its descriptors (PR_SET_DUMPABLE). */
 static _Noreturn void become_keeper(int output, int file, int control, long long most_bytes)
 {
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     /* All three are above 2: the supervisor has its own 0, 1 and 2 open. */
     if (dup2(output, OUTPUT) != OUTPUT || dup2(file, FILE_END) != FILE_END || dup2(control, CONTROL) != CONTROL)
         _exit(1);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -85,6 +87,35 @@ def test_a_job_can_reserve_no_blocks_in_its_log(world: World) -> None:
     assert world.run(*python(GRASP)).exit_code == 0
     assert world.heard.tails["j1", 1].splitlines() == ["ESPIPE", "EINVAL", "pipe"]
     assert room(world.file("log")) <= 65536
+
+
+KEEPERS_FILE = (
+    "import os, pathlib\n"
+    "def is_keeper(stat):\n"
+    "    try: name, _, rest = stat.read_text().rpartition(')')\n"
+    "    except OSError: return False\n"
+    "    return name.endswith('(nodemgr-log') and int(rest.split()[1]) == os.getppid()\n"
+    "keepers = []\n"
+    "while not keepers: keepers = [stat.parent for stat in pathlib.Path('/proc').glob('[0-9]*/stat') if is_keeper(stat)]\n"
+    "try: print(os.readlink(keepers[0] / 'fd/1'))\n"
+    "except OSError as error: print(error.strerror)\n"
+)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs as another user")
+def test_a_job_of_the_keepers_own_user_cannot_reach_the_log_through_it(world: World) -> None:
+    """As in a container, where the supervisor is not root."""
+    uid = pwd.getpwnam("nobody").pw_uid
+    place = world.directory / "of_nobody"
+    place.mkdir()
+    code = ("/usr/bin/python3", "-I", "-S", "-c", KEEPERS_FILE)
+    files = AttemptFiles(place, "j1", 1)
+    files.write(world.order(*code, user="nobody", uid=uid, gid=uid), 1_000, boot_id())
+    for path in (place, *place.rglob("*")):
+        os.chown(path, uid, uid)
+    program = Path(shutil.copy(PROGRAM, place))  # whatever the checkout lies in may be closed to others
+    subprocess.run([program, "supervise", files.directory], check=True, timeout=60, user=uid, group=uid, extra_groups=())
+    assert (files.directory / "log").read_text() == "Permission denied\n"
 
 
 HANDED_OUT = (
