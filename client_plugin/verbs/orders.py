@@ -173,7 +173,8 @@ VERBS = {
     "requeue": _verb("requeue", _order("requeue", "waits again"), *_several(kinds.JOB_OR_ENDED), text=MANY_TEXT),
     "create": _verb(
         "create", _create, Option("queue", kind=kinds.QUEUE, required=True),
-        Option("--rank", kind=kinds.count(1, MAX_RANK), required=True, help="The higher, the sooner: high 300, normal 200, low 100."),
+        Option("--rank", kind=kinds.count(1, MAX_RANK),
+               help="The higher, the sooner: high 300, normal 200, low 100. A new queue needs it."),
         Option("--cap", kind=CAP, help="So many may wait in it at most; more are refused. none: no bound."),
         Option("--max-restarts", kind=kinds.count(0, 1_000),
                help="How often a job that fails is tried again at the end of this queue, where submit names no number."),

@@ -132,7 +132,7 @@ class JobOrders:
         log = {**one, "attempt": Argument(optional(kinds.number))}
         queue = {"queue": Argument(kinds.queue, required=True)}
         ranked = {
-            "rank": Argument(kinds.rank, required=True), "cap": Argument(optional(kinds.cap)), "max_restarts": Argument(kinds.restarts),
+            "rank": Argument(kinds.rank), "cap": Argument(optional(kinds.cap)), "max_restarts": Argument(kinds.restarts),
             "users": Argument(names(user_id, "user")), "groups": Argument(names(group_id, "group")),
         }  # fmt: skip
         return {
@@ -415,7 +415,10 @@ class JobOrders:
     def _queue_create(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         """What is not given keeps its value."""
         name = given.pop("queue")
-        row = replace(queues.rows(self._daemon.state).get(name, QueueRow(name, given["rank"])), **given)
+        row = queues.rows(self._daemon.state).get(name)
+        if row is None and "rank" not in given:
+            raise OrderError(f"queue {name} is new: name its rank (--rank N; high has 300, normal 200, low 100)", "usage")
+        row = replace(row or QueueRow(name, given["rank"]), **given)
         self._do(events.SetQueue(row, who.name, self._daemon.clock.wall_ns()))
         return {"queue": name, **queues.settings(row)}
 

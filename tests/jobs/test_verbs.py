@@ -287,8 +287,11 @@ def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:
     assert nodemgr("submit", "--env", "bob", "--gpus", 4, "--priority", "urgent", "--", "true").stdout == "j2\n"
     refused(nodemgr("submit", "--env", "bob", "--gpus", 4, "--priority", "urgent", "--", "true"), 1, "urgent")
     assert "urgent   900" in nodemgr("queue").stdout
-    assert nodemgr("queue", "create", "patient", "--rank", 50, "--max-restarts", 3).stderr.endswith("restarts failed jobs 3 times\n")
+    assert nodemgr("queue", "create", "patient", "--rank", 50, "--max-restarts", 2).stderr.endswith("restarts failed jobs 2 times\n")
+    changed = nodemgr("queue", "create", "patient", "--max-restarts", 3)
+    assert changed.stderr.endswith("has rank 50, restarts failed jobs 3 times\n"), "it keeps its rank"
     assert nodemgr("queue", "create", "patient", "--rank", 50, "--max-restarts", -1).returncode == 2
+    refused(nodemgr("queue", "create", "new", "--max-restarts", 2), 2, "queue new is new: name its rank (--rank N; high has 300")
     columns = nodemgr("queue").stdout.splitlines()
     (title,) = (line for line in columns if line.startswith("QUEUE"))
     assert title.split()[-2:] == ["RESTARTS", "USERS"]
