@@ -12,7 +12,8 @@ from client_plugin.verbs.queue import standing
 from client_plugin.verbs.tables import Row
 from client_plugin.verbs.units import format_size
 from client_plugin.ways import choice, log_pieces
-from client_plugin.ways.faults import Away, Exit, Fault, say
+from client_plugin.ways.faults import Exit, Fault, say
+from client_plugin.ways.lasting import LastingWay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def run(said: Said) -> int:
         runner.ensure(said.whom())
     way = choice.way_to(said.job, said.whom())
     if said.follow:
-        _follow(way, said.job)
+        _follow(LastingWay(way), said.job)
     else:
         _copy(open_log(way, said.job, said.attempt))
     return 0
@@ -103,7 +104,7 @@ def _write_next(log: Log) -> bool:
 
 
 def _follow(way: Way, job: str) -> None:
-    """Over all starts of the job from the present one on."""
+    """Over all starts of the job from the present one on, and over restarts of the manager."""
     told = _started(way, job)
     while True:
         log = open_log(way, job, None)
@@ -132,18 +133,11 @@ def _how(told: Row, number: int) -> str:
 
 
 def _show(way: Way, job: str) -> Row:
-    """Its story; a manager that is away is waited for."""
-    while True:
-        try:
-            rows: List[Row] = way.ask("job_show", job=job)["jobs"]
-        except Fault as fault:
-            if not isinstance(fault, Away) and fault.code != Exit.UNREACHABLE:
-                raise
-            time.sleep(ASK_EVERY * LOOK_S)
-        else:
-            if rows[0]["job"] != job:
-                raise Fault(f"{job} is an array: name one of its jobs ({rows[0]['job']}, say)", Exit.USAGE)
-            return rows[0]
+    """Its story."""
+    rows: List[Row] = way.ask("job_show", job=job)["jobs"]
+    if rows[0]["job"] != job:
+        raise Fault(f"{job} is an array: name one of its jobs ({rows[0]['job']}, say)", Exit.USAGE)
+    return rows[0]
 
 
 def _started(way: Way, job: str, after: int = 0) -> Row:

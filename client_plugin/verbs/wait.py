@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import time
-
 from client_plugin.verbs import VERBS, kinds, runner, status, tables
 from client_plugin.verbs.parser import JSON, RUN_DIR, Option, Said, Verb
 from client_plugin.verbs.tables import Row
 from client_plugin.ways import choice
-from client_plugin.ways.faults import Exit, Fault, Lost, say
+from client_plugin.ways.faults import Fault, say
+from client_plugin.ways.lasting import LastingWay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Optional
+    from typing import Any, List
 
     from client_plugin.ways.choice import Way, Whom
 
-AWAY_S = 600.0
-"""A manager that went away meanwhile is waited for so long: jobs outlive it, and it finds them again."""
-PAUSE_S = 1.0
 LOOKED_AT = 5
 """Of so many it is asked whether they can start at all."""
 
@@ -68,18 +64,7 @@ def _say_what_stalls(way: Way, job_ids: List[str]) -> None:
 def _ask(way: Way, job_ids: List[str]) -> Any:
     """The answer, which comes when all have ended; asked for again where the manager went away."""
     _say_what_stalls(way, job_ids)
-    gone_at: Optional[float] = None
-    while True:
-        try:
-            return way.ask("job_wait", timeout_s=None, jobs=job_ids)
-        except Fault as fault:
-            if isinstance(fault, Lost):
-                if gone_at is None:
-                    say(f"{fault.message}; waiting for it to come back")
-                gone_at = time.monotonic()
-            elif gone_at is None or fault.code != Exit.UNREACHABLE or time.monotonic() - gone_at > AWAY_S:
-                raise
-            time.sleep(PAUSE_S)
+    return LastingWay(way).ask("job_wait", timeout_s=None, jobs=job_ids)
 
 
 VERB = Verb(

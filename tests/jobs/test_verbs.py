@@ -55,10 +55,10 @@ def nodemgr(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def begin(world: World, *arguments: str) -> subprocess.Popen[str]:
+def begin(world: World, *arguments: str, **more: str | None) -> subprocess.Popen[str]:
     """The command line as a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "nodemgr", *arguments], env=variables(world), text=True, stdin=subprocess.DEVNULL,
+        [sys.executable, "-m", "nodemgr", *arguments], env=variables(world, **more), text=True, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -343,6 +343,24 @@ def test_follow_shows_every_start_and_ends_with_the_job(world: World) -> None:
     earlier = subprocess.run([sys.executable, "-m", "nodemgr", "logs", job, "--attempt", "1"], env=variables(world), capture_output=True,
                              text=True, timeout=PATIENCE_S, check=False)  # fmt: skip
     assert earlier.stdout == "try j1:1\n"
+
+
+@pytest.mark.parametrize("way", ["control socket", "client socket"])
+def test_follow_outlives_the_manager(world: World, way: str) -> None:
+    gate = world.gate()
+    job = world.submit(f"echo first; read line < {gate}; echo last")
+    world.until_running(job)
+    inside = {"NODEMGR_RUN_DIR": None, "NODEMGR_ENV_DIR": str(world.manager.env_dir("alice"))}
+    following = begin(world, "logs", "--follow", job, **(inside if way == "client socket" else {}))
+    assert following.stdout is not None
+    assert following.stderr is not None
+    assert following.stdout.readline() == "first\n"
+    world.manager.close()
+    assert "waiting for it to come back" in following.stderr.readline()
+    world.start()
+    open_gate(gate)
+    out, err = following.communicate(timeout=PATIENCE_S)
+    assert (following.returncode, out) == (0, "last\n"), err
 
 
 def test_logs_of_what_has_none(world: World, nodemgr: Run) -> None:
