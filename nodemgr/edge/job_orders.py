@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core import administration, effects, events, job_orders, job_rows, queues, reasons
-from nodemgr.core.model import DenyCode, Ended, JobPayload, JobSpec, QueueRow
+from nodemgr.core.model import DenyCode, Ended, JobPayload, JobSpec, JobState, QueueRow
 from nodemgr.core.values import replace
 from nodemgr.edge import job_arguments as kinds
 from nodemgr.edge import many_orders
@@ -119,7 +119,7 @@ class JobOrders:
         """By connection: its wait."""
         self._matching = many_orders.Matching(daemon)
         self._events: Mapping[str, Callable[[Who, str], Any]] = {
-            "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob), "free": self._job_event(events.FreeJob),
+            "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob), "free": self._freeing,
             "requeue": self._requeueing, "release": self._release,
         }  # fmt: skip
         """What each order to one of many is."""
@@ -142,7 +142,7 @@ class JobOrders:
             "job_show": JobOrder(any_one, self._show),
             "job_withdraw": JobOrder(any_one, self._withdraw),
             "job_hold": JobOrder(one, lambda who, given: self._order(who, given["job"], events.HoldJob)),
-            "job_free": JobOrder(one, lambda who, given: self._order(who, given["job"], events.FreeJob)),
+            "job_free": JobOrder(one, self._free),
             "job_move": JobOrder({**one, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)}, self._move),
             "job_requeue": JobOrder(one, self._requeue),
             "job_wait": JobOrder({"jobs": Argument(kinds.jobs, required=True)}, self._wait),
@@ -346,6 +346,20 @@ class JobOrders:
             return kind(job_id, by=who.name, wall_ns=self._daemon.clock.wall_ns())
 
         return event
+
+    def _freeing(self, who: Who, job_id: str) -> events.FreeJob:
+        """The right to the queue may have ended while the job was held: a job enters a queue as `queue move` puts it there."""
+        self._check_lives(who, job_id)
+        event = events.FreeJob(job_id, by=who.name, wall_ns=self._daemon.clock.wall_ns())
+        if job_orders.objection(self._daemon.state, event) is None:
+            held = (job for job in job_orders.living(self._daemon.state, job_id) if job.state is JobState.HELD)
+            for queue in dict.fromkeys(job.priority for job in held):
+                self._check_right(who, queue)
+        return event
+
+    def _free(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        self._do(self._freeing(who, given["job"]))
+        return {"job": given["job"]}
 
     def _withdrawal(self, who: Who, job_id: str) -> events.WithdrawJob | events.ReleaseTask:
         """Also of an interactive request, which is then refused."""

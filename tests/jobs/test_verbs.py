@@ -557,6 +557,27 @@ def test_a_user_asks_for_no_queue_above_his_environments(world: World, user: Run
     refused(user("queue", "move", "j2", "high"), 77, HIGH_IS_ABOVE)
 
 
+def test_a_held_job_is_freed_into_no_queue_that_its_user_may_not_ask_for_any_more(world: World, user: Run, nodemgr: Run) -> None:
+    """One order and many, a job and an array; an admin is not bound, and a move to an allowed queue helps."""
+    nodemgr("quota", "set", "alice", "--max-priority", "high")
+    for more in ((), (), ("--array", "0-1")):
+        assert user("submit", "--priority", "high", "--hold", *more, "--", "true").returncode == 0
+    nodemgr("quota", "set", "alice", "--max-priority", "none")
+    for job in ("j1", "j3"):
+        refused(user("queue", "free", job), 77, HIGH_IS_ABOVE)
+    said = user("queue", "free", "j1", "j2")
+    assert said.stderr.count(HIGH_IS_ABOVE) == 2
+    assert said.returncode != 0
+    assert user("queue", "free", "--all-of", "alice").returncode != 0
+    jobs = world.manager.daemon.state.jobs
+    assert {job.state.value for job in jobs.values()} == {"held"}
+    assert user("queue", "move", "j1", "normal").returncode == 0
+    assert user("queue", "free", "j1").returncode == 0
+    assert nodemgr("queue", "free", "j2").returncode == 0, "root is an admin"
+    world.until_ended("j1")
+    world.until_ended("j2")
+
+
 def test_a_limit_below_the_quotas_own_queue_is_none(world: World, user: Run, nodemgr: Run) -> None:
     refused(nodemgr("quota", "set", "alice", "--max-priority", "low"), 2, "max_priority: low is below normal, the quota's own queue")
     refused(nodemgr("quota", "set", "alice", "--max-priority", "nix"), 2, "max_priority: must be one of")
