@@ -77,10 +77,15 @@ def by_array(rows: Sequence[Row], id_key: str) -> List[List[Row]]:
 
 def folded(rows: Sequence[Row]) -> List[Row]:
     """Arrays as one row each, which counts their jobs."""
-    return [
-        group[0] if len(group) == 1 else {**group[0], "id": f"{group[0]['id'].partition('.')[0]} ({len(group)} jobs)"}
-        for group in by_array(rows, "id")
-    ]
+    return [group[0] if len(group) == 1 else _array(group) for group in by_array(rows, "id")]
+
+
+def _array(group: Sequence[Row]) -> Row:
+    """The first row, with the name of the array in place of the job's, also in the order that its reason proposes."""
+    first = group[0]
+    array = first["id"].partition(".")[0]
+    reason = first["reason"].replace(f"nodemgr queue free {first['id']}", f"nodemgr queue free {array}")
+    return {**first, "id": f"{array} ({len(group)} jobs)", "reason": reason}
 
 
 def run(said: Said) -> int:

@@ -852,6 +852,16 @@ def test_several_freed_at_once_keep_a_queues_bound(world: World, nodemgr: Run) -
 
 def test_an_array_is_one_line_unless_it_is_expanded(world: World, nodemgr: Run) -> None:
     array = world.submit("test $NODEMGR_ARRAY_INDEX != 1", array=(0, 1, 2), max_restarts=0, hold=True)
+def test_the_line_of_a_held_array_names_the_array(world: World, nodemgr: Run) -> None:
+    array = world.submit(array=(0, 1, 2), hold=True)
+    single = world.submit(array=(5,), hold=True)
+    first, second = nodemgr("queue").stdout.splitlines()[1:]
+    assert f"(nodemgr queue free {array})" in first
+    assert f"(nodemgr queue free {single}.5)" in second
+    assert f"(nodemgr queue free {array}.0)" in nodemgr("queue", "--expand").stdout
+    assert nodemgr("queue", "free", array).returncode == 0
+
+
     (line,) = nodemgr("queue").stdout.splitlines()[1:]
     assert f" {array} (3 jobs) " in line
     assert len(nodemgr("queue", "--expand").stdout.splitlines()) == 4
