@@ -816,7 +816,9 @@ def test_a_filter_takes_what_it_matches(world: World, nodemgr: Run) -> None:
     assert [row["id"] for row in listed(nodemgr)["queue"]] == ["j3", "j4"]
     refused(nodemgr("queue", "hold", "--state", "held"), 1, "nothing that matches can be given this order (hold)")
     refused(nodemgr("queue", "hold", "--name", "nix"), 1, "nothing that matches")
-    refused(nodemgr("queue", "hold", "--all-of", "nobodys"), 1, "nothing that matches")
+    for verb in ("hold", "withdraw"):
+        refused(nodemgr("queue", verb, "--all-of", "alcie"), 77, "--gpus N); did you mean 'alice'?")
+    refused(nodemgr("release", "--all-of", "alcie"), 77, "--gpus N); did you mean 'alice'?")
     refused(nodemgr("queue", "hold", "j3", "--mine"), 2, "and not both")
     refused(nodemgr("queue", "hold"), 2, "say what it is for")
     refused(nodemgr("queue", "hold", "--state", "nix"), 2, "must be one of")
@@ -850,8 +852,6 @@ def test_several_freed_at_once_keep_a_queues_bound(world: World, nodemgr: Run) -
     assert "j4: " in said.stderr.splitlines()[-1]
 
 
-def test_an_array_is_one_line_unless_it_is_expanded(world: World, nodemgr: Run) -> None:
-    array = world.submit("test $NODEMGR_ARRAY_INDEX != 1", array=(0, 1, 2), max_restarts=0, hold=True)
 def test_the_line_of_a_held_array_names_the_array(world: World, nodemgr: Run) -> None:
     array = world.submit(array=(0, 1, 2), hold=True)
     single = world.submit(array=(5,), hold=True)
@@ -862,6 +862,8 @@ def test_the_line_of_a_held_array_names_the_array(world: World, nodemgr: Run) ->
     assert nodemgr("queue", "free", array).returncode == 0
 
 
+def test_an_array_is_one_line_unless_it_is_expanded(world: World, nodemgr: Run) -> None:
+    array = world.submit("test $NODEMGR_ARRAY_INDEX != 1", array=(0, 1, 2), max_restarts=0, hold=True)
     (line,) = nodemgr("queue").stdout.splitlines()[1:]
     assert f" {array} (3 jobs) " in line
     assert len(nodemgr("queue", "--expand").stdout.splitlines()) == 4
