@@ -40,7 +40,9 @@ class Patience:
                 now = time.monotonic()
                 began = now if began is None else began
                 if now - began >= self._wait_s:
-                    raise
+                    if not told:
+                        raise
+                    raise type(away)(f"{away.message}; given up after {now - began:.0f} s") from None
                 if not told and now - began >= SAY_S:
                     told = True
                     say(f"{away.message}; trying for {self._wait_s:.0f} s in all (--no-wait: not at all)")

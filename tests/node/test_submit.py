@@ -125,13 +125,19 @@ def test_patience_ends_and_knows_whether_it_was_heard(clock: list[float], capsys
         raise (Lost if clock[0] == 0 else Away)("nobody")
 
     patient = patience.Patience()
-    with pytest.raises(Away, match="nobody"):
+    with pytest.raises(Away, match="^nobody; given up after 30 s$"):
         patient.outlast(never)
     assert patience.WAIT_S <= clock[0] < patience.WAIT_S + 1
     assert patient.lost
     assert capsys.readouterr().err.count("\n") == 1
     patient.outlast(lambda: None)
     assert not patient.lost
+
+
+def test_without_patience_no_time_is_named(clock: list[float]) -> None:
+    with pytest.raises(Away, match="^nobody$"):
+        patience.Patience(0).outlast(lambda: (_ for _ in ()).throw(Away("nobody")))
+    assert clock == [0.0]
 
 
 def test_a_refusal_is_not_asked_again(clock: list[float], tmp_path: Path) -> None:
