@@ -39,6 +39,7 @@ DEFAULTS = {
     "--wait": "without limit",
     "submit --env": "the environment around you, else the only one that you may enter",
     "--priority": "the queue that the quota names",
+    "--after": "it waits for no other job",
     "--array": "one job",
     "--time": "without limit",
     "submit --max-restarts": "as its queue says, else 0",

@@ -229,7 +229,8 @@ def help_of(verb: Verb) -> str:
     for option in verb.options:
         if not option.is_argument and not option.hidden:
             default = "" if option.is_flag or option.required else default_of(verb.name, max(option.names, key=len))
-            rows.append((_written(option), option.help + (f" [default: {default}]" if default else "")))
+            held = " [required]" if option.required else f" [default: {default}]" if default else ""
+            rows.append((_written(option), option.help + held))
     lines += ["Options:", *_rows([*rows, ("-h, --help", "Show this message and exit.")])]
     if verb.under:
         lines += ["", "Verbs:", *_rows(list(verb.under.items()))]

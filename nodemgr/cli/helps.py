@@ -40,6 +40,7 @@ DEFAULTS = {
     "--state-dir": "/var/lib/nodemgr for root, else ~/.local/state/nodemgr",
     "allocations --since": "all that is kept",
     "events --since": "the last ones",
+    "events --name": "all events",
     "events --count": "without --since the last 50, else all",
     "doctor --env": "the environment around you, if there is one",
     "serve --run-dir": "/run/nodemgr for root, else a directory of yours",
@@ -50,6 +51,10 @@ DEFAULTS = {
     **{f"env create {option}": default for option, default in QUOTA_DEFAULTS.items()},
     **{f"quota set {option}": f"as it is; at first {default}" for option, default in QUOTA_DEFAULTS.items()},
     "quota set --gpus": "as it is",
+    "env create --user": "root and the user of the manager",
+    "env create --group": "no group",
+    "quota set --user": "as it is, without --group; at first root and the user of the manager",
+    "quota set --group": "as it is, without --user; at first no group",
 }
 """By option, or by command and option where that differs."""
 

@@ -64,7 +64,11 @@ def test_a_users_verb_has_examples_that_can_be_typed_so(name: str) -> None:
 def test_a_users_verb_shows_every_default(name: str) -> None:
     text = " ".join(parser.help_of(USERS[name]).split())
     for option in USERS[name].options:
-        if not (option.is_argument or option.is_flag or option.required or option.hidden or option.repeat):
+        if option.is_argument or option.is_flag or option.hidden:
+            continue
+        if option.required:
+            assert f"{option.help} [required]" in text
+        else:
             default = helps.default_of(name, max(option.names, key=len))
             assert default, f"{name} {option.names}: what holds where it is not said? (client_plugin/verbs/helps.py)"
             assert f"{option.help} [default: {default}]" in text
@@ -86,8 +90,13 @@ def test_an_admins_command_shows_every_default(path: str) -> None:
     command = ADMINS[path]
     text = " ".join(command.get_help(click.Context(command, info_name=path, terminal_width=200, max_content_width=200)).split())
     for option in command.params:
-        if isinstance(option, click.Option) and not (option.is_flag or option.required or option.multiple):
-            shown = admins_helps.default_of(path, option) or str(option.default)
+        if not isinstance(option, click.Option) or option.is_flag:
+            continue
+        if option.required:
+            assert f"{option.help} [required]" in text
+        else:
+            shown = admins_helps.default_of(path, option) or ("" if option.default is None or option.multiple else str(option.default))
+            assert shown, f"{path} {option.opts}: what holds where it is not said? (nodemgr/cli/helps.py)"
             assert re.search(rf"{re.escape(option.help or '')} \[(env var: \w+; )?default: \(?{re.escape(shown)}", text), (
                 f"{path} {option.opts}: what holds where it is not said? (nodemgr/cli/helps.py)"
             )
