@@ -125,7 +125,7 @@ def test_patience_ends_and_knows_whether_it_was_heard(clock: list[float], capsys
         raise (Lost if clock[0] == 0 else Away)("nobody")
 
     patient = patience.Patience()
-    with pytest.raises(Away, match="^nobody; given up after 30 s$"):
+    with pytest.raises(Away, match=r"^nobody; given up after 30 s$"):
         patient.outlast(never)
     assert patience.WAIT_S <= clock[0] < patience.WAIT_S + 1
     assert patient.lost
@@ -135,7 +135,7 @@ def test_patience_ends_and_knows_whether_it_was_heard(clock: list[float], capsys
 
 
 def test_without_patience_no_time_is_named(clock: list[float]) -> None:
-    with pytest.raises(Away, match="^nobody$"):
+    with pytest.raises(Away, match=r"^nobody$"):
         patience.Patience(0).outlast(lambda: (_ for _ in ()).throw(Away("nobody")))
     assert clock == [0.0]
 
