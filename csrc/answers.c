@@ -69,6 +69,7 @@ static void on_grant(struct nm_packet *packet, uint64_t now_ns)
         return;
     }
     nm_stop_asking();
+    nm_session.waited_in_vain = false;
     if (fresh)
         nm_session.next_beat_ns = now_ns + nm_session.beat_ns;
     nm_set_state(NODEMGR_HELD, "");
@@ -87,19 +88,28 @@ static void on_wait(struct nm_packet *packet, uint64_t now_ns)
     nm_set_state(NODEMGR_WAITING, reason);
 }
 
+/* The request is refused. The policy no_gpu says what the program gets. */
+static void on_refusal(const char *code, const char *reason)
+{
+    char line[NM_LINE_BYTES];
+    if (!nm_conf_is(&nm_session.conf, "no_gpu", "cpu")) {
+        nm_become_final(NODEMGR_DENIED, reason);
+        return;
+    }
+    nm_session.waited_in_vain = nm_session.waited_in_vain || strcmp(code, "wait_timeout") == 0;
+    snprintf(line, sizeof line, "%.800s; the program goes on on the CPU (no_gpu=cpu)", reason);
+    nm_become_cpu(line);
+}
+
 static void on_deny(struct nm_packet *packet, uint64_t now_ns)
 {
     const struct nm_message *message = &packet->message;
-    char code[65], reason[NM_LINE_BYTES], line[NM_LINE_BYTES];
+    char code[65], reason[NM_LINE_BYTES];
     (void)now_ns;
     nm_message_text(message, NM_KEY_code, code, sizeof code);
     nm_message_text(message, NM_KEY_reason, reason, sizeof reason);
     if (is_answer_to(message, NM_ACQUIRE)) {
-        if (strcmp(code, "no_gpu") == 0 && nm_conf_is(&nm_session.conf, "no_gpu", "cpu")) {
-            snprintf(line, sizeof line, "%.800s; the program goes on on the CPU (no_gpu=cpu)", reason);
-            nm_become_cpu(line);
-        } else
-            nm_become_final(NODEMGR_DENIED, reason);
+        on_refusal(code, reason);
     } else if (is_answer_to(message, NM_REJOIN)) {
         nm_become_lost(reason);
     } else if (is_answer_to(message, NM_ASK)) {

@@ -105,6 +105,10 @@ static void read_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, co
     request->has_wait = take_number(wait_ms, "NODEMGR_WAIT", NM_MAX_WAIT_MS / 1000, &request->wait_ms);
     if (request->has_wait && wait_ms < 0)
         request->wait_ms *= 1000;
+    if (nm_session.waited_in_vain) { /* one call of a framework asks several times: it waits once */
+        request->has_wait = true;
+        request->wait_ms = 0;
+    }
     if (request->wait_ms > NM_MAX_WAIT_MS)
         request->wait_ms = NM_MAX_WAIT_MS;
     request->deadline_ns = nm_now_ns() + request->wait_ms * NM_MS;

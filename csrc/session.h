@@ -78,6 +78,7 @@ struct nm_session {
     struct nm_pending_row pending[NM_PENDING_COUNT];
     struct nm_question question;
     bool refused, told_away; /* refused: the last attempt to connect failed, for the reason in `fault` */
+    bool waited_in_vain; /* a wait has ended without a grant, and no_gpu=cpu: later requests do not wait, until one is granted */
     uint64_t retry_at_ns, backoff_ns, opened_ns, silent_since_ns; /* silent since: 0 where all is well */
     uint64_t beat_ns, next_beat_ns;
     uint64_t beats;   /* written into the ledger so far: each makes the word another one */

@@ -82,7 +82,7 @@ QUOTA_OPTIONS = (
     click.option("--max-priority", type=options.QUEUE, metavar="QUEUE",
                  help="The highest queue that its users may ask for (submit --priority, queue move); none: its own."),
     click.option("--acquire", type=click.Choice(["import", "first-use"]), help="When a program asks for its GPUs."),
-    click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets that may have no GPU."),
+    click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets when its request is refused."),
     click.option("--no-manager", type=click.Choice(["wait", "cpu", "error"]), help="What it does while no manager answers."),
     click.option("--enforce", type=click.Choice([*ENFORCE, "default"]), help="What is done about its programs that go round the quota."),
     click.option("--user", "users", multiple=True, callback=_known_user, metavar="USER", help="Who may enter (repeatable)."),

@@ -212,9 +212,10 @@ def test_a_denial_is_an_answer(manager: Manager, spawn: Spawn) -> None:
 
 
 @pytest.mark.parametrize(("policy", "code", "state", "visible"), [
-    ("cpu", "no_gpu", "CPU", ""), ("error", "no_gpu", "DENIED", None), ("cpu", "over_quota", "DENIED", None),
+    ("cpu", "no_gpu", "CPU", ""), ("error", "no_gpu", "DENIED", None), ("cpu", "over_quota", "CPU", ""),
+    ("cpu", "wait_timeout", "CPU", ""), ("error", "wait_timeout", "DENIED", None),
 ])  # fmt: skip
-def test_what_a_quota_of_no_gpus_gets(manager: Manager, spawn: Spawn, policy: str, code: str, state: str, visible: str | None) -> None:
+def test_what_a_refusal_leads_to(manager: Manager, spawn: Spawn, policy: str, code: str, state: str, visible: str | None) -> None:
     manager.env.write(no_gpu=policy)
     child = spawn()
     client, request = asked(child, manager)
@@ -236,6 +237,19 @@ def test_after_cpu_by_policy_a_new_request_may_fare_better(manager: Manager, spa
     client.grant(request, Books(), gpus=2)
     assert child.answer() == ["HELD", ""]
     assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") == ",".join(GPUS[:2])
+
+
+def test_after_a_wait_in_vain_on_the_cpu_requests_do_not_wait_again(manager: Manager, spawn: Spawn) -> None:
+    manager.env.write(no_gpu="cpu")
+    child = spawn(NODEMGR_WAIT="1")
+    client, request = asked(child, manager)
+    assert request.number("wait_ms") == 1000
+    client.send("DENY", rid=request.number("rid"), code="wait_timeout", reason="waited 1 s")
+    assert child.answer() == ["CPU", "waited 1 s; the program goes on on the CPU (no_gpu=cpu)"]
+    client, request = asked(child, manager)
+    assert request.number("wait_ms") == 0
+    client.grant(request, Books())
+    assert child.answer() == ["HELD", ""]
 
 
 def test_a_request_is_made_once(manager: Manager, spawn: Spawn) -> None:

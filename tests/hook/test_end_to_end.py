@@ -240,6 +240,46 @@ def test_a_refusal_names_the_limit_and_what_to_do(node: Manager, start: Start, a
 
 
 @SHIM
+@pytest.mark.parametrize("wait", ["0", "1"])
+def test_a_wait_in_vain_says_by_policy_that_the_program_goes_on_on_the_cpu(
+    node: Manager, start: Start, alice: str, bob: str, wait: str, shim: bool
+) -> None:
+    node.quota(alice, 1, no_gpu="cpu")
+    node.quota(bob, 4)
+    holder(start, bob, 4)
+    program = start(
+        alice,
+        """
+        import cupy, json, os
+        try:
+            cupy.first_use()
+        except cupy.cuda_driver.DriverError as error:
+            print(json.dumps([str(error), os.environ["CUDA_VISIBLE_DEVICES"]]))
+        """,
+        shim=shim, NODEMGR_GPUS="1", NODEMGR_WAIT=wait,
+    )  # fmt: skip
+    answer, stderr = ended(program)
+    assert answer == ["CUDA error 100", ""]
+    ends = [line for line in stderr.splitlines() if "waited 1 s in vain: " in line or "not to be had at once: " in line]
+    assert ends
+    assert all(line.endswith("; the program goes on on the CPU (no_gpu=cpu)") for line in ends)
+    assert ("waited 1 s in vain: " in stderr) is (wait == "1")
+
+
+@pytest.mark.parametrize(("wait", "start"), [("0", "nodemgr: not to be had at once: "), ("1", "nodemgr: waited 1 s in vain: ")])
+def test_the_same_in_c(node: Manager, alice: str, bob: str, wait: str, start: str) -> None:
+    node.quota(alice, 1, no_gpu="cpu")
+    node.quota(bob, 4)
+    holding = node.hold(bob, NODEMGR_GPUS="4")
+    assert holding.stdout is not None
+    assert holding.stdout.readline()
+    _stdout, stderr = node.hold(alice, NODEMGR_GPUS="1", NODEMGR_WAIT=wait).communicate(timeout=60)
+    holding.communicate(timeout=60)
+    (line,) = (line for line in stderr.splitlines() if line.startswith(start))
+    assert line.endswith("; the program goes on on the CPU (no_gpu=cpu)")
+
+
+@SHIM
 def test_an_env_without_gpus_is_on_the_cpu_by_policy_and_one_line_says_so(node: Manager, start: Start, alice: str, shim: bool) -> None:
     node.quota(alice, 0, no_gpu="cpu")
     program = start(
