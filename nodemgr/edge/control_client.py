@@ -5,6 +5,7 @@ Knows: the control sockets of a run directory, JSON. Must not know: what a verb 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -134,13 +135,16 @@ class EventStream:
             raise ManagerUnreachable(f"the manager on {run_dir} does not answer: is it running? (nodemgr doctor)")
 
     def follow(self, since: int | None = None, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
-        """Events with a sequence above `since` as they come (None: only new ones). Ends where none comes for `timeout_s`."""
+        """Events with a sequence above `since` as they come (None: only new ones). Ends where none comes for `timeout_s`.
+
+        A manager that ends while past events are read leaves them to the next one, whose store has them: its sync asks again."""
         last = since
         while readable((self._socket,), None if timeout_s is None else int(timeout_s * 1_000)):
-            for event in self._news(self._socket.recv_multipart(), last):
-                if last is None or event["sequence"] > last:
-                    last = event["sequence"]
-                    yield event
+            with contextlib.suppress(ManagerUnreachable):
+                for event in self._news(self._socket.recv_multipart(), last):
+                    if last is None or event["sequence"] > last:
+                        last = event["sequence"]
+                        yield event
 
     def _news(self, frames: list[bytes], last: int | None) -> Iterator[dict[str, Any]]:
         if len(frames) > 1:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from nodemgr.core import events
-from nodemgr.core.model import JobState
+from nodemgr.core.model import JobState, QueueRow
 from tests.core.world import WALL, Node
 from tests.support.examples import examples
 
@@ -36,7 +36,7 @@ def test_a_job_that_went_with_the_one_it_waited_for_is_passed_over() -> None:
 
 def test_what_a_bound_lets_in_is_let_in_and_no_more() -> None:
     node = node_of()
-    node.happens(events.SetQueue("normal", 200, 2, "ann", WALL))
+    node.happens(events.SetQueue(QueueRow("normal", 200, 2), "ann", WALL))
     node.submits("alice", gpus=2)  # holds the node
     held = [node.submits("alice", gpus=2, hold=True) for _ in range(3)]
     node.happens(all_of(events.FreeJob, *(job_id for job_id in held if job_id is not None)))

@@ -118,7 +118,7 @@ def node_with_jobs() -> Node:
     node = Node(1)
     node.quota("alice", 1)
     node.quota("bob", 1)
-    for more in ({"time_limit_ms": 60_000}, {"name": "second"}, {"hold": True}, {"after": ("j1", "j2")}):
+    for more in ({"time_limit_ms": 60_000, "max_restarts": 1}, {"name": "second"}, {"hold": True}, {"after": ("j1", "j2")}):
         node.submits("alice", **more)
     node.begins("j1")
     return node

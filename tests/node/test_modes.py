@@ -40,6 +40,7 @@ FILES = {
     "state": "drwx------ root root",
     "state/manager.lock": "-rw------- root root",
     "state/state.db": "-rw------- root root",
+    "state/state.db-mark": "-rw------- root root",
     "state/state.db-wal": "-rw------- root root",
     "state/state.db-shm": "-rw------- root root",
     "state/client": "drwxr-xr-x root root",
