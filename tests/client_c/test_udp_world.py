@@ -86,7 +86,8 @@ class Loop:
 class Store:
     """Rows in memory: what a kill -9 leaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "state.db"
         self.rows: dict[tuple[str, str], str] = {}
         self.sequence = 0
         self.granted: dict[tuple[str, str], set[str]] = {}
@@ -94,8 +95,18 @@ class Store:
         self.silenced: set[str] = set()
         """Tasks that ended since nothing of them was heard for too long."""
 
+    @property
+    def is_new(self) -> bool:
+        return not self.rows
+
+    def counter(self, key: str) -> int:
+        return int(self.rows.get(("counter", key), 0))
+
     def last_sequence(self) -> int:
         return self.sequence
+
+    def refusal(self, _batch: Batch) -> None:
+        """There is always room."""
 
     def commit(self, batch: Batch, *, durable: bool = False) -> None:
         for key, text in batch.current.items():
@@ -213,7 +224,7 @@ class World:
         self.directory = directory
         self.clock = SimulatedClock()
         self.loop = Loop(self.clock)
-        self.store = Store()
+        self.store = Store(self.directory)
         self.keys = {env: self.chance.randbytes(32) for env in ("alice", "bob")}
         self.bad = True
         self.mail: dict[tuple[str, int], bool] = {}

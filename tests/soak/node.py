@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodemgr._native import ffi, lib
+from nodemgr.edge.daemon import LEDGER_META
+from nodemgr.edge.ledgers import FileId, LedgerFiles
+from nodemgr.edge.store import FILE_NAME
 from nodemgr.simulator import Node
 from tests.shim.world import MIB, compiled
 from tests.support.manager import Manager
@@ -41,22 +45,30 @@ def wait_until(holds: Callable[[], bool], what: str, patience_s: float = PATIENC
         time.sleep(0.005)
 
 
+def _ledger_files(manager: Manager) -> LedgerFiles:
+    """Of the env's ledger, as the store remembers it: the manager holds a spare ledger too."""
+    with closing(sqlite3.connect(f"file:{manager.state_dir / FILE_NAME}?mode=ro", uri=True)) as db:
+        ((text,),) = db.execute("SELECT value FROM meta WHERE key = ?", (LEDGER_META + ENV,)).fetchall()
+    return LedgerFiles.from_json(text)
+
+
 class Words:
     """The env's ledger as any process sees it: mapped from the manager's own descriptors."""
 
-    def __init__(self, manager_pid: int) -> None:
+    def __init__(self, manager: Manager) -> None:
+        files = _ledger_files(manager)
         self._native = ffi.new("struct nm_ledger *")
-        fault = lib.nm_ledger_map_client(self._native, *(self._open(manager_pid, name) for name in ("limits", "usage")))
+        fault = lib.nm_ledger_map_client(self._native, *(self._open(manager.pid, file) for file in (files.limits[0], files.usage)))
         assert fault == lib.NM_LEDGER_OK, fault
 
     @staticmethod
-    def _open(pid: int, name: str) -> int:
-        found = []
+    def _open(pid: int, file: FileId) -> int:
         for path in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed meanwhile
-                found += [path] * os.readlink(path).startswith(f"/memfd:nodemgr-{name} ")
-        assert len(found) == 1, f"{len(found)} files of {name}"
-        return os.open(found[0], os.O_RDWR | os.O_CLOEXEC)
+                status = path.stat()
+                if (status.st_dev, status.st_ino) == file:
+                    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        raise AssertionError(f"the manager does not hold the file {file}")
 
     def by_slot(self) -> list[int]:
         return [lib.nm_ledger_slot_used(self._native, 0, slot) for slot in range(lib.nm_ledger_slots_used(self._native))]
@@ -149,7 +161,7 @@ class Load:
 
     def await_contexts_alone(self) -> None:
         contexts = len(self.racers) * CONTEXT_BYTES
-        words = Words(self.manager.pid)
+        words = Words(self.manager)
         try:
             wait_until(lambda: (words.used(), self.node.books()[0].used_bytes) == (contexts, contexts), "nothing but contexts")
             # after a restart the manager holds back what processes may believe to have, until each has rejoined
@@ -161,7 +173,7 @@ class Load:
 
     def end(self) -> None:
         """The last of them goes: nothing is left anywhere."""
-        words = Words(self.manager.pid)
+        words = Words(self.manager)
         for racer in self.racers:
             _, stderr = racer.communicate(timeout=PATIENCE_S)
             assert racer.returncode == 0, stderr
@@ -197,7 +209,7 @@ class Load:
         before, self.limit_bytes = self.limit_bytes, max(self.limit_bytes, limit_bytes)
         self.manager.quota(ENV, 1, memory_bytes=limit_bytes)
         self.tally.requotas += 1
-        words = Words(self.manager.pid)
+        words = Words(self.manager)
         wait_until(lambda: words.limit() == limit_bytes, "the new limit in the ledger")
         if limit_bytes < before:
             wait_until(lambda: words.used() <= limit_bytes, "the ledger within the lowered limit")
@@ -214,7 +226,7 @@ class Load:
             racer.send_signal(signal.SIGSTOP)
         for racer in self.racers:
             os.waitid(os.P_PID, racer.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        words = Words(self.manager.pid)
+        words = Words(self.manager)
         charged, held = words.used(), self.node.books()[0].used_bytes
         words.close()
         for racer in self.racers:
@@ -242,7 +254,7 @@ class Load:
 
     def account(self) -> dict[str, object]:
         """Who has what by ledger and books, and what the manager did lately."""
-        words, books = Words(self.manager.pid), self.node.books()[0]
+        words, books = Words(self.manager), self.node.books()[0]
         figures = {"ledger": words.counted(), "limit": words.limit(), "words_by_slot": words.by_slot()}
         words.close()
         by_pid = {process.pid: process.used_bytes for process in books.processes}
