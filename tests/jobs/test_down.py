@@ -17,6 +17,7 @@ from nodemgr import cli
 from nodemgr.core import events
 from nodemgr.core.model import JobState
 from nodemgr.edge.launcher import PROGRAM, Launcher
+from nodemgr.edge.resource_factory import Order
 from tests.jobs.test_verbs import variables
 from tests.jobs.world import KINDS, TWO_NODES, World, open_gate
 from tests.supervisor.world import end
@@ -65,9 +66,18 @@ def why(world: World, job_id: str) -> str:
     return reason.partition(": ")[2]
 
 
-def scans(world: World) -> int:
-    count: int = world.manager.do(lambda: world.manager.daemon.event_loop.scans)
-    return count
+def orders_by_scan(world: World) -> list[int]:
+    """How many jobs each scan from now on starts. It grows."""
+    loop, given = world.manager.daemon.event_loop, list[int]()
+    scan = loop._matcher.scan
+
+    def counted() -> list[Order]:
+        orders = list(scan())
+        given.append(len(orders))
+        return orders
+
+    world.manager.do(lambda: setattr(loop._matcher, "scan", counted))
+    return given
 
 
 def test_while_nothing_can_be_started_others_have_the_gpus_and_one_look_starts_all_when_it_can(
@@ -86,12 +96,13 @@ def test_while_nothing_can_be_started_others_have_the_gpus_and_one_look_starts_a
     assert world.waiting() == jobs
     client.release()
     world.settle()
-    before, wakes = scans(world), world.manager.do(lambda: world.manager.daemon.event_loop.wakes.total())
+    wakes = world.manager.do(lambda: world.manager.daemon.event_loop.wakes.total())
     world.settle()
     assert world.manager.do(lambda: world.manager.daemon.event_loop.wakes.total()) == wakes
+    given = orders_by_scan(world)
     world.set_up(True)
-    world.until("job.starting", job=jobs[1])
-    assert scans(world) == before + 1, "one look starts all that fits"
+    world.until("job.started", job=jobs[1])
+    assert next(number for number in given if number) == 2, "one look starts all that fits"
     open_gate(gate)
     open_gate(other_gate)
     for job_id in jobs:
