@@ -7,6 +7,7 @@ step, so a row that is missing, or whose hook is not reached by a route, shows i
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -202,6 +203,15 @@ def close(probe: Probe, fd: int) -> None:
     assert probe.tell("call", probe.resolve("close", "default"), fd) == "0"
 
 
+def looked_at(probe: Probe, env: World, left: int) -> None:
+    """The end of an allocation looks for closed descriptors, but spends a sixteenth of the time on that at most."""
+    deadline = time.monotonic() + 60
+    while env.used() != left and time.monotonic() < deadline:
+        assert probe.cuMemFree_v2(probe.memory(MIB)) == 0
+        assert probe.cuMemRelease(create(probe, GRANULE)) == 0
+    env.agree(left)
+
+
 @scenario("cuMemExportToShareableHandle")
 def exported_until_closed(probe: Probe, env: World) -> None:
     handle = create(probe, GRANULE)
@@ -209,9 +219,7 @@ def exported_until_closed(probe: Probe, env: World) -> None:
     assert probe.cuMemRelease(handle) == 0
     env.agree(GRANULE)
     close(probe, fd)
-    handle = create(probe, GRANULE)
-    assert probe.cuMemRelease(handle) == 0  # the end of another is a look at all
-    env.agree(0)
+    looked_at(probe, env, 0)
 
 
 @scenario("cuMemGetHandleForAddressRange")
@@ -222,9 +230,7 @@ def kept_by_a_dma_buf(probe: Probe, env: World) -> None:
     assert probe.cuMemUnmap(area, 2 * GRANULE) == 0
     for buffer, left in zip(buffers, (5 * MIB + 2 * GRANULE, 2 * GRANULE, 0), strict=True):
         close(probe, buffer)
-        assert probe.cuMemFree_v2(probe.memory(MIB)) == 0
-        assert probe.cuMemRelease(create(probe, GRANULE)) == 0
-        env.agree(left)
+        looked_at(probe, env, left)
 
 
 @scenario("cuMemPoolExportToShareableHandle")

@@ -138,7 +138,8 @@ class World:
 
     def agree(self, expected: int, index: int = 0) -> None:
         """Ledger and books say the same, and as expected."""
-        assert (self.used(index), self.held(index)) == (expected, expected)
+        seen = (self.used(index), self.held(index))
+        assert seen == (expected, expected), f"ledger and books {seen}, expected {expected}"
 
 
 @contextmanager
