@@ -1,4 +1,4 @@
-"""What a decision costs: `manager.step` and `State.apply` at a small and at a crowded node. Standard library only.
+"""The cost of one decision: `manager.step` and `State.apply` at a small and at a crowded node. Standard library only.
 
     python bench/core_step.py
 

@@ -1,4 +1,4 @@
-"""What the manager's benches share: a private manager on a simulated node, a bare client, a table.
+"""The parts that the manager's benches share: a private manager on a simulated node, a bare client, a table.
 
 Standard library and the project only.
 """

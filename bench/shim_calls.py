@@ -1,4 +1,4 @@
-"""What the shim adds to a driver call: interleaved runs of one program, bare and in an environment, on the simulated driver.
+"""The time that the shim adds to a driver call: interleaved runs of one program, bare and in an environment, on the simulated driver.
 
     python bench/shim_calls.py [--rounds N] [--only TITLE]
 
@@ -124,7 +124,7 @@ def node() -> Iterator[Node]:
 
 
 def _inside(env: str, environ: dict[str, str]) -> dict[str, str]:
-    """What programs of the env have in their environment."""
+    """The environment variables of a program in the env."""
     command = [sys.executable, "-P", "-m", "nodemgr", "run", "--env", env, "--", shutil.which("env") or "env", "-0"]
     shown = subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout
     found = dict(entry.split("=", 1) for entry in shown.split("\0") if "=" in entry)

@@ -138,7 +138,7 @@ def stored(node: Node) -> int:
 
 
 def rows_of_a_job(node: Node) -> tuple[list[tuple[str, str, str]], list[tuple[int, str, str]]]:
-    """What the last submission has left: its rows of the present, and its events."""
+    """The rows that the last submission left in the store: one of each kind, and its newest event."""
     with sqlite3.connect(f"file:{node.state_dir / FILE_NAME}?mode=ro", uri=True) as db:
         current = [db.execute("SELECT kind, key, value FROM current WHERE kind = ? LIMIT 1", (kind,)).fetchone() for kind in
                    ("job", "spec", "request", "counter")]  # fmt: skip

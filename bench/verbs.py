@@ -1,4 +1,4 @@
-"""What a verb costs a person: the wall time of its whole process, beside `python -c pass` in the same run.
+"""The time of each verb: the wall time of its whole process, beside `python -c pass` in the same run.
 
     python bench/verbs.py [--rounds 20]
 
@@ -26,7 +26,7 @@ SCRIPT = Path(sys.executable).parent / "nodemgr"
 
 
 def commands() -> dict[str, tuple[list[str], float]]:
-    """What is started, and how many times PASS it may take."""
+    """The command, and how many times the time of PASS it may take."""
     nodemgr = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "nodemgr"]
     alice = ["--env", "alice"]
     users = {

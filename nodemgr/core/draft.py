@@ -146,6 +146,10 @@ class Draft:
         self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
         for name, kind in _STORED:
             getattr(self, name).stored = kind
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        """The results of a step, empty: they are in no table of the state."""
         self.history: dict[str, Ended | None] = {}
         """Jobs that ended; None: one that had ended runs again."""
         self.payloads: dict[str, JobPayload] = {}

@@ -68,7 +68,11 @@ class State:
         self.agenda: dict[Deadline, int] = {}
         self.deadlines: list[tuple[int, Deadline]] = []
         """The agenda, earliest first."""
+        self._no_sums_yet()
+        self._no_jobs_yet()
 
+    def _no_sums_yet(self) -> None:
+        """The tables that follow from the others."""
         self.task_of_token: dict[tuple[str, str], str] = {}
         self.request_of_token: dict[tuple[str, str], str] = {}
         self.request_of: dict[ProcessKey, str] = {}
@@ -96,7 +100,6 @@ class State:
         """What the audit found, sure or not yet."""
         self.unbooked: dict[Uuid, int] = {}
         """Bytes on each GPU that the driver shows and nobody was promised, where that is more than can be overlooked."""
-        self._no_jobs_yet()
 
     def _no_jobs_yet(self) -> None:
         self.queues: dict[str, QueueRow] = {}

@@ -128,7 +128,11 @@ class Daemon:
         journal.on_failure, journal.on_recovery = self._retry_store_later, self._store_recovered
         if journal.fault is not None:
             self._retry_store_later()
-        self._effects: dict[type, Callable[[Any], None]] = {
+        self._effects = self._effect_table()
+
+    def _effect_table(self) -> dict[type, Callable[[Any], None]]:
+        """The method that carries out each kind of effect."""
+        return {
             effects.SendGrant: self.send_grant,
             effects.SendWait: self._sender(requests.answer_wait),
             effects.SendDeny: self._sender(requests.answer_deny),
