@@ -111,6 +111,10 @@ class Views:
             rows.append({"pid": member.pid, "user": member.user, **inside})
         return rows
 
+    def identity(self) -> dict[str, Any]:
+        """What tells this manager from others."""
+        return {"pid": os.getpid(), "version": installed_version(), "state_dir": str(self._settings.state_dir)}
+
     def _manager(self) -> dict[str, Any]:
         udp = self._daemon.udp
         return {
@@ -163,7 +167,7 @@ class Views:
             "container_directory": str(container_dir(run_dir, name)),
             "key_directory": None if daemon.udp is None else str(self._settings.state_dir / "keys" / name),
             "tasks": [self._task(task) for task in snapshot.tasks(state, name)],
-            "waiting": [request.request_id for request in state.requests.values() if request.env == name],
+            "waiting": [request.job_id or request.request_id for request in state.requests.values() if request.env == name],
             "jobs": [job.job_id for job in self.other_jobs(name)],
         }
 
