@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
-from nodemgr.core import administration, effects, events, job_orders, job_rows, queues, reasons
+from nodemgr.core import administration, effects, events, job_ids, job_orders, job_rows, queues, reasons
 from nodemgr.core.model import DenyCode, Ended, JobPayload, JobSpec, JobState, QueueRow
 from nodemgr.core.values import replace
 from nodemgr.edge import job_arguments as kinds
@@ -286,7 +286,12 @@ class JobOrders:
         asked = many_orders.wanted(given, who.env, speaker)
         ids = given["jobs"] if asked is None else self._matching.of(given["order"], asked)
         find = self._events[given["order"]]
-        rows = many_orders.carry_out(self._daemon, ids, lambda one: self._sensible(find(who, one)), skip=asked is not None)
+        strays = {one for one in ids if given["order"] == "withdraw" and self._is_stray(who, one)}
+        known = [one for one in ids if one not in strays]
+        rows = many_orders.carry_out(self._daemon, known, lambda one: self._sensible(find(who, one)), skip=asked is not None)
+        for one in sorted(strays, key=job_ids.order):
+            self._daemon.jobs.withdraw_unknown(one, f"{who.name} withdrew it")
+            rows.append({"job": one, "error": None})
         if not rows:
             raise OrderError(f"nothing that matches can be given this order ({given['order']})", "not_found")
         return {"schema_version": 1, "jobs": rows}
@@ -385,12 +390,16 @@ class JobOrders:
         return events.ReleaseTask(row_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
 
     def _withdraw(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """For an administrator also of an attempt that the store does not know."""
         job_id = given["job"]
-        known = job_id in self._daemon.state.requests
-        if known or who.env is not None or not self._daemon.jobs.withdraw_unknown(job_id, f"{who.name} withdrew it"):
+        if self._is_stray(who, job_id):
+            self._daemon.jobs.withdraw_unknown(job_id, f"{who.name} withdrew it")
+        else:
             self._do(self._withdrawal(who, job_id))
         return {"job": job_id}
+
+    def _is_stray(self, who: Who, job_id: str) -> bool:
+        """An attempt that the store does not know runs under this id. Only administrators reach it: its environment is not known."""
+        return who.env is None and self._daemon.jobs.is_unknown(job_id)
 
     def _move(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
         queue, first = given.get("queue"), given.get("first", False)

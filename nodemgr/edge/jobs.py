@@ -275,12 +275,17 @@ class Jobs:
             said.append(f"the files of {_listed(over)}, which the store does not know, are kept under jobs in the state directory")
         return not said, "; ".join(said) or "the store knows all that runs and has run here"
 
-    def withdraw_unknown(self, job_id: str, why: str) -> bool:
-        """Ends what runs of a job that the store does not know. False: nothing does."""
-        found = [stray for stray in self.factory.strays() if stray[0] == job_id and job_id not in self._state.jobs]
-        for stray in found:
-            self.factory.withdraw(*stray, why)
-        return bool(found)
+    def is_unknown(self, job_id: str) -> bool:
+        """Something runs under this id, and the store has no such job."""
+        return bool(self._unknown_attempts(job_id))
+
+    def withdraw_unknown(self, job_id: str, why: str) -> None:
+        """Ends it."""
+        for attempt in self._unknown_attempts(job_id):
+            self.factory.withdraw(*attempt, why)
+
+    def _unknown_attempts(self, job_id: str) -> list[tuple[str, int]]:
+        return [stray for stray in self.factory.strays() if stray[0] == job_id and job_id not in self._state.jobs]
 
     def _lost(self, job_id: str, attempt: int) -> None:
         """The store says that it ran, and its files are gone."""

@@ -106,8 +106,11 @@ def test_jobs_that_the_store_forgot_are_told_and_what_runs_of_them_stays_under_c
     assert node.submit("--hold") == "j3", "no name is given twice"
     assert node.starts() == ["j1:1"]
     pid = node.pid()
-    assert node.nodemgr("queue", "withdraw", "j1").returncode == 0
     assert node.nodemgr("queue", "withdraw", "j9").returncode == 1
+    several = node.nodemgr("queue", "withdraw", "j9", "j1", "j3")
+    assert several.stderr.splitlines()[:2] == ["nodemgr: j3 is withdrawn", "nodemgr: j1 is withdrawn"]
+    assert several.stderr.splitlines()[2].startswith("nodemgr: there is no job 'j9'")
+    assert (several.returncode, len(several.stderr.splitlines())) == (1, 3)
     until_ended(pid)
     assert node.starts() == ["j1:1"]
     assert (node.manager.state_dir / "jobs" / "j1" / "1").is_dir(), "its files are kept"
