@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from client_plugin.verbs import VERBS, kinds, tables
 from client_plugin.verbs.parser import JSON, RUN_DIR, Option, Said, Verb
-from client_plugin.verbs.queue import EXPAND, by_array
+from client_plugin.verbs.queue import EXPAND, by_array, line_of
 from client_plugin.verbs.tables import Column, Row
 from client_plugin.ways import choice
+from client_plugin.ways.faults import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence
+    from typing import Any, Dict, List, Optional, Sequence, Tuple
 
     from client_plugin.ways.choice import Way
 
 DEFAULT_COUNT = 100
 PAGE = 200
+LOOKED_BACK = 10_000
+"""Without --count or --since at most so many jobs are read for the lines: as many as one array may have."""
 
 COLUMNS = (
     Column("JOB", lambda j: j["job"]),
@@ -86,8 +89,7 @@ def _together(group: List[Row]) -> Row:
 
 def run(said: Said) -> int:
     if said.job is None:
-        count = DEFAULT_COUNT if said.count is None and said.since is None else said.count
-        told: Dict[str, Any] = {"schema_version": 1, "history": _past(choice.choose(said.whom()), said.since or 0, count)}
+        told: Dict[str, Any] = {"schema_version": 1, "history": Past(said).rows()}
     else:
         told = choice.way_to(said.job, said.whom()).ask("job_show", job=said.job)
     if said.as_json:
@@ -101,25 +103,47 @@ def run(said: Said) -> int:
     return 0
 
 
-def _past(ways: Sequence[Way], since: int, count: Optional[int]) -> List[Row]:
-    """Newest last."""
-    if len(ways) == 1:
-        return _past_of(ways[0], since, count)
-    rows = sorted((row for way in ways for row in _past_of(way, since, count)), key=lambda row: row["ended"])
-    return rows if count is None else rows[-count:]
+class Past:
+    """The jobs that a command line asks for, newest last. A number is one of lines."""
 
+    def __init__(self, said: Said) -> None:
+        self._ways: Sequence[Way] = choice.choose(said.whom())
+        self._since: int = said.since or 0
+        self._is_folded = not (said.expand or said.as_json)
+        by_default = said.count is None and said.since is None
+        self._count: Optional[int] = DEFAULT_COUNT if by_default else said.count
+        self._most: Optional[int] = LOOKED_BACK if by_default else None
 
-def _past_of(way: Way, since: int, count: Optional[int]) -> List[Row]:
-    rows: List[Row] = []
-    before = None
-    while count is None or len(rows) < count:
-        limit = PAGE if count is None else min(PAGE, count - len(rows))
-        page = way.ask("history", since_wall_ns=since, before=before, limit=limit)
-        rows = page["history"] + rows
-        before = page["before"]
-        if before is None:
-            break
-    return rows
+    def rows(self) -> List[Row]:
+        rows = [row for way in self._ways for row in self._read(way)]
+        if len(self._ways) > 1:
+            rows.sort(key=lambda row: row["ended"])
+        if self._count is None:
+            return rows
+        lines = list(dict.fromkeys(self._line(row) for row in reversed(rows)))
+        last = set(lines[: self._count])
+        return [row for row in rows if self._line(row) in last]
+
+    def _line(self, row: Row) -> Tuple[str, ...]:
+        return line_of(row, "job") if self._is_folded else (row["job"],)
+
+    def _read(self, way: Way) -> List[Row]:
+        """Until there is one line more than asked for: then no line lacks a job because the page ended."""
+        rows: List[Row] = []
+        lines = set()
+        before = None
+        while self._count is None or len(lines) <= self._count:
+            if self._most is not None and len(rows) >= self._most:
+                say(f"only the last {len(rows)} jobs were read for these lines (--count N reads as many as N lines take)")
+                break
+            limit = PAGE if self._count is None else min(PAGE, max(self._count + 1 - len(lines), len(rows)))
+            page = way.ask("history", since_wall_ns=self._since, before=before, limit=limit)
+            rows = page["history"] + rows
+            lines.update(self._line(row) for row in page["history"])
+            before = page["before"]
+            if before is None:
+                break
+        return rows
 
 
 def _stories(rows: List[Row], expand: bool) -> None:
@@ -146,7 +170,7 @@ VERB = Verb(
         Option("job", kind=kinds.JOB_OR_ENDED),
         Option("--env", kind=kinds.ENV, help="Only this environment's."),
         Option("--since", kind=kinds.MOMENT, help="Those that ended since then: 2h, 7d, 2026-01-31T12:00."),
-        Option("--count", "-n", kind=kinds.count(1), help="So many jobs at most, the last ones."),
+        Option("--count", "-n", kind=kinds.count(1), help="So many lines at most, the last ones (with --expand or --json: jobs)."),
         EXPAND, RUN_DIR, JSON,
     ),
     text="Shows the jobs that have ended, newest last; or all about JOB: its starts, who did what to it, and what it wrote last. The jobs "

@@ -66,12 +66,17 @@ def expected(row: Row) -> Optional[str]:
     return f"~{tables.clock_time(start)}" + (f" ±{tables.seconds(spread)}" if spread else "")
 
 
+def line_of(row: Row, id_key: str) -> Tuple[str, ...]:
+    """What rows of one line have in common: the array and the state; a job that is in no array has a line of its own."""
+    array, point, _ = row[id_key].partition(".")
+    return (array, row["state"]) if point else (array,)
+
+
 def by_array(rows: Sequence[Row], id_key: str) -> List[List[Row]]:
     """The rows of one array and state together, where the first of them stands; every other row alone."""
-    found: Dict[Tuple[object, ...], List[Row]] = {}
+    found: Dict[Tuple[str, ...], List[Row]] = {}
     for row in rows:
-        array, point, _ = row[id_key].partition(".")
-        found.setdefault((array, row["state"]) if point else (row[id_key],), []).append(row)
+        found.setdefault(line_of(row, id_key), []).append(row)
     return list(found.values())
 
 
