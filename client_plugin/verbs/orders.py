@@ -84,12 +84,18 @@ def _tell(rows: List[Dict[str, Any]], done: str) -> int:
     lines: Dict[bool, List[str]] = {True: [], False: []}
     for (name, error), ids in alike.items():
         what = ids[0] if len(ids) == 1 else f"{name} ({len(ids)} jobs)"
-        lines[error is None].append(f"{what} {done}" if error is None else f"{what}: {error}")
+        lines[error is None].append(f"{what} {done}" if error is None else _refusal(what, error))
     for line in (*lines[True][:MAX_LINES], *lines[False]):
         say(tables.printable(line))
     if len(lines[True]) > MAX_LINES:
         say(f"and {len(lines[True]) - MAX_LINES} more of {len(lines[True])}")
     return Exit.FAILED if any(row["error"] is not None for row in rows) else 0
+
+
+def _refusal(job_id: str, error: str) -> str:
+    """Most errors name the job themselves."""
+    words = (word.strip(",:;()'") for word in error.split())
+    return error if job_id in words else f"{job_id}: {error}"
 
 
 def _order(verb: str, done: str) -> Callable[[Said], int]:

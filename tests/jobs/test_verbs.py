@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from client_plugin.verbs import history
 from client_plugin.ways import choice as ways
 from client_plugin.ways.faults import Lost
 from nodemgr import cli
@@ -278,6 +279,16 @@ def test_an_order_that_makes_no_sense_says_why(world: World, nodemgr: Run) -> No
     refused(nodemgr("queue", "withdraw", "j1;j2"), 2, "is no job")
     nodemgr("queue", "withdraw", "j2")
     refused(nodemgr("queue", "hold", "j2"), 1, "j2 has ended (withdrawn); it can be run again: nodemgr queue requeue j2")
+
+
+def test_what_keeps_an_environment_is_named_as_the_queue_names_it(world: World, nodemgr: Run) -> None:
+    holder, _gate = world.holding(gpus=4)
+    world.until_running(holder)
+    world.submit(gpus=4)
+    world.submit(hold=True)
+    said = nodemgr("quota", "rm", "alice").stderr.splitlines()
+    assert said[1:3] == ["nodemgr: j2 waits", "nodemgr: j3 is a job that has not ended"]
+    assert "alice is not removed: it is in use (1 running, 1 waiting, 1 more jobs)" in said[3]
 
 
 def test_queues_are_made_and_removed(world: World, nodemgr: Run) -> None:
@@ -797,12 +808,12 @@ def test_several_are_ordered_at_once_and_each_that_fails_is_told(world: World, n
     said = nodemgr("queue", "free", "j1", "j9", "j3", "j1")
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr.splitlines()[:2] == ["nodemgr: j1 is freed", "nodemgr: j3 is freed"]
-    assert said.stderr.splitlines()[2].startswith("nodemgr: j9: there is no job 'j9'")
+    assert said.stderr.splitlines()[2].startswith("nodemgr: there is no job 'j9'")
     assert world.manager.do(lambda: world.manager.daemon.state.version) > before
     again = nodemgr("queue", "free", "j2", "j1")
     assert again.returncode == 1
     assert "j2 is freed" in again.stderr
-    assert "j1: j1 " in again.stderr
+    assert again.stderr.splitlines()[1].startswith("nodemgr: j1 is ")
 
 
 def test_a_filter_takes_what_it_matches(world: World, nodemgr: Run) -> None:
@@ -833,7 +844,7 @@ def test_a_users_filter_reaches_no_other_environment(world: World, user: Run) ->
     own = user("submit", "--env", "alice", "--hold", "--", "true").stdout.strip()
     assert user("queue", "withdraw", own, foreign).stderr.splitlines() == [
         f"nodemgr: {own} is withdrawn",
-        f"nodemgr: {foreign}: alice has no job '{foreign}' (nodemgr queue shows what waits, nodemgr history what has ended)",
+        f"nodemgr: alice has no job '{foreign}' (nodemgr queue shows what waits, nodemgr history what has ended)",
     ]
     refused(user("queue", "withdraw", "--state", "held"), 1, "nothing that matches")
     refused(user("queue", "withdraw", "--all-of", "bob"), 77, f"{USER} may not enter bob")
@@ -849,7 +860,7 @@ def test_several_freed_at_once_keep_a_queues_bound(world: World, nodemgr: Run) -
     assert said.returncode == 1
     assert said.stderr.count("is freed") == 2
     assert world.waiting() == ["j2", "j3"]
-    assert "j4: " in said.stderr.splitlines()[-1]
+    assert said.stderr.splitlines()[-1].startswith("nodemgr: j4: "), "this error does not name the job itself"
 
 
 def test_the_line_of_a_held_array_names_the_array(world: World, nodemgr: Run) -> None:
@@ -874,3 +885,26 @@ def test_an_array_is_one_line_unless_it_is_expanded(world: World, nodemgr: Run) 
     assert (first, second[0]) == ([array, "(2", "jobs)", "alice", "done"], f"{array}.1")
     assert len(nodemgr("history", "--expand").stdout.splitlines()) == 4
     assert len(json.loads(nodemgr("history", "--json").stdout)["history"]) == 3
+
+
+def test_the_history_counts_lines_and_no_line_lacks_a_job(world: World, nodemgr: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        world.until_ended(world.submit())
+    arrays = [world.submit(array=tuple(range(7)), hold=True) for _ in range(2)]
+    for array in arrays:
+        nodemgr("queue", "free", array)
+        assert nodemgr("wait", array).returncode == 0
+
+    def shown(*arguments: object) -> list[str]:
+        return [line.split("  ")[0] for line in nodemgr("history", *arguments).stdout.splitlines()[1:]]
+
+    lines = ["j1", "j2", *(f"{array} (7 jobs)" for array in arrays)]
+    assert [shown("-n", count) for count in (1, 2, 3, 4, 5)] == [lines[-1:], lines[-2:], lines[-3:], lines, lines]
+    assert shown() == lines
+    assert len(shown("-n", 2, "--expand")) == 2
+    assert len(json.loads(nodemgr("history", "-n", 2, "--json").stdout)["history"]) == 2
+    monkeypatch.setattr(history, "PAGE", 5)
+    assert shown("-n", 3) == lines[-3:]
+    monkeypatch.setattr(history, "LOOKED_BACK", 10)
+    assert nodemgr("history").stderr.startswith("nodemgr: only the last 10 jobs were read for these lines (--count N")
+    assert shown() == [f"{arrays[0]} (3 jobs)", lines[-1]]
