@@ -14,7 +14,7 @@ import struct
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SCM_RIGHTS, SO_SNDTIMEO, SOCK_SEQPACKET, SOL_SOCKET, timeout
 from _socket import socket as Socket
 
-from client_plugin.ways.faults import Away, Exit, Fault, Lost
+from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost
 
 # (_socket, not socket, whose import makes enumerations of all constants and takes half as long as the start of Python.)
 
@@ -30,7 +30,7 @@ INLINE_BYTES = 500
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 5.0
 
-BUSY = "busy"
+BUSY_CODE = "busy"
 """The code of a refusal that a moment later may be none."""
 REFUSAL_EXITS = {"usage": Exit.USAGE, "quota": Exit.QUOTA_REFUSES}
 """A refusal's code, where it is no plain failure."""
@@ -52,8 +52,8 @@ def parsed(text: str) -> Any:
     if not isinstance(answer, dict):
         raise Fault("the manager's answer is no object: are nodemgr here and the manager of one version?")
     if "error" in answer:
-        if answer.get("code") == BUSY:
-            raise Away(str(answer["error"]))
+        if answer.get("code") == BUSY_CODE:
+            raise Busy(str(answer["error"]))
         raise Fault(str(answer["error"]), REFUSAL_EXITS.get(str(answer.get("code")), Exit.FAILED))
     return answer
 

@@ -33,7 +33,7 @@ class Fault(Exception):
 
 
 class Away(Fault):
-    """No manager answers where there was one before, or it has no room at this moment: asked again, it may."""
+    """No manager answers where there was one before: asked again, it may."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, Exit.UNREACHABLE)
@@ -41,6 +41,10 @@ class Away(Fault):
 
 class Lost(Away):
     """The manager was asked, and went away before it answered: what it has done is not known."""
+
+
+class Busy(Away):
+    """The manager has no room for this at the moment. A moment later it may have."""
 
 
 def say(line: str) -> None:

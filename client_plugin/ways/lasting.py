@@ -1,4 +1,4 @@
-"""A way to the manager that outlasts its restarts, for verbs that watch jobs: jobs go on while no manager runs.
+"""A way to the manager that outlasts its restarts and its busy moments, for verbs that watch jobs: jobs go on meanwhile.
 
 Knows: how long an absent manager is waited for. Must not know: what is asked. The caller makes sure that asking twice does no harm.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from client_plugin.ways.choice import PATIENCE_S, Way
-from client_plugin.ways.faults import Away, Exit, Fault, Lost, say
+from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,19 +40,30 @@ class LastingWay(Way):
         return self._outlast(lambda: self._way.log(job_id, attempt))
 
     def _outlast(self, attempt: Callable[[], T]) -> T:
-        gone_at: Optional[float] = None
+        since: Optional[float] = None
+        told = ""
         while True:
             try:
                 result = attempt()
             except Fault as fault:
-                went = isinstance(fault, Lost) or (gone_at is None and self._answered and isinstance(fault, Away))
-                if went:
-                    if gone_at is None:
-                        say(f"{fault.message}; waiting for it to come back")
-                    gone_at = time.monotonic()
-                elif gone_at is None or fault.code != Exit.UNREACHABLE or time.monotonic() - gone_at > AWAY_S:
+                now = time.monotonic()
+                if not (self._may_pass(fault) if since is None else _is_passing(fault, now - since)):
                     raise
+                what_next = "asking again" if isinstance(fault, Busy) else "waiting for it to come back"
+                if told != what_next:
+                    told = what_next
+                    say(f"{fault.message}; {what_next}")
+                if since is None or isinstance(fault, Lost):
+                    since = now
                 time.sleep(PAUSE_S)
             else:
                 self._answered = True
                 return result
+
+    def _may_pass(self, fault: Fault) -> bool:
+        """An absent manager comes back only where there was one."""
+        return isinstance(fault, (Lost, Busy)) or (self._answered and isinstance(fault, Away))
+
+
+def _is_passing(fault: Fault, away_s: float) -> bool:
+    return isinstance(fault, Lost) or (fault.code == Exit.UNREACHABLE and away_s <= AWAY_S)

@@ -54,7 +54,7 @@ class Sheets:
         if connection in self._lent:
             return self._lent[connection][1]
         if sum(owner == env for owner, _ in self._lent.values()) >= MAX_SHEETS:
-            raise OrderError("too many long orders are being written at this moment: try again", "busy")
+            raise OrderError("too many long orders are being written at this moment; there is room again soon", "busy")
         sheet = os.memfd_create("nodemgr-sheet", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(sheet, SHEET_BYTES)
