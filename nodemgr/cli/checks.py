@@ -52,7 +52,8 @@ class Subject:
     """What is examined."""
 
     run_dir: Path
-    state_dir: Path
+    state_dir: Path | None
+    """None: that of the manager of `run_dir`."""
     env_dir: Path | None
     """The environment looked at, if any."""
     inside: bool
@@ -220,10 +221,18 @@ def modes(subject: Subject) -> Outcome:
 
 
 def state(subject: Subject) -> Outcome:
-    directory = subject.state_dir
-    if not directory.is_dir():
+    directory = _state_dir(subject)
+    if directory is None:
+        asks = "only root and the group nodemgr may ask the manager"
+        return Outcome(None, f"{asks} at {subject.run_dir} for its state directory (--state-dir names one)")
+    try:
+        found = directory.stat()
+    except FileNotFoundError:
         return Outcome(None, f"{directory} does not exist yet")
-    found = directory.stat()
+    except PermissionError:
+        return Outcome(None, f"{directory} is not open to you")
+    if not stat.S_ISDIR(found.st_mode):
+        return Outcome(False, f"{directory} is no directory")
     if found.st_mode & 0o077:
         return Outcome(False, f"{directory} is {stat.filemode(found.st_mode)}: keys and records lie there")
     if not os.access(directory, os.W_OK | os.X_OK):
@@ -234,6 +243,15 @@ def state(subject: Subject) -> Outcome:
     if free < MIN_FREE_BYTES:
         return Outcome(False, f"{units.format_size(free)} free under {directory}: grants are refused when it is full")
     return Outcome(True, f"{directory}: {units.format_size(free)} free")
+
+
+def _state_dir(subject: Subject) -> Path | None:
+    """The one that is named, else the running manager's, else the one that a manager would have here; None: it is not known."""
+    if subject.state_dir is not None:
+        return subject.state_dir
+    if subject.manager is not None and "state_dir" in subject.manager:
+        return Path(subject.manager["state_dir"])
+    return None if may_control(subject.run_dir) is False else paths.default_state_dir()
 
 
 def driver(subject: Subject) -> Outcome:

@@ -25,7 +25,7 @@ WORDS = {True: "ok", False: "FAIL", None: "skip"}
 
 @click.command(short_help="Check this installation, the manager and the environment.")
 @click.option("--env", type=options.ENV, help="Also look at this environment as one of its users.")
-@click.option("--state-dir", type=options.DIRECTORY, envvar="NODEMGR_STATE_DIR", help="The manager's state directory.")
+@click.option("--state-dir", type=options.DIRECTORY, envvar="NODEMGR_STATE_DIR", help="The manager's state directory")
 @options.run_dir_option
 @options.json_option
 def command(env: str | None, state_dir: Path | None, run_dir: Path | None, as_json: bool) -> None:
@@ -45,9 +45,9 @@ def _subject(env: str | None, run_dir: Path | None, state_dir: Path | None) -> S
     around = places.own_env_dir()
     own = None if around is None else Path(around)
     if env is not None:
-        return Subject(directory, state_dir or paths.default_state_dir(), paths.env_dir(directory, env), inside=own is not None)
+        return Subject(directory, state_dir, paths.env_dir(directory, env), inside=own is not None)
     inside = own is not None and run_dir is None
-    return Subject(directory, state_dir or paths.default_state_dir(), own if inside else None, inside=inside)
+    return Subject(directory, state_dir, own if inside else None, inside=inside)
 
 
 def _run(check: Check, subject: Subject) -> list[dict[str, Any]]:

@@ -42,6 +42,7 @@ DEFAULTS = {
     "events --since": "the last ones",
     "events --name": "all events",
     "events --count": "without --since the last 50, else all",
+    "doctor --state-dir": "that of the manager that answers",
     "doctor --env": "the environment around you, if there is one",
     "serve --run-dir": "/run/nodemgr for root, else a directory of yours",
     "serve --simulate": "the GPUs of this machine",

@@ -5,7 +5,6 @@ Knows: the control plane's words (CONTRACT "Control plane"), which event or view
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from nodemgr.edge.order import Argument, Order, OrderError, Orders, choice, env_
 from nodemgr.edge.processes import group_id, user_id
 from nodemgr.edge.rundir import SOCKET_NAME, RunDirError, check_socket_path
 from nodemgr.edge.views import Views
-from nodemgr.paths import env_dir, installed_version
+from nodemgr.paths import env_dir
 
 SCHEMA_VERSION = 1
 CLIENT_ABI = 1
@@ -54,7 +53,7 @@ class Administration:
         since = Argument(integer(0, 2**63 - 1))
         views = self._views
         return {
-            "ping": Order({}, lambda _: {"version": installed_version(), "pid": os.getpid(), "abi": CLIENT_ABI}),
+            "ping": Order({}, lambda _: {**views.identity(), "abi": CLIENT_ABI}),
             "status": Order({}, lambda _: views.status(), fresh=True),
             "quota_set": Order({"env": env, **quota, **by}, self._quota_set),
             "quota_show": Order({"env": Argument(env_name)}, self._quota_show),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,31 @@ def test_state(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(checks.state(subject), "free under")
 
 
+def at(subject: Subject, state_dir: Path | None) -> Subject:
+    return replace(subject, state_dir=state_dir)
+
+
+def test_the_state_is_the_one_of_the_manager_that_answers(
+    subject: Subject, node: RunningManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODEMGR_STATE_DIR", str(tmp_path / "elsewhere"))
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o700)
+    node.answers["ping"] = {**node.answers["ping"], "state_dir": str(theirs)}
+    assert checks.state(at(subject, None)).detail.startswith(f"{theirs}: ")
+    assert checks.state(at(subject, tmp_path / "named")).detail == f"{tmp_path}/named does not exist yet"
+
+
+def test_the_state_without_a_manager_is_where_one_would_have_it(subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODEMGR_STATE_DIR", str(tmp_path / "here"))
+    assert checks.state(at(subject, None)).detail == f"{tmp_path}/here does not exist yet"
+
+
+def test_a_state_directory_that_is_none(subject: Subject) -> None:
+    subject.state_dir.write_text("")
+    broken(checks.state(subject), "is no directory")
+
+
 def test_state_that_cannot_be_written(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     subject.state_dir.mkdir(mode=0o700)
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -380,6 +406,13 @@ def test_by_somebody_who_may_not_look_everywhere(stranger: Run, node: RunningMan
     result = stranger(*DOCTOR, "--state-dir", state_dir)
     assert result_of("state", result.stdout) == {"name": "state", "ok": None, "detail": f"{state_dir} is uid 0's", "cure": None}
     assert result_of("manager", result.stdout)["ok"] is None
+    unasked = result_of("state", stranger("doctor", "--json").stdout)
+    assert (unasked["ok"], unasked["cure"]) == (None, None)
+    assert unasked["detail"] == (
+        f"only root and the group nodemgr may ask the manager at {node.run_dir} for its state directory (--state-dir names one)"
+    )
+    closed = result_of("state", stranger(*DOCTOR, "--state-dir", state_dir / "within").stdout)
+    assert (closed["ok"], closed["detail"]) == (None, f"{state_dir}/within is not open to you")
 
 
 def test_every_check_is_tried_broken_above() -> None:

@@ -81,6 +81,7 @@ def test_an_order_beyond_all_size_ends_that_connection_alone(manager: LocalManag
     socket.send(b"x" * 2**20)
     assert not socket.poll(100)
     assert manager.call("ping")["abi"] == 1
+    assert manager.call("ping")["state_dir"] == str(manager.directory / "state")
     socket.close()
     context.term()
 
