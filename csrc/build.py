@@ -62,7 +62,15 @@ NATIVE_HEADERS = ["wire.h", "ledger.h", *(f"manager/{name}.h" for name in ("beat
 
 
 def compiler() -> list[str]:
-    return shlex.split(os.environ.get("CC", "cc"))
+    """Raises SystemExit with one line where $CC names none."""
+    named = os.environ.get("CC", "cc")
+    try:
+        words = shlex.split(named)
+    except ValueError as error:
+        raise SystemExit(f"the variable CC is no command ({error}): {named!r}; unset it, or name a C compiler in it") from None
+    if not words:
+        raise SystemExit("the variable CC is set and names no compiler: unset it, or name a C compiler in it")
+    return words
 
 
 INSTALL_COMPILER = "install one (Debian, Ubuntu: apt-get install build-essential; Fedora, RHEL: dnf install gcc), or name yours in $CC"

@@ -88,14 +88,27 @@ def test_unpacked_it_runs(wheel: Path, tmp_path: Path) -> None:
     assert result.stdout.split() == [str(tmp_path / "nodemgr" / "_native.abi3.so"), "1"]
 
 
-def test_without_a_compiler_one_line_says_what_to_install(tmp_path: Path) -> None:
-    result = build(copy_source(tmp_path), tmp_path / "wheel", CC="no-such-compiler")
+NONE_THERE = (
+    "nodemgr is built with a C compiler, and there is no 'no-such-compiler' here: install one (Debian, Ubuntu: apt-get install "
+    "build-essential; Fedora, RHEL: dnf install gcc), or name yours in $CC"
+)
+UNSET = "unset it, or name a C compiler in it"
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ("no-such-compiler", NONE_THERE),
+        ("", f"the variable CC is set and names no compiler: {UNSET}"),
+        ("  ", f"the variable CC is set and names no compiler: {UNSET}"),
+        ("cc 'x", f'the variable CC is no command (No closing quotation): "cc \'x"; {UNSET}'),
+    ],
+)
+def test_without_a_compiler_one_line_says_what_to_do(named: str, told: str, tmp_path: Path) -> None:
+    result = build(copy_source(tmp_path), tmp_path / "wheel", CC=named)
     assert result.returncode != 0
     lines = result.stderr.partition("[end of output]")[0].strip().splitlines()
-    assert lines[-1].strip() == (
-        "nodemgr is built with a C compiler, and there is no 'no-such-compiler' here: install one (Debian, Ubuntu: apt-get install "
-        "build-essential; Fedora, RHEL: dnf install gcc), or name yours in $CC"
-    )
+    assert lines[-1].strip() == told
     assert "Traceback" not in result.stderr
 
 
