@@ -44,7 +44,7 @@ static void not_installed(bool fresh, uint64_t now_ns)
     snprintf(line, sizeof line, "GPUs are granted, but this process cannot take them: %s%s", fault, too_late ? "" : "; trying again");
     if (too_late) {
         send_back(now_ns);
-        nm_become_final(NODEMGR_DENIED, line);
+        nm_become_refused(line, true);
         return;
     }
     nm_lost(fault, now_ns);
@@ -88,19 +88,6 @@ static void on_wait(struct nm_packet *packet, uint64_t now_ns)
     nm_set_state(NODEMGR_WAITING, reason);
 }
 
-/* The request is refused. The policy no_gpu says what the program gets. */
-static void on_refusal(const char *code, const char *reason)
-{
-    char line[NM_LINE_BYTES];
-    if (!nm_conf_is(&nm_session.conf, "no_gpu", "cpu")) {
-        nm_become_final(NODEMGR_DENIED, reason);
-        return;
-    }
-    nm_session.waited_in_vain = nm_session.waited_in_vain || strcmp(code, "wait_timeout") == 0;
-    snprintf(line, sizeof line, "%.800s; the program goes on on the CPU (no_gpu=cpu)", reason);
-    nm_become_cpu(line);
-}
-
 static void on_deny(struct nm_packet *packet, uint64_t now_ns)
 {
     const struct nm_message *message = &packet->message;
@@ -109,7 +96,7 @@ static void on_deny(struct nm_packet *packet, uint64_t now_ns)
     nm_message_text(message, NM_KEY_code, code, sizeof code);
     nm_message_text(message, NM_KEY_reason, reason, sizeof reason);
     if (is_answer_to(message, NM_ACQUIRE)) {
-        on_refusal(code, reason);
+        nm_become_refused(reason, strcmp(code, "wait_timeout") == 0);
     } else if (is_answer_to(message, NM_REJOIN)) {
         nm_become_lost(reason);
     } else if (is_answer_to(message, NM_ASK)) {

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 struct nm_session nm_session = {
@@ -147,6 +148,18 @@ void nm_become_final(enum nodemgr_state state, const char *line)
 {
     nm_stop_asking();
     nm_set_state(state, line);
+}
+
+void nm_become_refused(const char *reason, bool waited)
+{
+    char line[NM_LINE_BYTES];
+    if (!nm_conf_is(&nm_session.conf, "no_gpu", "cpu")) {
+        nm_become_final(NODEMGR_DENIED, reason);
+        return;
+    }
+    nm_session.waited_in_vain = nm_session.waited_in_vain || waited;
+    snprintf(line, sizeof line, "%.800s; the program goes on on the CPU (no_gpu=cpu)", reason);
+    nm_become_cpu(line);
 }
 
 bool nm_is_prepared(void)

@@ -111,6 +111,7 @@ bool nm_busy(void);        /* there is something for which a connection is neede
 void nm_stop_asking(void);
 void nm_become_final(enum nodemgr_state state, const char *line);
 void nm_become_cpu(const char *line);
+void nm_become_refused(const char *reason, bool waited); /* as no_gpu says; waited: to the end of its time limit */
 void nm_publish_visible(const char *value);
 
 /* -- lease.c -- */

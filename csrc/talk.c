@@ -338,7 +338,7 @@ static void give_up(void)
     char line[NM_LINE_BYTES];
     snprintf(line, sizeof line, "waited %llu s for the manager at %.400s, which does not answer",
              (unsigned long long)(nm_session.request.wait_ms / 1000), nm_session.channel.address);
-    nm_become_final(NODEMGR_DENIED, line);
+    nm_become_refused(line, true);
 }
 
 static void mind_silence(uint64_t now_ns)

@@ -84,13 +84,21 @@ def test_no_manager_waits_with_a_line_until_it_is_there(env: Env, spawn: Spawn) 
     manager.close()
 
 
-def test_the_users_limit_holds_without_a_manager_too(env: Env, spawn: Spawn) -> None:
-    env.write(address="unix:socket")
+GOES_ON = "; the program goes on on the CPU (no_gpu=cpu)"
+WAIT_IN_VAIN = pytest.mark.parametrize(("policy", "state", "goes_on"), [("error", "DENIED", ""), ("cpu", "CPU", GOES_ON)])
+"""What the end of a wait without GPUs leads to."""
+
+
+@WAIT_IN_VAIN
+def test_the_users_limit_holds_without_a_manager_too(env: Env, spawn: Spawn, policy: str, state: str, goes_on: str) -> None:
+    env.write(address="unix:socket", no_gpu=policy)
     child = spawn()
     child.ask("begin", -1, -1, 1_500)
-    found, line = child.ask("until", "DENIED")
-    assert found == "DENIED"
+    found, line = child.ask("until", state)
+    assert found == state
     assert line.startswith("waited 1 s for the manager at")
+    assert line.endswith(f"which does not answer{goes_on}")
+    assert child.ask("getenv", "CUDA_VISIBLE_DEVICES") == ("" if state == "CPU" else None)
 
 
 BAD_ADDRESSES = {
@@ -333,14 +341,18 @@ def test_no_room_for_the_ledgers_descriptors_is_said_and_asks_again(manager: Man
     assert child.answer() == ["HELD", ""]
 
 
-def test_no_room_for_the_ledgers_descriptors_to_the_end_of_the_wait_gives_the_grant_back(manager: Manager, spawn: Spawn) -> None:
+@WAIT_IN_VAIN
+def test_no_room_for_the_ledgers_descriptors_to_the_end_of_the_wait_gives_the_grant_back(
+    manager: Manager, spawn: Spawn, policy: str, state: str, goes_on: str
+) -> None:
+    manager.env.write(no_gpu=policy)
     child = spawn()
     child.ask("fill", 2)
     child.ask("begin", -1, -1, 0)
-    child.start("until", "DENIED")
+    child.start("until", state)
     client = manager.accept()
     client.grant(client.expect("ACQUIRE"), Books())
-    assert child.answer() == ["DENIED", NO_ROOM]
+    assert child.answer() == [state, NO_ROOM + goes_on]
     client.expect("RELEASE")
 
 
