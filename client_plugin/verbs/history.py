@@ -11,7 +11,7 @@ from client_plugin.ways.faults import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
     from client_plugin.ways.choice import Way
 
@@ -130,7 +130,7 @@ class Past:
     def _read(self, way: Way) -> List[Row]:
         """Until there is one line more than asked for: then no line lacks a job because the page ended."""
         rows: List[Row] = []
-        lines = set()
+        lines: Set[Tuple[str, ...]] = set()
         before = None
         while self._count is None or len(lines) <= self._count:
             if self._most is not None and len(rows) >= self._most:
