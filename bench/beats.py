@@ -29,7 +29,8 @@ from pathlib import Path
 
 import zmq
 
-from node import Client, Node, cpu_s, table, verdict
+from arguments import parse
+from node import Client, Node, cpu_s, finish, miss, table, verdict
 
 ENV_TASKS = 1_000
 """Below the slots of a ledger."""
@@ -201,13 +202,14 @@ def _is_last(part: bytes) -> bool:
     return int(fields[b"index"]) == int(fields[b"count"]) - 1
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--rate", type=int, default=10_000)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--udp", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--settle", type=float, default=2, metavar="SECONDS", help="until all beat in their own time")
+    options = parse(parser, tasks=20, rate=20, seconds=1, settle=0.2)
     tasks = options.tasks if options.udp else most_tasks(options.tasks)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -217,12 +219,13 @@ def main() -> None:
         subprocess.run(["cc", "-O2", "-o", program, BEATER], check=True)
         bare, beaters = Bare(Path(name)), Beaters(program, period_us)
         beaters.start(bare.path, tasks)
-        time.sleep(2)  # until the last of them beat in their own time
-        bare_shares = shares(bare, 5)
+        time.sleep(options.settle)
+        bare_shares = shares(bare, min(5, options.seconds))
         beaters.close()
         bare.close()
         with Node("16x80GiB", "--udp", "127.0.0.1:0") as node:
             measure(node, program, options, tasks, bare_shares)
+    return options
 
 
 def measure(node: Node, program: Path, options: argparse.Namespace, tasks: int, bare_shares: list[float]) -> None:
@@ -234,7 +237,7 @@ def measure(node: Node, program: Path, options: argparse.Namespace, tasks: int, 
             node.call("quota_set", env=f"env{number}", gpus=1)
             beaters.start(node.env_dir(f"env{number}") / "socket", min(ENV_TASKS, tasks - first))
         held = beaters.tasks
-    time.sleep(2)
+    time.sleep(options.settle)
     found = shares(node, options.seconds)
     questions = status_ms(node, 15)
     alive = sum(task["state"] == "running" for task in node.call("status")["tasks"])
@@ -248,8 +251,8 @@ def measure(node: Node, program: Path, options: argparse.Namespace, tasks: int, 
     verdict("share of a core", statistics.mean(found), TARGET_UDP_SHARE if options.udp else TARGET_SHARE, "cores")
     verdict("status", statistics.median(questions["whole node, answered"]), TARGET_STATUS_MS, "ms")
     if alive != held or held != tasks:
-        print(f"ABOVE: of {tasks} tasks {held} got a lease and {alive} are heard of")
+        miss(f"ABOVE: of {tasks} tasks {held} got a lease and {alive} are heard of")
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

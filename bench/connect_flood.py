@@ -18,7 +18,8 @@ import statistics
 import time
 from pathlib import Path
 
-from node import RECEIVE_S, Client, Node, table, verdict
+from arguments import parse
+from node import RECEIVE_S, Client, Node, finish, table, verdict
 
 STRANGER_UID = 65_534
 MOST_S = 120
@@ -52,7 +53,7 @@ class Asker(Client):
 def asks(path: Path, seconds: float, pause_s: float) -> tuple[list[float], int]:
     """(Milliseconds of each, refusals)."""
     took, refused, end = [], 0, time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end or not (took or refused):
         time.sleep(pause_s)
         begin_ns = time.monotonic_ns()
         try:
@@ -84,12 +85,12 @@ def beside(path: Path, given: argparse.Namespace, target: Path) -> tuple[list[fl
             os.waitpid(pid, 0)
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--strangers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--pause-ms", type=float, default=20)
-    given = parser.parse_args()
+    given = parse(parser, strangers=1, seconds=0.3, pause_ms=5)
     node = Node("1x80GiB")
     node.call("quota_set", env="bob", gpus=1)
     node.directory.chmod(0o755)
@@ -103,7 +104,8 @@ def main() -> None:
     verdict("median beside calm", statistics.median(flooded) / statistics.median(calm) if flooded else 1e9, TARGET_TIMES, "times")
     if flooded:
         print(f"median beside the busy processors' {statistics.median(flooded) / statistics.median(busy):.2f} times")
+    return given
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

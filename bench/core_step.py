@@ -8,6 +8,7 @@ changes, not from what there is. (The queue by itself: bench/queue_operations.py
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from arguments import parse
 from nodemgr.core import snapshot
 from nodemgr.core.events import (
     Acquire,
@@ -233,12 +235,13 @@ def beside_idle_gpus(envs: int, limit_ms: int | None) -> State:
     return state
 
 
-def show_looks() -> None:
+def show_looks(many: int) -> None:
     """Looks along the queues that start nobody."""
+    envs = many // 10
     looks = (
-        ("10 000 jobs behind one lease", behind_one(10_000)),
-        ("1 000 envs wait for the node", of_each_env(1_000, own=False)),
-        ("1 000 envs wait for their own tasks", of_each_env(1_000, own=True)),
+        (f"{many:,} jobs behind one lease", behind_one(many)),
+        (f"{envs:,} envs wait for the node", of_each_env(envs, own=False)),
+        (f"{envs:,} envs wait for their own tasks", of_each_env(envs, own=True)),
         ("8 envs wait so beside 8 idle GPUs, no limits", beside_idle_gpus(8, None)),
         ("8 envs wait so beside 8 idle GPUs, limits", beside_idle_gpus(8, 3_600_000)),
     )
@@ -248,14 +251,14 @@ def show_looks() -> None:
         print(f"{name:48}{statistics.median(found):12.1f}")
 
 
-def show_steps() -> None:
-    show(STEPS, "tasks", node(10), node(10_000))
+def show_steps(many: int) -> None:
+    show(STEPS, "tasks", node(10), node(many))
     print()
-    show(JOBS, "jobs", backlog(30), backlog(10_000))
+    show(JOBS, "jobs", backlog(30), backlog(many))
 
 
 def show(measures: Iterable[tuple[str, Callable[[State], Iterator[tuple[float, float]]]]], of: str, small: State, crowded: State) -> None:
-    print(f"{'microseconds, median':24}{f'few {of}':>20}{f'10 000 {of}':>20}{'ratio':>8}")
+    print(f"{'microseconds, median':24}{f'few {of}':>20}{f'many {of}':>20}{'ratio':>8}")
     print(f"{'':24}{'step    apply':>20}{'step    apply':>20}{'step':>8}")
     for name, measure in measures:
         columns = []
@@ -266,7 +269,14 @@ def show(measures: Iterable[tuple[str, Callable[[State], Iterator[tuple[float, f
         print(f"{name:24}{few:12.1f}{few_apply:8.1f}{many:12.1f}{many_apply:8.1f}{many / few:8.1f}")
 
 
-if __name__ == "__main__":
-    show_steps()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--many", type=int, default=10_000, help="tasks and jobs; a tenth as many environments that wait")
+    options = parse(parser, many=50)
+    show_steps(options.many)
     print()
-    show_looks()
+    show_looks(options.many)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from arguments import parse
+
 ROOT = Path(__file__).resolve().parent.parent
 
 TRAINING = '''
@@ -95,6 +97,15 @@ class Node:
         self.process.wait()
 
 
+def what_is_lacking() -> str | None:
+    """Of what a training needs."""
+    try:
+        import torch
+    except ImportError:
+        return "there is no torch in this Python"
+    return None if torch.cuda.is_available() else "torch finds no GPU here"
+
+
 def train(node: Node, script: Path, kind: str, seconds: float, *, shim: bool) -> tuple[float, str]:
     """Steps per second, and the figures of driver and ledger at the end."""
     command = [sys.executable, str(script), kind, str(seconds)]
@@ -116,7 +127,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8)
-    options = parser.parse_args()
+    options = parse(parser, rounds=1, seconds=1)
+    if (lacking := what_is_lacking()) is not None:
+        print(f"skipped: {lacking}")
+        return
     with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as directory:
         script = Path(directory) / "training.py"
         script.write_text(TRAINING)

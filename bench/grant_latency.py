@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from node import Client, Node, table, verdict
+from arguments import parse
+from node import Client, Node, finish, table, verdict
 from nodemgr.core.events import Acquire, Caller, GpusChanged, Release, ResidueChanged, SetQuota
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import Config, Gpu, Quota, Transport
@@ -158,10 +159,12 @@ def holder(node: Node) -> int:
     return pid
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1_000)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--warm-up", type=int, default=100, metavar="ROUNDS")
+    options = parse(parser, rounds=10, warm_up=2)
+    rounds, warm_up = options.rounds, options.warm_up
     with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as directory, Node("4x80GiB") as node:
         node.call("quota_set", env="alice", gpus=1)
         batch = grants_batch(Path(directory) / "store")
@@ -170,13 +173,13 @@ def main() -> None:
         pid = holder(node)
         client = Client(node.env_dir("alice"))
         measured: tuple[list[float], ...] = ([], [], [], [])
-        for number in range(1, rounds + 101):
+        for number in range(1, rounds + warm_up + 1):
             packet = request(number * 10)
             turns = ((echo.once, packet), (commit.once,), (server.once, packet), (ask, client, packet))
             for turn in range(len(turns)):
                 which = (number + turn) % len(turns)  # who comes later finds the processor's caches warmer
                 duration_us = timed(*turns[which])
-                if number > 100:  # the first ones warm up
+                if number > warm_up:
                     measured[which].append(duration_us)
             commit.undo()
             give_back(client, number * 10)
@@ -196,7 +199,8 @@ def main() -> None:
     table("Request to grant on an open connection", rows, "µs", "echo + commit")
     for name, values in (("echo + commit", reference), ("both in one process", answers)):
         verdict(f"to {name}", statistics.median(grants) / statistics.median(values), TARGET_RATIO, "times")
+    return options
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

@@ -14,10 +14,10 @@ import sys
 import time
 from pathlib import Path
 
-from node import Client, Node, verdict
+from arguments import parse
+from node import Client, Node, finish, verdict
 
 TARGET_MIB = 60.0
-SETTLE_S = 3.0
 IMPORTS = "import nodemgr.edge.service, pynvml, time; print(flush=True); time.sleep(3600)"
 
 
@@ -34,10 +34,12 @@ def switches(pid: int) -> int:
     return count
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0)
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--settle", type=float, default=3.0, metavar="SECONDS", help="until what was asked has come to rest")
+    options = parse(parser, seconds=0.3, settle=0.3)
+    seconds = options.seconds
     with Node("4x80GiB") as node, subprocess.Popen([sys.executable, "-P", "-c", IMPORTS], stdout=subprocess.PIPE) as bare:
         assert bare.stdout is not None
         bare.stdout.readline()
@@ -49,7 +51,7 @@ def main() -> None:
         client.until("ACK")
         client.socket.close()
         node.call("status")
-        time.sleep(SETTLE_S)
+        time.sleep(options.settle)
         before = {pid: switches(pid) for pid in (bare.pid, node.pid)}
         time.sleep(seconds)
         woken = {pid: switches(pid) - before[pid] for pid in (bare.pid, node.pid)}
@@ -60,7 +62,8 @@ def main() -> None:
         print(f"{name:22} {mib[pid]:13.1f} {mib[pid] / mib[bare.pid]:6.2f} {woken[pid]:9}")
     verdict("resident", mib[node.pid], TARGET_MIB, "MiB")
     verdict("wake-ups", woken[node.pid], 0, "")
+    return options
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

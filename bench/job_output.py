@@ -18,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from node import table
+from arguments import parse
+from node import finish, table
 from nodemgr.edge.attempt_files import AttemptFiles
 from nodemgr.edge.launcher import PROGRAM
 from nodemgr.edge.processes import boot_id
@@ -67,11 +68,11 @@ def job_s(directory: Path, mib: int, log_bytes: int) -> float:
     return took_s
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    given = parse(parser, mib=2, rounds=1)
     directory = Path(tempfile.mkdtemp(prefix="nmb", dir="/var/tmp"))
     ways = {
         "bare file": file_s, "bare pipe": pipe_s, "job's log": lambda at, mib: job_s(at, mib, 0),
@@ -85,7 +86,8 @@ def main() -> None:
     table(f"{given.mib} MiB of output", list(rates.items()), "MiB/s", "bare file")
     ratio = statistics.median(rates["job's log"]) / statistics.median(rates["bare file"])
     print(f"median, a job's log beside a bare file: {ratio:.2f} of its rate")
+    return given
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

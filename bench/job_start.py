@@ -18,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from node import table, verdict
+from arguments import parse
+from node import finish, table, verdict
 from nodemgr.edge.launcher import Launcher
 from nodemgr.edge.node_factory import NodeFactory
 from nodemgr.edge.resource_factory import Order, Status
@@ -70,10 +71,11 @@ def bare_ms() -> tuple[float, float]:
     return (started_ns - begin_ns) / 1e6, (time.monotonic_ns() - begin_ns) / 1e6
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
-    rounds = parser.parse_args().rounds
+    options = parse(parser, rounds=3)
+    rounds = options.rounds
     directory = Path(tempfile.mkdtemp(prefix="nmb", dir="/tmp"))
     jobs_dir = directory / "jobs"
     jobs_dir.mkdir(mode=0o700)
@@ -93,7 +95,8 @@ def main() -> None:
     rows = [("bare: waited for", [pair[1] for pair in bare]), ("job: order to news of its end", [pair[1] for pair in jobs])]
     table("a process begins and ends", rows, "ms", "bare: waited for")
     verdict("median, order to process", statistics.median(pair[0] for pair in jobs), TARGET_MS, "ms")
+    return options
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

@@ -17,7 +17,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from node import Client, Node, table, verdict
+from arguments import parse
+from node import Client, Node, finish, table, verdict
 from nodemgr.paths import payload_dir
 from nodemgr.simulator import library_directory
 
@@ -75,10 +76,11 @@ def grant_ms(node: Node, number: int) -> float:
     return (granted_ns - begin_ns) / 1e6
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
-    rounds = parser.parse_args().rounds
+    options = parse(parser, rounds=2)
+    rounds = options.rounds
     assert Path(HOLD).exists(), "build it first: python -m csrc.build"
     with Node("1x8GiB") as node:
         for env in ("alice", "bob"):
@@ -91,7 +93,8 @@ def main() -> None:
                 grants.append(sample[1])
     table("kill -9 of a task with 1 GiB", [("kill to pidfd", deaths), ("kill to the next grant", grants)], "ms", "kill to pidfd")
     verdict("median", statistics.median(grants), TARGET_MS, "ms")
+    return options
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

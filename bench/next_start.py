@@ -20,7 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from node import Node, table, verdict
+from arguments import parse
+from node import Node, finish, table, verdict
 from nodemgr.edge.store import FILE_NAME
 from submit_rate import Submitter
 
@@ -64,17 +65,19 @@ def between_ms(node: Node, jobs: int) -> list[float]:
     return [(after["started_wall_ns"] - before["ended_wall_ns"]) / 1e6 for before, after in itertools.pairwise(attempts)]
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=200)
-    jobs = parser.parse_args().jobs
+    options = parse(parser, jobs=4)
+    jobs = options.jobs
     with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as name, Node("1x80GiB") as node:
         node.call("quota_set", env="alice", gpus=1)
         found = between_ms(node, jobs)
         rows = [("end to next start", found), ("two waits for the disk", disk_ms(Path(name), jobs)), ("one process", process_ms(jobs))]
     table("From the end of a job to the start of the next", rows, "ms", "two waits for the disk")
     verdict("end to next start, median", statistics.median(found), TARGET_MS, "ms")
+    return options
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

@@ -5,6 +5,7 @@ Standard library and the project only.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from nodemgr.edge.control_client import ControlClient
 from nodemgr.paths import env_dir
@@ -128,7 +129,22 @@ def table(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str, re
         print(f"{name:{width}}  {low:10.1f} {medians[name]:10.1f} {high:10.1f} {ratio} {len(values):6}")
 
 
-def verdict(what: str, value: float, limit: float, unit: str) -> bool:
+_missed: list[str] = []
+
+
+def verdict(what: str, value: float, limit: float, unit: str) -> None:
     good = value <= limit
     print(f"{'within' if good else 'ABOVE'} the target: {what} {value:.2f} {unit}, at most {limit:g} {unit}")
-    return good
+    if not good:
+        _missed.append(what)
+
+
+def miss(line: str) -> None:
+    """A target that is no upper bound is missed."""
+    print(line)
+    _missed.append(line)
+
+
+def finish(options: argparse.Namespace) -> NoReturn:
+    """The exit status: 1 if a target is missed. The short form holds none."""
+    sys.exit(bool(_missed) and not options.short)

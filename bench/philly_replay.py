@@ -39,6 +39,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from arguments import parse
 from nodemgr.core.model import Config
 from nodemgr.core.plan import Plan, Profile
 from nodemgr.core.work_queue import Order, WorkQueue
@@ -55,6 +56,12 @@ class Job(NamedTuple):
     comes: int
     lasts: int
     gpus: int
+
+
+def made_up(count: int) -> list[Job]:
+    """For the short form: no trace, but jobs of every class that have to wait."""
+    gpus = (1, 2, 1, 4, 1, 8, 1, 12)
+    return [Job(600 * number, 1_800 + 7_919 * number % 7_200, gpus[number % len(gpus)]) for number in range(count)]
 
 
 def read(path: Path) -> list[Job]:
@@ -214,10 +221,13 @@ def main() -> None:
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--depth", type=int, default=Config().backfill_depth)
-    options = parser.parse_args()
-    if options.trace is None or not Path(options.trace).exists():
+    options = parse(parser, gpus=16)
+    if options.short:
+        jobs = made_up(200)
+    elif options.trace is None or not Path(options.trace).exists():
         parser.error("name the trace, or set NODEMGR_PHILLY_TRACE")
-    jobs = read(Path(options.trace))
+    else:
+        jobs = read(Path(options.trace))
     gpus = options.gpus or servers(jobs, options.load)
     offered = sum(job.lasts * job.gpus for job in jobs) / (gpus * jobs[-1].comes)
     print(f"{len(jobs):,} jobs in {jobs[-1].comes / 86_400:.0f} days on {gpus} GPUs: offered load {offered:.2f}")

@@ -10,6 +10,7 @@ knows positions, by counting. Standard library only.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import time
@@ -19,10 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from arguments import parse
 from nodemgr.core.work_queue import WorkQueue
 
-SIZES = (100, 1_000_000)
-ROUNDS = 15
+FEW = 100
 CALLS = 50
 ENVS = 20
 NAMES = ("high", "normal", "low")
@@ -56,7 +57,7 @@ class Queues:
             if entry not in queue:
                 self.insert(entry, number)
         figures["withdraw"] = timed(lambda: [queue.withdraw(entry) for entry in new])
-        popped = [f"r{number}" for number in range(CALLS * ROUNDS) if number < 2 * CALLS and f"r{number}" not in queue]
+        popped = [f"r{number}" for number in range(2 * CALLS) if f"r{number}" not in queue]
         for number, entry in enumerate(popped):
             self.insert(entry, number)
         figures["a look that leaves out 20 groups"] = read(self.look, 1)
@@ -120,18 +121,23 @@ def read(work: Callable[[], object], calls: int = CALLS) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--entries", type=int, default=1_000_000, help="of the long queue")
+    options = parse(parser, rounds=1, entries=1_000)
+    sizes = (FEW, options.entries)
     subjects = {
-        (name, size): kind(size) for size in SIZES for name, kind in (("WorkQueue", Queues), ("OrderedDict", Ordered), ("list", Listed))
+        (name, size): kind(size) for size in sizes for name, kind in (("WorkQueue", Queues), ("OrderedDict", Ordered), ("list", Listed))
     }
     samples: dict[tuple[str, str, int], list[float]] = {}
-    for _ in range(ROUNDS):
+    for _ in range(options.rounds):
         for (name, size), subject in subjects.items():
             for operation, nanoseconds in subject.rounds().items():
                 samples.setdefault((name, operation, size), []).append(nanoseconds)
     medians = {key: statistics.median(values) for key, values in samples.items()}
-    print(f"{'nanoseconds, median':46}{SIZES[0]:>12,}{SIZES[1]:>14,}{'ratio':>8}")
+    print(f"{'nanoseconds, median':46}{sizes[0]:>12,}{sizes[1]:>14,}{'ratio':>8}")
     for name, operation in dict.fromkeys((name, operation) for name, operation, _ in medians):
-        few, many = (medians[name, operation, size] for size in SIZES)
+        few, many = (medians[name, operation, size] for size in sizes)
         print(f"{name:13}{operation:33}{few:12,.0f}{many:14,.0f}{many / few:8.1f}")
 
 

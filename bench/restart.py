@@ -17,12 +17,12 @@ import statistics
 import time
 from pathlib import Path
 
-from node import Client, Node, verdict
+from arguments import parse
+from node import Client, Node, finish, verdict
 from nodemgr.edge.sheets import SHEET_BYTES
 from submit_rate import Submitter
 
 TARGET_S, TARGET_MIB = 2.0, 200.0
-STARTS = 3
 ENVIRON = [f"VARIABLE_{number}={'x' * 120_000}" for number in range(8)]
 MIB = 2**20
 
@@ -68,36 +68,39 @@ def served(node: Node, env: str) -> float:
     return time.monotonic() - begin
 
 
-def starts(node: Node) -> tuple[float, float]:
+def starts(node: Node, count: int) -> tuple[float, float]:
     """(seconds, MiB) of a start after a kill, the medians of some. The client is a process of its own: one that lived on would make
     the next manager look for the ledger of its lease."""
     found = []
-    for _ in range(STARTS):
+    for _ in range(count):
         node.stop(signal.SIGKILL)
         took_s = served(node, "carol")
         found.append((took_s, peak_mib(node.pid)))
     return statistics.median(row[0] for row in found), statistics.median(row[1] for row in found)
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1_024)
-    size_bytes = parser.parse_args().mib * MIB
+    parser.add_argument("--starts", type=int, default=3)
+    options = parse(parser, mib=2, starts=1)
+    size_bytes = options.mib * MIB
     with Node("4x80GiB") as node:
         for env in ("alice", "bob", "carol"):
             node.call("quota_set", env=env, gpus=1)
-        empty = starts(node)
+        empty = starts(node, options.starts)
         jobs = sum(fill(node, env, size_bytes) for env in ("alice", "bob"))
         store_mib = sum(os.stat(node.state_dir / name).st_size for name in ("state.db", "state.db-wal")) / MIB
-        full = starts(node)
-    print(f"\nFrom a manager's start to a client's grant, medians of {STARTS}")
+        full = starts(node, options.starts)
+    print(f"\nFrom a manager's start to a client's grant, medians of {options.starts}")
     print(f"{'':36} {'seconds':>8} {'peak MiB':>9}")
     print(f"{'an empty store':36} {empty[0]:8.2f} {empty[1]:9.1f}")
     print(f"{f'{jobs} held jobs, files of {store_mib:.0f} MiB':36} {full[0]:8.2f} {full[1]:9.1f}")
     print(f"{'ratio':36} {full[0] / empty[0]:8.2f} {full[1] / empty[1]:9.2f}")
     verdict("until a client is served", full[0], TARGET_S, "s")
     verdict("peak memory", full[1], TARGET_MIB, "MiB")
+    return options
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

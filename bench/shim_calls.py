@@ -22,8 +22,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from arguments import parse
 
 HERE = Path(__file__).resolve().parent
 TASK = "5" * 32  # processes with this are one task: the first asks, the others join
@@ -151,12 +153,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=7, help="pairs of runs per line")
     parser.add_argument("--only", default="", help="lines whose title begins so")
-    arguments = parser.parse_args()
+    parser.add_argument("--calls", type=int, help="at most so many of a line's calls, and so many live blocks")
+    arguments = parse(parser, rounds=1, calls=100)
     rounds = arguments.rounds
     print(f"{'':36}{'bare ns':>12}{'shim ns':>12}{'more ns':>10}{'ratio':>8}{'at most':>10}")
     with node() as running:
         for row in (row for row in ROWS if row.title.startswith(arguments.only)):
-            bare, shim = compare(running, row, rounds)
+            most = arguments.calls or max(row.calls, row.live)
+            bare, shim = compare(running, replace(row, calls=min(row.calls, most), live=min(row.live, most)), rounds)
             aim = row.most_ns if row.most_ns is not None else "-"
             print(f"{row.title:36}{bare:12.1f}{shim:12.1f}{shim - bare:10.1f}{shim / bare:8.2f}{aim:>10}", flush=True)
 

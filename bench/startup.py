@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arguments import parse
 from nodemgr.paths import payload_dir
 
 PAYLOAD = payload_dir()
@@ -89,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--python", default=sys.executable)
-    arguments = parser.parse_args()
+    arguments = parse(parser, rounds=2)
     true = shutil.which("true") or "/bin/true"
     with tempfile.TemporaryDirectory(prefix="nm") as directory:
         (Path(directory) / "client.conf").write_text("env=bench\naddress=unix:socket\n")

@@ -18,7 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-from node import Node, table, verdict
+from arguments import parse
+from node import Node, finish, table, verdict
 from nodemgr.edge.wire import encode, sign
 from nodemgr.paths import payload_dir
 from nodemgr.simulator import library_directory
@@ -80,16 +81,18 @@ def strange(node: Node) -> int:
     return sum(int(counters[f"packets_{name}"]) for name in ("forged", "malformed", "throttled"))
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--rate", type=int, default=20_000)
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--flood", metavar="HOST:PORT", help="be the strangers")
-    given = parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=LEAST_S, help="of the flood, at the least")
+    given = parse(parser, clients=2, rate=500, hosts=2, seconds=0.5)
     if given.flood:
         host, _, port = given.flood.rpartition(":")
-        return flood((host, int(port)), given.rate, given.hosts)
+        flood((host, int(port)), given.rate, given.hosts)
+        return given
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{sock.getsockname()[1]}"
@@ -100,24 +103,24 @@ def main() -> None:
     strangers = subprocess.Popen([sys.executable, Path(__file__), *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert strangers.stdout is not None
     strangers.stdout.readline()
-    time.sleep(1)
+    time.sleep(min(1, given.seconds))
     before_s, begin, before = node.cpu_s(), time.monotonic(), strange(node)
     flooded = clients(node, given.clients)
-    time.sleep(max(0.0, begin + LEAST_S - time.monotonic()))
+    time.sleep(max(0.0, begin + given.seconds - time.monotonic()))
     took_s = time.monotonic() - begin
     share, rate = (node.cpu_s() - before_s) / took_s, (strange(node) - before) / took_s
     strangers.kill()
     strangers.wait()
     counters = node.call("status")["counters"]
     node.close()
-    rows = [("calm", [1e3 * took for took in calm]), ("flooded", [1e3 * took for took in flooded or [PATIENCE_S]])]
+    rows = [("calm", [1e3 * took for took in calm or [PATIENCE_S]]), ("flooded", [1e3 * took for took in flooded or [PATIENCE_S]])]
     table("a new client, from its start to its end", rows, "ms", "calm")
     print({name: counters[f"packets_{name}"] for name in ("forged", "malformed", "throttled")})
     print(f"answered: {len(calm)} of {given.clients} calm, {len(flooded)} flooded")
     print(f"{rate:.0f} strange packets a second; the manager took {100 * share:.0f} % of a core meanwhile")
     verdict("not answered", given.clients - len(flooded), 0, "clients")
-    return None
+    return given
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

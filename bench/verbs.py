@@ -18,7 +18,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from node import ROOT, Node, table, verdict
+from arguments import parse
+from node import ROOT, Node, finish, table, verdict
 
 USERS, ADMINS = 3.0, 6.0
 PASS = "python -c pass"
@@ -56,10 +57,11 @@ def once(command: Sequence[str], environment: dict[str, str]) -> float:
     return took
 
 
-def main() -> None:
+def main() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
-    rounds = parser.parse_args().rounds
+    options = parse(parser, rounds=1)
+    rounds = options.rounds
     for package in ("client_plugin", "nodemgr"):  # as an installation leaves them
         compileall.compile_dir(ROOT / package, quiet=2)
     with Node("2x80GiB") as node:
@@ -84,7 +86,8 @@ def main() -> None:
     bare_ms = sorted(took[PASS])[rounds // 2]
     for name, (_command, most) in tried.items():
         verdict(name, sorted(took[name])[rounds // 2] / bare_ms, most, f"times {PASS}")
+    return options
 
 
 if __name__ == "__main__":
-    main()
+    finish(main())

@@ -1,0 +1,77 @@
+"""Every bench runs in its short form and prints its table, so that none rots. Its figures are no test's business."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.manager import ROOT
+
+BENCH = ROOT / "bench"
+PARTS = frozenset({"arguments", "node"})
+"""What the programs share."""
+PROGRAMS = sorted(path.stem for path in BENCH.glob("*.py") if path.stem not in PARTS)
+FIGURE = r" +[0-9][0-9.,]*"
+ROWS = {
+    "beats": ["20 tasks hold a lease, [0-9]+ of them are heard of", f"packets, bare epoll [+] recv{FIGURE}", f"manager{FIGURE}"],
+    "connect_flood": [f"calm{FIGURE}", f"busy{FIGURE}", f"beside 1 strangers{FIGURE}"],
+    "core_step": [f"Acquire.*?{FIGURE}{FIGURE}", f"Match, 10 jobs start{FIGURE}{FIGURE}", f"50 jobs behind one lease{FIGURE}"],
+    "gpu_training": [f"transformer{FIGURE}{FIGURE}", f"cnn{FIGURE}{FIGURE}"],
+    "grant_latency": [f"echo [+] commit{FIGURE}{FIGURE}", f"request to grant{FIGURE}{FIGURE}"],
+    "idle": [f"imports, then sleep{FIGURE}", f"manager{FIGURE}"],
+    "job_output": [f"bare file{FIGURE}", f"job's log{FIGURE}", f"job's log, bounded{FIGURE}"],
+    "job_start": [f"bare: executed{FIGURE}", f"job: order to news of its end{FIGURE}"],
+    "kill_to_grant": [f"kill to pidfd{FIGURE}", f"kill to the next grant{FIGURE}"],
+    "next_start": [f"end to next start{FIGURE}", f"one process{FIGURE}"],
+    "philly_replay": ["strictly in order: ", "by priority with backfill: ", f"all{FIGURE}"],
+    "queue_operations": [f"WorkQueue +position{FIGURE}{FIGURE}", f"list +position{FIGURE}{FIGURE}"],
+    "restart": [f"an empty store{FIGURE}{FIGURE}", rf"4 held jobs, files of [0-9]+ MiB{FIGURE}{FIGURE}"],
+    "shim_calls": [rf"cuMemAlloc\+cuMemFree, 8 processes{FIGURE}{FIGURE}", f"cuInit, asks for its own lease{FIGURE}{FIGURE}"],
+    "startup": [rf"python -c pass +inside{FIGURE}", f"/bin/true +inside{FIGURE}"],
+    "submit_rate": [f"nodemgr submit --from -, many in one order{FIGURE}{FIGURE}", f"bare SQLite, FULL, one commit each{FIGURE}"],
+    "udp_flood": [f"calm{FIGURE}", f"flooded{FIGURE}", "answered: [0-9] of 2 calm"],
+    "verbs": [
+        rf"{name}{FIGURE}"
+        for name in ("python -c pass", "submit", "queue", "status", "logs", "wait", "history", "run", "quota show", "queue, in a container")
+    ],
+}  # fmt: skip
+"""By program: expressions of lines that its table has."""
+
+
+def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / f"{program}.py"), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_every_program_has_a_row_here() -> None:
+    assert sorted(ROWS) == PROGRAMS
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_short_form_ends_well_and_prints_its_table(program: str) -> None:
+    ended = run(program, "--short")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    if ended.stdout.startswith("skipped: "):
+        assert program == "gpu_training"
+        assert len(ended.stdout.splitlines()) == 1
+        pytest.skip(ended.stdout.strip())
+    lines = ended.stdout.splitlines()
+    for row in ROWS[program]:
+        assert any(re.match(row, line) for line in lines), f"no line {row!r} in\n{ended.stdout}"
+
+
+HOLDS = "import argparse, node; node.verdict('answer', 3, 2, 's'); node.finish(argparse.Namespace(short={short}))"
+
+
+@pytest.mark.parametrize(("short", "code"), [(False, 1), (True, 0)])
+def test_a_missed_target_is_printed_and_is_an_exit_status_of_the_whole_run_alone(short: bool, code: int) -> None:
+    ended = subprocess.run([sys.executable, "-c", HOLDS.format(short=short)], cwd=BENCH, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (code, "ABOVE the target: answer 3.00 s, at most 2 s\n")
+
+
+def test_what_is_missing_is_one_line() -> None:
+    ended = run("philly_replay", "/nonexistent.csv.gz")
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (2, "philly_replay.py: error: name the trace, or set NODEMGR_PHILLY_TRACE")
