@@ -13,6 +13,9 @@ import pytest
 from tests.support.clients import FakeClient
 from tests.support.manager import Manager
 
+TESTS = Path(__file__).parent
+ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's cgroups
+
 
 def pytest_configure() -> None:
     """A shell ignores Ctrl-C for what it runs in the background, and children inherit that: every test starts from the default."""
@@ -20,6 +23,30 @@ def pytest_configure() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
     os.environ.setdefault("NODEMGR_DISK_RESERVE_BYTES", str(2**20))  # thousands of stores are made
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two workers for each processor: most tests wait for processes. None where only files are named: their output is seen live."""
+    folders = any(Path(argument.split("::")[0]).is_dir() for argument in config.args)
+    return 2 * len(os.sched_getaffinity(0)) if folders else 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups for `--dist loadgroup`: the tests of a group run one after another, in one worker."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and (group := _group(item)):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str | None:
+    """Tests that share what the machine has once, and tests of one file that share what is built or started for it once."""
+    folder = item.path.relative_to(TESTS).parts[0]
+    if folder in ONE_AT_A_TIME:
+        return "machine"
+    assert isinstance(item, pytest.Function)
+    found = item._fixtureinfo.name2fixturedefs
+    scopes = {fixture.scope for fixtures in found.values() for fixture in fixtures if fixture.baseid}
+    return str(item.path.relative_to(TESTS)) if scopes & {"module", "session"} else None
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,8 @@ import pytest
 
 from tests.cli.conftest import Run, clean_environment, one_line
 
+pytestmark = pytest.mark.xdist_group("demo")  # a test looks for what a demo leaves in /tmp
+
 
 @pytest.fixture
 def nodemgr(nodemgr_process: Run) -> Run:

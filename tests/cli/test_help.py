@@ -27,7 +27,7 @@ def users_verbs() -> Iterator[parser.Verb]:
 
 def admins_commands() -> Iterator[tuple[str, click.Command]]:
     context = click.Context(group.nodemgr, info_name="nodemgr")
-    for name in VERBS.keys() - verbs.VERBS.keys():
+    for name in sorted(VERBS.keys() - verbs.VERBS.keys()):
         command = group.nodemgr.get_command(context, name)
         assert command is not None
         yield name, command

@@ -10,6 +10,8 @@ import pytest
 
 from nodemgr.edge import payload
 
+pytestmark = pytest.mark.xdist_group("payload")  # a mount of a copy is known by what the copy holds
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:

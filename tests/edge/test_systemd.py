@@ -59,11 +59,12 @@ def test_nobody_to_tell_is_no_fault(address: str) -> None:
 @pytest.mark.parametrize(
     ("allowed", "pid", "period_s"),
     [
-        ("10000000", None, 5.0), ("10000000", OWN, 5.0), ("10000000", "1", None),
+        ("10000000", None, 5.0), ("10000000", "own", 5.0), ("10000000", "1", None),
         ("", None, None), ("0", None, None), ("soon", None, None), ("-5", None, None), ("9" * 30, None, None),
     ],
 )  # fmt: skip
 def test_the_watchdog_is_patted_twice_as_often_as_it_wants(allowed: str, pid: str | None, period_s: float | None) -> None:
+    pid = OWN if pid == "own" else pid
     said = {"WATCHDOG_USEC": allowed} | ({} if pid is None else {"WATCHDOG_PID": pid})
     assert ServiceManager(said).watchdog_period_s == period_s
 

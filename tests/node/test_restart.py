@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +27,8 @@ print("then", cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.
 sys.stdin.readline()
 """
 """Allocates at once when it goes on."""
+AWAY = re.compile(r"(nodemgr: no answer from the manager at .*; the task goes on, and is announced again when it is back\n)?")
+"""A task says so once a manager has been away for five seconds: a busy machine may take that long for a restart."""
 Make = Callable[..., Manager]
 
 
@@ -52,7 +55,9 @@ def test_running_tasks_are_found_again_and_go_on(make_manager: Make) -> None:
     finish(first)
     finish(late)
     assert said(waiter)["devices"] == 2
-    assert finish(second) == (0, "")
+    code, stderr = finish(second)
+    assert code == 0
+    assert AWAY.fullmatch(stderr), stderr
     assert finish(waiter)[0] == 0
 
 
@@ -75,7 +80,9 @@ def test_who_was_stopped_over_a_restart_finds_what_the_earlier_manager_allowed(m
     program.stdin.flush()
     os.kill(program.pid, signal.SIGCONT)
     assert program.stdout.readline() == "then 0\n"
-    assert finish(program) == (0, "")
+    code, stderr = finish(program)
+    assert code == 0
+    assert AWAY.fullmatch(stderr), stderr
     assert said(waiter)["error"] is None
 
 

@@ -5,6 +5,9 @@ Knows: file times. Must not know: tests. A conftest that imports the fixture has
 
 from __future__ import annotations
 
+import fcntl
+import os
+
 import pytest
 
 from csrc.sim import build
@@ -14,6 +17,15 @@ from nodemgr import simulator
 @pytest.fixture(scope="session", autouse=True)
 def built_libraries() -> None:
     """A checkout whose libraries are older than their sources has them built anew."""
+    directory = os.open(simulator.library_directory(), os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)  # test workers start at the same time
+        _build_if_older()
+    finally:
+        os.close(directory)
+
+
+def _build_if_older() -> None:
     outputs = [simulator.library_directory() / name for name in build.SOURCES]
     sources = [path for path in build.HERE.iterdir() if path.is_file()] + [build.HERE.parent / "abi.h"]
     newest = max(path.stat().st_mtime for path in sources)
