@@ -8,7 +8,7 @@ from __future__ import annotations
 from nodemgr.core import answers, effects, job_orders, jobs, leases, reasons, waiting
 from nodemgr.core.draft import Draft
 from nodemgr.core.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
-from nodemgr.core.model import DenyCode, Env, Gpu, Quota, Uuid
+from nodemgr.core.model import DenyCode, Env, Gpu, Uuid
 from nodemgr.core.state import State
 from nodemgr.core.values import replace
 
@@ -19,26 +19,11 @@ def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:
     before = {uuid: grant for uuid in draft.gpus if (grant := draft.grants.get((event.env, uuid))) is not None}
     draft.put_env(Env(event.env, event.quota))
     draft.emit(effects.EnvChanged(event.env))
-    draft.publish("quota.set", {"env": event.env, "by": event.by, **_quota_fields(event.quota)})
+    draft.publish("quota.set", {"env": event.env, "by": event.by, "quota_gpus": event.quota.gpus, **event.quota.terms()})
     for uuid, grant in before.items():
         if draft.grants[event.env, uuid] != grant:
             leases.publish_grant(draft, event.env, uuid)
     draft.rescan = True
-
-
-def _quota_fields(quota: Quota) -> dict[str, object]:
-    return {
-        "quota_gpus": quota.gpus,
-        "memory_bytes": quota.memory_bytes,
-        "memory_per_gpu_bytes": quota.memory_per_gpu_bytes,
-        "default_gpus": quota.default_gpus,
-        "priority": quota.priority,
-        "max_priority": quota.max_priority,
-        "acquire": quota.acquire,
-        "users": list(quota.users),
-        "groups": list(quota.groups),
-        "enforce": quota.enforce,
-    }
 
 
 def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:

@@ -191,6 +191,22 @@ class Quota:
             return None
         return self.memory_bytes // self.gpus
 
+    def terms(self) -> dict[str, object]:
+        """All but the number of GPUs, by name, as events and answers carry them."""
+        return {
+            "memory_bytes": self.memory_bytes,
+            "memory_per_gpu_bytes": self.memory_per_gpu_bytes,
+            "default_gpus": self.default_gpus,
+            "priority": self.priority,
+            "max_priority": self.max_priority,
+            "acquire": self.acquire,
+            "no_gpu": self.no_gpu,
+            "no_manager": self.no_manager,
+            "users": list(self.users),
+            "groups": list(self.groups),
+            "enforce": self.enforce,
+        }
+
 
 @value
 class Process:

@@ -64,21 +64,7 @@ def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str
 
 def quota(env: str, quota: Quota) -> Row:
     """One env's quota, as `quota show` and `status` carry it."""
-    return {
-        "env": env,
-        "gpus": quota.gpus,
-        "memory_bytes": quota.memory_bytes,
-        "memory_per_gpu_bytes": quota.memory_per_gpu_bytes,
-        "default_gpus": quota.default_gpus,
-        "priority": quota.priority,
-        "max_priority": quota.max_priority,
-        "acquire": quota.acquire,
-        "no_gpu": quota.no_gpu,
-        "no_manager": quota.no_manager,
-        "users": list(quota.users),
-        "groups": list(quota.groups),
-        "enforce": quota.enforce,
-    }
+    return {"env": env, "gpus": quota.gpus, **quota.terms()}
 
 
 def _in_order(tasks: Iterable[Task]) -> list[Task]:

@@ -136,6 +136,12 @@ def test_a_quota_is_set_changed_and_shown(manager: LocalManager) -> None:
     assert refusal(manager, "quota_show", env="alice")[0] == "not_found"
 
 
+def test_the_event_of_a_quota_has_all_of_its_terms(manager: LocalManager) -> None:
+    quota = manager.call("quota_set", env="alice", gpus=2, no_gpu="cpu", no_manager="error", enforce="warn")["quota"]
+    event = [event for event in manager.call("events", since=0)["events"] if event["name"] == "quota.set"][-1]
+    assert {**quota, "gpus": event["quota_gpus"]} == {**{name: event[name] for name in quota if name != "gpus"}, "gpus": 2}
+
+
 def test_a_quota_names_any_queue_that_there_is(manager: LocalManager) -> None:
     manager.call("queue_create", queue="night", rank=50)
     assert manager.call("quota_set", env="alice", gpus=1, priority="night")["quota"]["priority"] == "night"
