@@ -14,7 +14,7 @@ from client_plugin.ways.faults import Exit, Fault, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List
+    from typing import Callable, List
 
     from client_plugin.verbs.parser import Verb
 
@@ -50,11 +50,16 @@ def find(name: str) -> Verb:
 
 
 def main(words: List[str], inside: bool = False) -> int:
-    """Run the verb that `words` begin with; returns the exit code. A user's mistake ends in one line, never in a traceback."""
+    """Run the verb that `words` begin with; returns the exit code."""
+    return guarded(lambda: _inside(words) if inside else _said(words, inside))
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """The exit code of `work`, which may print. A user's mistake ends in one line, never in a traceback."""
     try:
         if sys.stdout is None:  # the starter has closed it
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for good)
-        code = _inside(words) if inside else _said(words, inside)
+        code = work()
         sys.stdout.flush()
         return code
     except Fault as fault:

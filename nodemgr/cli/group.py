@@ -6,15 +6,13 @@ Each verb is a module that is imported only when the verb is called, so that `--
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Sequence
 
 import click
 
 from client_plugin import verbs
-from client_plugin.verbs import NOT_WRITTEN, give_up_stdout
-from client_plugin.ways.faults import Exit, Fault, say
+from client_plugin.verbs import give_up_stdout, guarded
+from client_plugin.ways.faults import Exit, say
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr import paths
 from nodemgr.cli import VERBS
@@ -88,12 +86,14 @@ def nodemgr() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one verb; returns the exit code. What a user can do wrong ends in one line, never in a traceback."""
+    """Runs one verb; returns the exit code."""
+    return guarded(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Raises Fault and OSError; what click reports is handled here."""
     try:
-        if sys.stdout is None:  # the starter has closed it
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for good)
         outcome = nodemgr.main(arguments, prog_name="nodemgr", standalone_mode=False)
-        sys.stdout.flush()
         return outcome if isinstance(outcome, int) else 0
     except click.exceptions.NoArgsIsHelpError as wanted:
         wanted.show()
@@ -105,17 +105,8 @@ def main(arguments: Sequence[str]) -> int:
     except click.ClickException as mistake:
         say(mistake.format_message())
         return mistake.exit_code
-    except Fault as fault:
-        say(fault.message)
-        return fault.code
-    except (KeyboardInterrupt, click.Abort):
+    except click.Abort:
         return Exit.INTERRUPTED
-    except (BrokenPipeError, _Ended) as ended:
+    except _Ended as ended:
         give_up_stdout()
-        return ended.code if isinstance(ended, _Ended) else Exit.BROKEN_PIPE
-    except OSError as fault:
-        if fault.errno not in NOT_WRITTEN or fault.filename is not None:
-            raise
-        say(f"the output cannot be written: {fault.strerror}")
-        give_up_stdout()
-        return Exit.FAILED
+        return ended.code

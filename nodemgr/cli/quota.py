@@ -41,22 +41,22 @@ def _members(quota: tables.Row) -> str:
     return ",".join(names) or "root only"
 
 
-def _known_user(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        try:
-            pwd.getpwnam(name)
-        except KeyError:
-            raise click.BadParameter(f"this node has no user {name!r} (getent passwd lists them)") from None
-    return names
+def _known(kind: str, find: Callable[[str], object], database: str) -> Callable[..., tuple[str, ...]]:
+    """An option's callback: `find` raises KeyError for a name that this node does not have."""
+
+    def check(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            try:
+                find(name)
+            except KeyError:
+                raise click.BadParameter(f"this node has no {kind} {name!r} (getent {database} lists them)") from None
+        return names
+
+    return check
 
 
-def _known_group(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        try:
-            grp.getgrnam(name)
-        except KeyError:
-            raise click.BadParameter(f"this node has no group {name!r} (getent group lists them)") from None
-    return names
+_known_user = _known("user", pwd.getpwnam, "passwd")
+_known_group = _known("group", grp.getgrnam, "group")
 
 
 @click.group("quota", cls=Group, short_help="Set, show and remove what each environment may use.")
