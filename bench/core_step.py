@@ -43,7 +43,9 @@ GIB = 1 << 30
 WALL = 1_700_000_000_000_000_000
 NOW = 1_000_000_000_000
 ENVS = 100
-ROUNDS = 400
+Sample = tuple[float, float]
+Measure = Callable[[State, int], Iterator[Sample]]
+"""Microseconds of step and of apply, so many times where one state serves for several."""
 
 
 def caller(pid: int, env: str) -> Caller:
@@ -78,18 +80,18 @@ def timed(work: Callable[[], object]) -> float:
     return (time.perf_counter_ns() - start_ns) / 1e3
 
 
-def grant(state: State) -> Iterator[tuple[float, float]]:
+def grant(state: State, rounds: int) -> Iterator[Sample]:
     """A first request: step and apply, each by itself."""
-    for pid in range(1_000_000, 1_000_000 + ROUNDS):
+    for pid in range(1_000_000, 1_000_000 + rounds):
         event = acquire(pid, f"env{ENVS - 1}")
         transition = step(state, event, NOW)
         yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023 - called at once
         take(state, ProcessGone(f"unix:{pid}:1", WALL))
 
 
-def join(state: State) -> Iterator[tuple[float, float]]:
+def join(state: State, rounds: int) -> Iterator[Sample]:
     take(state, acquire(900_000, f"env{ENVS - 1}", "job"))
-    for pid in range(1_000_000, 1_000_000 + ROUNDS):
+    for pid in range(1_000_000, 1_000_000 + rounds):
         event = acquire(pid, f"env{ENVS - 1}", "job")
         transition = step(state, event, NOW)
         yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
@@ -97,8 +99,8 @@ def join(state: State) -> Iterator[tuple[float, float]]:
     take(state, ProcessGone("unix:900000:1", WALL))
 
 
-def death(state: State) -> Iterator[tuple[float, float]]:
-    for pid in range(1_000_000, 1_000_000 + ROUNDS):
+def death(state: State, rounds: int) -> Iterator[Sample]:
+    for pid in range(1_000_000, 1_000_000 + rounds):
         take(state, acquire(pid, f"env{ENVS - 1}"))
         event = ProcessGone(f"unix:{pid}:1", WALL)
         transition = step(state, event, NOW)
@@ -106,8 +108,8 @@ def death(state: State) -> Iterator[tuple[float, float]]:
         take(state, Match(WALL))
 
 
-def release(state: State) -> Iterator[tuple[float, float]]:
-    for pid in range(1_000_000, 1_000_000 + ROUNDS):
+def release(state: State, rounds: int) -> Iterator[Sample]:
+    for pid in range(1_000_000, 1_000_000 + rounds):
         take(state, acquire(pid, f"env{ENVS - 1}"))
         event = Release(caller(pid, f"env{ENVS - 1}"), f"l{pid}", WALL)
         transition = step(state, event, NOW)
@@ -115,26 +117,26 @@ def release(state: State) -> Iterator[tuple[float, float]]:
         take(state, ProcessGone(f"unix:{pid}:1", WALL))
 
 
-def match(state: State) -> Iterator[tuple[float, float]]:
-    for _ in range(ROUNDS):
+def match(state: State, rounds: int) -> Iterator[Sample]:
+    for _ in range(rounds):
         transition = step(state, Match(WALL), NOW)
         yield timed(lambda: step(state, Match(WALL), NOW)), timed(transition.apply)
 
 
-def tick(state: State) -> Iterator[tuple[float, float]]:
-    for _ in range(20):
+def tick(state: State, rounds: int) -> Iterator[Sample]:
+    for _ in range(min(20, rounds)):
         event = Tick(WALL, frozenset(), NOW)
         transition = step(state, event, NOW)
         yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
 
 
-def status(state: State) -> Iterator[tuple[float, float]]:
+def status(state: State, rounds: int) -> Iterator[Sample]:
     beats = dict.fromkeys(state.processes, NOW)
-    for _ in range(10):
+    for _ in range(min(10, rounds)):
         yield timed(lambda: snapshot.status(state, NOW, used_bytes={}, last_beat_ns=beats)), 0.0
 
 
-STEPS: tuple[tuple[str, Callable[[State], Iterator[tuple[float, float]]]], ...] = (
+STEPS: tuple[tuple[str, Measure], ...] = (
     ("Acquire -> grant", grant),
     ("Acquire -> join", join),
     ("ProcessGone -> end", death),
@@ -159,16 +161,16 @@ def backlog(jobs: int) -> State:
     return state
 
 
-def submit(state: State) -> Iterator[tuple[float, float]]:
+def submit(state: State, rounds: int) -> Iterator[Sample]:
     """One job more, at the end of the queue."""
-    for number in range(ROUNDS):
+    for number in range(rounds):
         event = SubmitJobs((submission(number),), WALL)
         transition = step(state, event, NOW)
         yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
         step(state, WithdrawJob(f"j{state.counters['jobs']}", "root", WALL), NOW).apply()
 
 
-def job_ended(state: State) -> Iterator[tuple[float, float]]:
+def job_ended(state: State, rounds: int) -> Iterator[Sample]:
     running = [job for job in state.jobs.values() if job.state is JobState.STARTING]
     for job in running:
         event = JobEnded(job.job_id, job.attempt, 0, None, "", False, "", WALL, WALL)
@@ -176,13 +178,13 @@ def job_ended(state: State) -> Iterator[tuple[float, float]]:
         yield timed(lambda: step(state, event, NOW)), timed(transition.apply)  # noqa: B023
 
 
-def next_started(state: State) -> Iterator[tuple[float, float]]:
+def next_started(state: State, rounds: int) -> Iterator[Sample]:
     """The look along the queues that follows, when the jobs of ten envs have ended."""
     transition = step(state, Match(WALL), NOW)
     yield timed(lambda: step(state, Match(WALL), NOW)), timed(transition.apply)
 
 
-JOBS: tuple[tuple[str, Callable[[State], Iterator[tuple[float, float]]]], ...] = (
+JOBS: tuple[tuple[str, Measure], ...] = (
     ("SubmitJobs", submit),
     ("JobEnded", job_ended),
     ("Match, 10 jobs start", next_started),
@@ -235,7 +237,7 @@ def beside_idle_gpus(envs: int, limit_ms: int | None) -> State:
     return state
 
 
-def show_looks(many: int) -> None:
+def show_looks(many: int, rounds: int) -> None:
     """Looks along the queues that start nobody."""
     envs = many // 10
     looks = (
@@ -247,23 +249,23 @@ def show_looks(many: int) -> None:
     )
     print(f"{'a look that starts nobody, microseconds, median':48}{'step':>12}")
     for name, state in looks:
-        found = [timed(lambda: step(state, Match(WALL), NOW)) for _ in range(ROUNDS)]  # noqa: B023
+        found = [timed(lambda: step(state, Match(WALL), NOW)) for _ in range(rounds)]  # noqa: B023
         print(f"{name:48}{statistics.median(found):12.1f}")
 
 
-def show_steps(many: int) -> None:
-    show(STEPS, "tasks", node(10), node(many))
+def show_steps(many: int, rounds: int) -> None:
+    show(STEPS, "tasks", node(10), node(many), rounds)
     print()
-    show(JOBS, "jobs", backlog(30), backlog(many))
+    show(JOBS, "jobs", backlog(30), backlog(many), rounds)
 
 
-def show(measures: Iterable[tuple[str, Callable[[State], Iterator[tuple[float, float]]]]], of: str, small: State, crowded: State) -> None:
+def show(measures: Iterable[tuple[str, Measure]], of: str, small: State, crowded: State, rounds: int) -> None:
     print(f"{'microseconds, median':24}{f'few {of}':>20}{f'many {of}':>20}{'ratio':>8}")
     print(f"{'':24}{'step    apply':>20}{'step    apply':>20}{'step':>8}")
     for name, measure in measures:
         columns = []
         for state in (small, crowded):
-            steps, applies = zip(*measure(state), strict=True)
+            steps, applies = zip(*measure(state, rounds), strict=True)
             columns.append((statistics.median(steps), statistics.median(applies)))
         (few, few_apply), (many, many_apply) = columns
         print(f"{name:24}{few:12.1f}{few_apply:8.1f}{many:12.1f}{many_apply:8.1f}{many / few:8.1f}")
@@ -272,10 +274,11 @@ def show(measures: Iterable[tuple[str, Callable[[State], Iterator[tuple[float, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--many", type=int, default=10_000, help="tasks and jobs; a tenth as many environments that wait")
-    options = parse(parser, many=50)
-    show_steps(options.many)
+    parser.add_argument("--rounds", type=int, default=400)
+    options = parse(parser, many=50, rounds=5)
+    show_steps(options.many, options.rounds)
     print()
-    show_looks(options.many)
+    show_looks(options.many, options.rounds)
 
 
 if __name__ == "__main__":
