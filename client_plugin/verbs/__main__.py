@@ -1,12 +1,16 @@
-"""Run by client_plugin/bin/nodemgr as `python -I DIRECTORY`: brings the package in by its path, for this process alone."""
+"""Run by client_plugin/bin/nodemgr as a file: brings the package in by its path, for this process alone. (`python -I DIRECTORY` would
+import runpy before it, and put the directory on the path, where queue.py stands before the standard library's.)"""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
-sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from client_plugin.verbs import main  # noqa: E402 - not before there is a path to it
+from client_plugin.verbs import main
 
-sys.exit(main(sys.argv[1:], inside=True))
+code = main(sys.argv[1:], inside=True)
+gc.freeze()  # Python's exit looks for garbage among all imported objects
+sys.exit(code)

@@ -11,6 +11,7 @@ import sys
 import time
 
 from client_plugin.verbs import units
+from client_plugin.ways import terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,15 +96,9 @@ def _fitting(columns: Sequence[Column], rows: Sequence[Row], width_limit: int) -
     return kept
 
 
-def _terminal_columns() -> int:
-    import shutil
-
-    return shutil.get_terminal_size().columns
-
-
 def render(columns: Sequence[Column], rows: Sequence[Row]) -> List[str]:
     """The lines of a table with its titles; a value of None shows as `-`."""
-    limit = _terminal_columns() if sys.stdout.isatty() else None
+    limit = terminal.columns() if sys.stdout.isatty() else None
     if limit is not None:
         columns = _fitting(columns, rows, limit)
     titles = [column.title for column in columns]

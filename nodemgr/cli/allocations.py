@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from client_plugin.verbs import tables
 from client_plugin.verbs.tables import Column, Row
+from client_plugin.ways import places
 from client_plugin.ways.control import Control, may_control
-from nodemgr import paths
 from nodemgr.cli import asking, options
 
 COLUMNS = (
@@ -39,7 +38,7 @@ def _shown(record: Row, key: str) -> list[object]:
 @click.option("--since", type=options.MOMENT, help="Only those granted since then: 2h, 7d, 2026-01-31T12:00.")
 @options.run_dir_option
 @options.json_option
-def command(env: str | None, since: int | None, run_dir: Path | None, as_json: bool) -> None:
+def command(env: str | None, since: int | None, run_dir: str | None, as_json: bool) -> None:
     """Show who was given which GPUs, when and why it ended: of ENV, or of what this user may see."""
     result = _ask(run_dir, env, {} if since is None else {"since_wall_ns": since})
     result["allocations"] = [record for record in result["allocations"] if record["granted_wall_ns"] >= (since or 0)]
@@ -49,9 +48,9 @@ def command(env: str | None, since: int | None, run_dir: Path | None, as_json: b
         tables.show(COLUMNS, result["allocations"], empty="Nothing was allocated.")
 
 
-def _ask(run_dir: Path | None, env: str | None, said: dict[str, Any]) -> Any:
+def _ask(run_dir: str | None, env: str | None, said: dict[str, Any]) -> Any:
     """An admin asks about any environment over his own way; a user as that environment's."""
-    directory = run_dir or paths.find_run_dir()
+    directory = run_dir or places.find_run_dir()
     if env is not None and may_control(directory):
         return Control(directory).call("allocations", env=env, **said)
     return asking.own_or_all("allocations", run_dir=run_dir, env=env, **said)

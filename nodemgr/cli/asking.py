@@ -6,38 +6,38 @@ Knows: the control socket, the stream of events; both ways are client_plugin/way
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from client_plugin.ways import choice
+from client_plugin.ways import choice, places
 from client_plugin.ways.choice import Whom
 from client_plugin.ways.control import Control
 from client_plugin.ways.faults import Exit, Fault
-from nodemgr import paths
 
 
-def follow(run_dir: Path, since: int) -> Iterator[dict[str, Any]]:
+def follow(run_dir: str, since: int) -> Iterator[dict[str, Any]]:
     """The manager's events after sequence number `since`, those to come included, over its restarts. Raises Fault."""
+    from pathlib import Path  # with the rest of what only a stream needs
+
     from nodemgr.edge.control_client import EventStream, ManagerUnreachable
 
     try:
-        with EventStream(run_dir) as stream:
+        with EventStream(Path(run_dir)) as stream:
             yield from stream.follow(since)
     except ManagerUnreachable as away:
         raise Fault(str(away), Exit.UNREACHABLE) from None
 
 
-def control(run_dir: Path | None) -> Control:
+def control(run_dir: str | None) -> Control:
     """The control socket of the manager that is meant; for verbs that only admins have."""
-    directory = run_dir or paths.find_run_dir()
+    directory = run_dir or places.find_run_dir()
     choice.refuse_users(directory)
     return Control(directory)
 
 
-def own_or_all(what: str, *, run_dir: Path | None, env: str | None, argument: str | None = None, **admin: Any) -> Any:
+def own_or_all(what: str, *, run_dir: str | None, env: str | None, argument: str | None = None, **admin: Any) -> Any:
     """The answer to `what` for the environment that is named or that we are in, else for the whole node if this user
     may ask that, else for the one environment that he may enter. `admin` are the control verb's arguments."""
     way = choice.node_or_env(Whom(run_dir, env))
     if isinstance(way, choice.UserWay):
         return way.question(what, argument)
-    return Control(run_dir or paths.find_run_dir()).call(what, **admin)
+    return Control(run_dir or places.find_run_dir()).call(what, **admin)

@@ -28,7 +28,7 @@ WORDS = {True: "ok", False: "FAIL", None: "skip"}
 @click.option("--state-dir", type=options.DIRECTORY, envvar="NODEMGR_STATE_DIR", help="The manager's state directory")
 @options.run_dir_option
 @options.json_option
-def command(env: str | None, state_dir: Path | None, run_dir: Path | None, as_json: bool) -> None:
+def command(env: str | None, state_dir: str | None, run_dir: str | None, as_json: bool) -> None:
     """Check this installation, the manager, and inside an environment what is active in it."""
     subject = _subject(env, run_dir, state_dir)
     results = [result for check in (*CHECKS, *NODE_CHECKS) if check.place in subject.places for result in _run(check, subject)]
@@ -40,14 +40,15 @@ def command(env: str | None, state_dir: Path | None, run_dir: Path | None, as_js
     sys.exit(Exit.FAILED if failed else 0)
 
 
-def _subject(env: str | None, run_dir: Path | None, state_dir: Path | None) -> Subject:
-    directory = run_dir or paths.find_run_dir()
+def _subject(env: str | None, run_dir: str | None, state_dir: str | None) -> Subject:
+    directory = Path(run_dir) if run_dir else paths.find_run_dir()
+    state_directory = Path(state_dir) if state_dir else None
     around = places.own_env_dir()
     own = None if around is None else Path(around)
     if env is not None:
-        return Subject(directory, state_dir, paths.env_dir(directory, env), inside=own is not None)
+        return Subject(directory, state_directory, paths.env_dir(directory, env), inside=own is not None)
     inside = own is not None and run_dir is None
-    return Subject(directory, state_dir, own if inside else None, inside=inside)
+    return Subject(directory, state_directory, own if inside else None, inside=inside)
 
 
 def _run(check: Check, subject: Subject) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import os
 from typing import Any
 
 import click
@@ -63,7 +63,7 @@ def command() -> None:
 @quota.quota_options(gpus_required=True)
 @options.run_dir_option
 @options.json_option
-def create(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **said: Any) -> None:
+def create(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: Any) -> None:
     """Make ENV: its quota, its directory, its key where clients come over UDP, and its device for containers.
 
     A container with the device is in ENV, whoever its users are. --user and --group name who else on this node may enter.
@@ -81,7 +81,7 @@ def create(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **said: 
 @command.command("list")
 @options.run_dir_option
 @options.json_option
-def list_all(run_dir: Path | None, as_json: bool) -> None:
+def list_all(run_dir: str | None, as_json: bool) -> None:
     """List every environment, what runs in it, and its device."""
     found = asking.control(run_dir).call("env_show")
     if as_json:
@@ -94,7 +94,7 @@ def list_all(run_dir: Path | None, as_json: bool) -> None:
 @click.argument("env", type=options.ENV)
 @options.run_dir_option
 @options.json_option
-def show(env: str, run_dir: Path | None, as_json: bool) -> None:
+def show(env: str, run_dir: str | None, as_json: bool) -> None:
     """Show ENV: its quota, what runs in it, and the flag that brings a container in."""
     found = asking.control(run_dir).call("env_show", env=env)
     if as_json:
@@ -107,7 +107,7 @@ def show(env: str, run_dir: Path | None, as_json: bool) -> None:
 @click.argument("env", type=options.ENV)
 @quota.force_option
 @options.run_dir_option
-def remove(env: str, force: bool, run_dir: Path | None) -> None:
+def remove(env: str, force: bool, run_dir: str | None) -> None:
     """Forget ENV. What still runs or waits in it is said, and nothing is done then without --force."""
     quota.remove(env, force, run_dir)
     say(f"{env} is removed; containers that have its device go on without GPUs")
@@ -117,7 +117,7 @@ def remove(env: str, force: bool, run_dir: Path | None) -> None:
 @click.argument("env", type=options.ENV)
 @click.option("--grace", type=options.DURATION, default=0, help="So long the old key is heard as well, unless the manager restarts.")
 @options.run_dir_option
-def rekey(env: str, grace: int, run_dir: Path | None) -> None:
+def rekey(env: str, grace: int, run_dir: str | None) -> None:
     """Give ENV another key for its clients over UDP: the old one may be known to others.
 
     Copy the printed directory to those machines again. A task whose machine has only the old key when that ends falls silent, and
@@ -137,7 +137,7 @@ def _show(env: Row) -> None:
         return
     for engine, text in ways(env).items():
         click.echo(f"\n{engine}:\n" + "\n".join("  " + line for line in text.splitlines()))
-    directory = str(Path(env["cdi_file"]).parent)
+    directory = os.path.dirname(env["cdi_file"])
     if directory not in READ_BY_ENGINES:
         say(f"the container engine must be told to read {directory} (podman: --cdi-spec-dir; docker: cdi-spec-dirs in daemon.json)")
     if env["key_directory"]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 
 from client_plugin.verbs import tables, units
+from client_plugin.ways import places
 from client_plugin.ways.control import Control
 from client_plugin.ways.nearest import did_you_mean
-from nodemgr import paths
 from nodemgr.cli import asking, options
 from nodemgr.core import event_names
 
@@ -44,7 +43,7 @@ def _known_names(_ctx: click.Context, _parameter: click.Parameter, names: tuple[
 @options.run_dir_option
 @options.json_option
 def command(
-    follow: bool, since: int | None, count: int | None, names: tuple[str, ...], run_dir: Path | None, as_json: bool
+    follow: bool, since: int | None, count: int | None, names: tuple[str, ...], run_dir: str | None, as_json: bool
 ) -> None:
     """Show what happened on the node, oldest first (for admins). JSON is one object a line."""
     control = asking.control(run_dir)
@@ -56,7 +55,7 @@ def command(
         return
     if count == 0 and since is None:
         last = max((event["sequence"] for event in _past(control, None, 1)), default=0)
-    for event in asking.follow(run_dir or paths.find_run_dir(), last):
+    for event in asking.follow(run_dir or places.find_run_dir(), last):
         _print(event, names, as_json)
 
 

@@ -12,11 +12,13 @@ import click
 
 from client_plugin import verbs
 from client_plugin.verbs import give_up_stdout, guarded
+from client_plugin.ways import terminal
 from client_plugin.ways.faults import Exit, say
 from client_plugin.ways.nearest import did_you_mean
-from nodemgr import paths
 from nodemgr.cli import VERBS
 from nodemgr.cli.helps import helped
+
+MIN_HELP_COLUMNS, MAX_HELP_COLUMNS = 50, 100
 
 
 class _Ended(Exception):
@@ -74,15 +76,22 @@ class LazyGroup(Group):
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
+        from nodemgr import paths  # it imports pathlib, which other verbs do without
+
         click.echo(f"nodemgr {paths.installed_version()}")
         ctx.exit()
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_COLUMNS})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
 def nodemgr() -> None:
     """GPUs on demand: a program gets its GPUs when it starts to use CUDA, within its environment's quota, and gives
     them back when it ends."""
+
+
+def _help_columns() -> int:
+    """As click has it, which would import shutil to find out."""
+    return max(MIN_HELP_COLUMNS, min(terminal.columns(), MAX_HELP_COLUMNS) - 2)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     """Raises Fault and OSError; what click reports is handled here."""
     try:
-        outcome = nodemgr.main(arguments, prog_name="nodemgr", standalone_mode=False)
+        outcome = nodemgr.main(arguments, prog_name="nodemgr", standalone_mode=False, terminal_width=_help_columns())
         return outcome if isinstance(outcome, int) else 0
     except click.exceptions.NoArgsIsHelpError as wanted:
         wanted.show()

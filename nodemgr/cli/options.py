@@ -7,18 +7,17 @@ import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from client_plugin.verbs import kinds, units
 from client_plugin.ways import choice, places
-from nodemgr import paths
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     ParamType = click.ParamType[Any]
 else:
     ParamType = click.ParamType
@@ -67,14 +66,16 @@ class EnvName(ParamType):
     name = "env"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not paths.is_env_name(value):
-            self.fail(f"{value!r} is no name of an environment: {paths.ENV_NAME_FORM}", param, ctx)
+        if not places.is_env_name(value):
+            self.fail(f"{value!r} is no name of an environment: {places.ENV_NAME_FORM}", param, ctx)
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        run_dir = ctx.params.get("run_dir") or paths.find_run_dir()
+        from click.shell_completion import CompletionItem  # when a shell asks
+
+        run_dir = ctx.params.get("run_dir") or places.find_run_dir()
         try:
-            names = sorted(os.listdir(run_dir / "envs"))
+            names = sorted(os.listdir(os.path.join(run_dir, "envs")))
         except OSError:
             return []
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -114,6 +115,8 @@ class Queue(ParamType):
             self.fail(str(wrong), param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # when a shell asks
+
         names = kinds.queues(choice.Whom(ctx.params.get("run_dir")), incomplete)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
@@ -124,11 +127,12 @@ DURATION = Unit("duration", units.parse_duration_ms)
 ENV = EnvName()
 QUEUE = Queue()
 MOMENT = Moment()
-DIRECTORY = click.Path(path_type=Path, file_okay=False, readable=False)
-"""Others' directories may be named too: what cannot be read there is said later, in better words."""
+DIRECTORY = click.Path(file_okay=False, readable=False)
+"""Others' directories may be named too: what cannot be read there is said later, in better words. A string: importing pathlib takes as
+long as an eighth of a verb."""
 
 
-def _unless_around_us(ctx: click.Context, parameter: click.Parameter, directory: Path | None) -> Path | None:
+def _unless_around_us(ctx: click.Context, parameter: click.Parameter, directory: str | None) -> str | None:
     """A variable that names the manager of the very environment in which we are does not lead out of it, as the flag does."""
     named_by = ctx.get_parameter_source(parameter.name or "")
     return None if named_by is ParameterSource.ENVIRONMENT and places.named_run_dir() is None else directory

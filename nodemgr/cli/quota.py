@@ -5,7 +5,6 @@ from __future__ import annotations
 import grp
 import pwd
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -108,7 +107,7 @@ def quota_options(*, gpus_required: bool) -> Callable[[options.F], options.F]:
 @quota_options(gpus_required=False)
 @options.run_dir_option
 @options.json_option
-def set_quota(env: str, run_dir: Path | None, as_json: bool, nobody: bool, **said: Any) -> None:
+def set_quota(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: Any) -> None:
     """Set the quota of ENV, or make ENV (with --gpus).
 
     What is not named keeps its value. Quotas may add up to more than the node has: only what is granted is bounded.
@@ -157,7 +156,7 @@ def arguments_of(
 @click.argument("env", type=options.ENV, required=False)
 @options.run_dir_option
 @options.json_option
-def show_quotas(env: str | None, run_dir: Path | None, as_json: bool) -> None:
+def show_quotas(env: str | None, run_dir: str | None, as_json: bool) -> None:
     """Show the quota of ENV, or of every environment."""
     result = asking.control(run_dir).call("quota_show", **({"env": env} if env else {}))
     if as_json:
@@ -167,9 +166,9 @@ def show_quotas(env: str | None, run_dir: Path | None, as_json: bool) -> None:
 
 
 @command.command("load", short_help="Set the quotas that FILE says: of quota show --json, or of an older state.db.")
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("file", type=click.Path(allow_dash=True))
 @options.run_dir_option
-def load_quotas(file: Path, run_dir: Path | None) -> None:
+def load_quotas(file: str, run_dir: str | None) -> None:
     """Set every quota that FILE says: what nodemgr quota show --json printed (-: on stdin), or the state.db of a manager of any
     version, whose queues are made, too.
 
@@ -208,7 +207,7 @@ def force_option(function: options.F) -> options.F:
 @click.argument("env", type=options.ENV)
 @force_option
 @options.run_dir_option
-def remove_quota(env: str, force: bool, run_dir: Path | None) -> None:
+def remove_quota(env: str, force: bool, run_dir: str | None) -> None:
     """Forget ENV and its quota, as env rm does. What still runs or waits in it is printed, and nothing is done then without
     --force."""
     for warning in remove(env, force, run_dir):
@@ -216,7 +215,7 @@ def remove_quota(env: str, force: bool, run_dir: Path | None) -> None:
     say(f"{env} is removed")
 
 
-def remove(env: str, force: bool, run_dir: Path | None) -> list[str]:
+def remove(env: str, force: bool, run_dir: str | None) -> list[str]:
     """Returns the manager's warnings. Without `force` the manager refuses where something runs or waits, and it is printed here."""
     control = asking.control(run_dir)
     if not force:

@@ -22,7 +22,7 @@ SAID = tuple(field.name for field in fields(Quota))
 """What a quota says; the rest of a row follows from it, or is another version's."""
 QUEUE = tuple(field.name for field in fields(QueueRow) if field.name != "name")
 """What is set of a queue."""
-STDIN = Path("-")
+STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Kept:
     """Arguments of queue_create. Of a database only: a quota may name one of them."""
 
 
-def read(path: Path) -> Kept:
+def read(path: str) -> Kept:
     """Raises Fault."""
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
+        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
             beginning = file.read(len(DATABASE_MAGIC))
             if beginning == DATABASE_MAGIC:
-                return _of_database(path)
+                return _of_database(Path(path))
             return _of_rows(json.loads(beginning + file.read())["quotas"])
     except OSError as error:
         raise Fault(f"{path} cannot be read ({error.strerror})") from None

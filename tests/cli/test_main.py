@@ -40,6 +40,22 @@ def test_the_help_imports_no_verb() -> None:
     assert said + [name for name in ("zmq", "pynvml", "psutil", "ctypes") if name in loaded] == []
 
 
+@pytest.mark.parametrize("words", [["--help"], ["quota", "show"], ["env", "list"], ["allocations"], ["events"], ["queue"]])
+def test_a_short_verb_imports_nothing_heavy(words: list[str], tmp_path: Path) -> None:
+    """Modules of the standard library that take as long as a tenth of such a verb. (-S: what a .pth file imports is not ours.)"""
+    program = f"""
+import sys
+sys.path += {sys.path!r}
+from nodemgr.cli import main
+main({words!r})
+print(*sys.modules)"""
+    environment = {**clean_environment(), "NODEMGR_RUN_DIR": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-I", "-S", "-c", program], env=environment, capture_output=True, text=True, check=True)
+    loaded = result.stdout.splitlines()[-1].split()
+    assert "nodemgr.cli" in loaded
+    assert [name for name in ("pathlib", "shutil", "subprocess", "urllib.parse", "socket", "zmq", "sqlite3") if name in loaded] == []
+
+
 def test_without_a_verb_there_is_help(nodemgr: Run) -> None:
     result = nodemgr()
     assert result.returncode == 2

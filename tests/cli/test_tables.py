@@ -8,6 +8,7 @@ import pytest
 
 from client_plugin.verbs import tables
 from client_plugin.verbs.tables import Column
+from client_plugin.ways import terminal
 
 COLUMNS = (
     Column("N", lambda row: row["n"], right=True),
@@ -85,3 +86,14 @@ def test_times_in_the_managers_words_are_those_of_the_reader(monkeypatch: pytest
         time.tzset()
     assert told == f"needs 1 GPU; next known end {shown}: bob/eval"
     assert tables.why({"reason": "held by ann: j1"}) == "held by ann: j1"
+
+
+@pytest.mark.parametrize(
+    ("said", "width"), [("120", 120), ("", 80), ("0", 80), ("-5", 80), ("\u0663", 80), ("1e3", 80), ("9" * 5_000, 80), (None, 80)]
+)
+def test_the_width_of_what_is_no_terminal(monkeypatch: pytest.MonkeyPatch, said: str | None, width: int) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("COLUMNS", said)
+    monkeypatch.setattr("sys.__stdout__", None)
+    assert terminal.columns() == width
