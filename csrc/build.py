@@ -57,8 +57,8 @@ RUNNER_SOURCES = [
     *(f"jobs/{name}.c" for name in ("become", "below", "children", "inherited", "log", "order", "supervise", "title")),
 ]  # fmt: skip
 RUNNER_FLAGS = ["-nostartfiles", *SUPERVISOR_FLAGS, "-Wl,--no-as-needed"]
-NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c", *(f"manager/{name}.c" for name in ("beats", "gate", "huge", "sift"))]
-NATIVE_HEADERS = ["wire.h", "ledger.h", *(f"manager/{name}.h" for name in ("beats", "gate", "huge", "sift"))]
+NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c", *(f"manager/{name}.c" for name in ("beats", "gate", "huge", "peer", "sift"))]
+NATIVE_HEADERS = ["wire.h", "ledger.h", *(f"manager/{name}.h" for name in ("beats", "gate", "huge", "peer", "sift"))]
 
 
 def compiler() -> list[str]:

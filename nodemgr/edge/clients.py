@@ -17,6 +17,7 @@ import socket
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from nodemgr.core.model import Transport
@@ -29,9 +30,9 @@ from nodemgr.edge.processes import (
     Identity,
     PeerGone,
     ProcessTable,
+    accept_peer,
     ancestors,
     identify_peer,
-    peer_credentials,
     user_name,
 )
 from nodemgr.edge.quarantine import ANCILLARY_BYTES, Quarantine, Received, brings_rights, close_all, descriptors_of, refuse_rights
@@ -275,12 +276,12 @@ class ClientServer:
     def _listen(self, listener: Listener) -> None:
         if not listener.listening and listener.crowded is None and len(listener.connections) < self._max_per_env:
             listener.listening = True
-            self._loop.add_reader(listener.sock.fileno(), self._accept, listener)
+            self._selector.swallow(listener.sock.fileno(), partial(self._accept, listener))
 
     def _deafen(self, listener: Listener) -> None:
         if listener.listening:
             listener.listening = False
-            self._loop.remove_reader(listener.sock.fileno())
+            self._selector.forget(listener.sock.fileno())
 
     def _silence(self, listener: Listener) -> None:
         """For good."""
@@ -289,26 +290,29 @@ class ClientServer:
             if timer is not None:
                 timer.cancel()
 
-    def _accept(self, listener: Listener) -> None:
+    def _accept(self, listener: Listener) -> bool:
+        """Called by the selector; the loop may have something to do then."""
         for _ in range(ACCEPT_BATCH):
             if len(listener.connections) >= self._max_per_env:
-                return self._full(listener)
+                self._full(listener)
+                break
             rest_ns = listener.arrivals.rest_ns(self.now_ns())
             if rest_ns > 0:
-                return self._crowded(listener, rest_ns)
+                self._crowded(listener, rest_ns)
+                break
             try:
-                sock, _ = listener.sock.accept()
+                sock, peer = accept_peer(listener.sock)
             except BlockingIOError:
-                return None
+                break
             except OSError as error:
                 if error.errno in EXHAUSTED:
-                    return self._exhausted()
+                    self._exhausted()
+                    break
                 continue  # the peer gave up
-            sock.setblocking(False)
             listener.arrivals.spent += 1
-            if not self._admit(listener, sock):
-                return None
-        return None
+            if not self._admit(listener, sock, peer):
+                break
+        return False
 
     def _crowded(self, listener: Listener, rest_ns: int) -> None:
         self.hub.counters["connections_throttled"] += 1
@@ -328,10 +332,9 @@ class ClientServer:
         if before_ns is None or listener.full_ns - before_ns > _CALM_NS:
             self.on_full(listener.env)
 
-    def _admit(self, listener: Listener, sock: socket.socket) -> bool:
+    def _admit(self, listener: Listener, sock: socket.socket, peer: Credentials) -> bool:
         """False: no further connection now."""
         try:
-            peer = peer_credentials(sock)
             forbidden = not listener.for_all and not self.hub.may_enter(listener.env, peer)
             if forbidden and self._is_one_too_many(listener, peer):
                 sock.close()
@@ -346,7 +349,6 @@ class ClientServer:
                 return False
             return True
         self._processes.hold(identity)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         connection = Connection(self, listener, sock, identity, forbidden)
         listener.forbidden += forbidden
         listener.connections.add(connection)

@@ -3,7 +3,7 @@
 Knows: what the kernel says about processes. Must not know: tasks, leases, what a process wrote in a packet.
 
 A process is named `unix:<pid>:<start ticks>`: the pair is never another process later. A pidfd taken from the socket
-names the peer itself, so that a PID reused between accept() and a look into /proc deceives nobody.
+names the peer itself, so that a PID reused between accept() and a look into /proc deceives nobody. (csrc/manager/peer.c)
 """
 
 from __future__ import annotations
@@ -16,29 +16,26 @@ import pwd
 import select
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from nodemgr._native import ffi, lib
 from nodemgr.core.model import ProcessKey
+from nodemgr.core.values import value
 from nodemgr.edge.patience import read_within, within
 
 SO_PEERPIDFD = 77
-SO_PEERGROUPS = 59
-_UCRED = struct.Struct("3i")
-MAX_ANCESTORS = 64
 MAX_COMMAND_CHARS = 200
-MOST_OF_GETSOCKOPT_BYTES = 1_024
+_SEQPACKET = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
 
 
 class PeerGone(Exception):
     """The peer died before it could be identified, or lives where this host's kernel shows no PID for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Identity:
     """A living process, as the kernel knows it. Owns `pidfd`."""
 
@@ -64,9 +61,9 @@ def pid_of(key: ProcessKey) -> int | None:
     return int(rest.partition(":")[0]) if kind == "unix" else None
 
 
-def stat_fields(pid: int, most: int = -1) -> list[bytes] | None:
-    """/proc/PID/stat after the command's name, which may hold anything; None where there is no such process. `most`: fields that
-    are split off. Every request of a new process reads some of these files: the bare system calls take half of what open() takes."""
+def stat_fields(pid: int) -> list[bytes] | None:
+    """/proc/PID/stat after the command's name, which may hold anything; None where there is no such process. A look at all processes
+    reads many of these files: the bare system calls take half of what open() takes."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -77,7 +74,7 @@ def stat_fields(pid: int, most: int = -1) -> list[bytes] | None:
         return None
     finally:
         os.close(fd)
-    return text[text.rfind(b")") + 2 :].split(None, most)
+    return text[text.rfind(b")") + 2 :].split()
 
 
 def start_ticks(pid: int) -> int | None:
@@ -94,13 +91,8 @@ def age_ms(key: ProcessKey) -> int:
 
 def ancestors(pid: int) -> tuple[int, ...]:
     """PIDs from parent to init, as the kernel has them now."""
-    found: list[int] = []
-    while len(found) < MAX_ANCESTORS:
-        fields = stat_fields(pid, 2)
-        if not fields or (pid := int(fields[1])) == 0:
-            break
-        found.append(pid)
-    return tuple(found)
+    found = ffi.new("int32_t[]", lib.NM_ANCESTORS)
+    return tuple(ffi.unpack(found, lib.nm_ancestors(pid, found)))
 
 
 def seen_as(pid: int) -> tuple[int, ...]:
@@ -154,7 +146,7 @@ def group_id(name: str) -> int | None:
         return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Credentials:
     """The user and groups of a process."""
 
@@ -183,13 +175,22 @@ def has_ended(pidfd: int) -> bool:
     return bool(poller.poll(0))
 
 
-def _peer_groups(sock: socket.socket, pid: int, gid: int) -> frozenset[int]:
-    """The groups that the peer had when it connected; of more than Python asks for, those that it has now."""
-    try:
-        raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_OF_GETSOCKOPT_BYTES)
-    except OSError:
-        return frozenset((gid, *_groups_now(pid)))
-    return frozenset((gid, *struct.unpack(f"{len(raw) // 4}I", raw)))
+_peer = ffi.new("struct nm_peer *")
+"""Room for one answer: the functions below that use it are not to be called from several threads at once."""
+
+
+def _raise_errno(result: int) -> int:
+    """Raises OSError where it is negative."""
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+def _peers_credentials() -> Credentials:
+    """The groups that the peer had when it connected; of more than there is room for, those that it has now."""
+    gid, count = _peer.gid, _peer.group_count
+    groups = ffi.unpack(_peer.group, count) if count >= 0 else _groups_now(_peer.pid)
+    return Credentials(_peer.uid, frozenset((gid, *groups)))
 
 
 def _groups_now(pid: int) -> list[int]:
@@ -201,35 +202,29 @@ def _groups_now(pid: int) -> list[int]:
     return [int(group) for group in line.split()[1:]]
 
 
-def _peer_pidfd(sock: socket.socket, pid: int) -> int:
-    try:
-        pidfd: int = struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, 4))[0]
-        os.set_inheritable(pidfd, False)
-        return pidfd
-    except OSError:  # a kernel before 6.5, or a peer that is reaped
-        try:
-            return os.pidfd_open(pid)
-        except ProcessLookupError as error:
-            raise PeerGone(f"process {pid} ended before it could be identified") from error
+def accept_peer(listener: socket.socket) -> tuple[socket.socket, Credentials]:
+    """The next connection, which does not block and brings credentials with each packet, and the user and groups of the process that
+    connected, as they were then. Raises OSError."""
+    fd = _raise_errno(lib.nm_peer_accept(listener.fileno(), _peer))
+    return socket.socket(socket.AF_UNIX, _SEQPACKET, 0, fd), _peers_credentials()
 
 
 def peer_credentials(sock: socket.socket) -> Credentials:
-    """User and groups of the process that connected, as they were then: two system calls. Raises OSError."""
-    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return Credentials(uid, _peer_groups(sock, pid, gid))
+    """User and groups of the process that connected, as they were then. Raises OSError."""
+    _raise_errno(lib.nm_peer_credentials(sock.fileno(), _peer))
+    return _peers_credentials()
 
 
 def identify_peer(sock: socket.socket, peer: Credentials) -> Identity:
-    """Who connected, with `peer` of the same socket. Raises PeerGone; OSError where descriptors are exhausted."""
-    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    """The process that connected, with `peer` of the same socket. Raises PeerGone; OSError where descriptors are exhausted."""
+    result = lib.nm_peer_identify(sock.fileno(), _peer)
+    pid = _peer.pid
     if pid <= 0:
         raise PeerGone("the peer is in a PID namespace that this manager cannot see")
-    pidfd = _peer_pidfd(sock, pid)
-    ticks = start_ticks(pid)
-    if ticks is None or has_ended(pidfd):  # alive after the look into /proc: both speak of the same process
-        os.close(pidfd)
+    if result == -errno.ESRCH:
         raise PeerGone(f"process {pid} ended before it could be identified")
-    return Identity(pid, ticks, uid, gid, peer.gids, pidfd)
+    _raise_errno(result)
+    return Identity(pid, _peer.start_ticks, peer.uid, _peer.gid, peer.gids, _peer.pidfd)
 
 
 def identify(key: ProcessKey) -> Identity | None:

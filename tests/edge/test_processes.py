@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr.edge import processes
-from nodemgr.edge.processes import PeerGone, ProcessTable, identify, identify_peer, peer_credentials
+from nodemgr.edge.processes import PeerGone, ProcessTable, accept_peer, identify, identify_peer, peer_credentials
 from tests.edge.hub import settle, turn
 
 
@@ -65,6 +68,71 @@ def test_a_peer_that_died_is_no_peer() -> None:
     listener.close()
 
 
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as listener:
+        listener.bind("")
+        listener.listen(1)
+        yield listener
+
+
+def test_an_accepted_connection_brings_credentials_and_waits_for_nothing(listener: socket.socket) -> None:
+    with pytest.raises(BlockingIOError):
+        accept_peer(listener)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as theirs:
+        theirs.connect(listener.getsockname())
+        ours, peer = accept_peer(listener)
+        with ours:
+            assert peer == peer_credentials(theirs) == peer_credentials(ours)
+            assert peer.uid == os.geteuid()
+            assert peer.gids == {os.getegid(), *os.getgroups()}
+            assert not os.get_inheritable(ours.fileno())
+            with pytest.raises(BlockingIOError):
+                ours.recv(1)
+            theirs.send(b"x")
+            _, ((_, kind, data),), _, _ = ours.recvmsg(1, 64)
+            assert kind == socket.SCM_CREDENTIALS
+            assert int.from_bytes(data[:4], sys.byteorder) == os.getpid()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a process groups")
+@pytest.mark.parametrize("count", [0, 256, 257, 2_000])
+def test_a_peer_of_many_groups_has_them_all(listener: socket.socket, count: int) -> None:
+    groups = list(range(100_000, 100_000 + count))
+    name = listener.getsockname()
+    child = os.fork()
+    if child == 0:
+        os.setgroups(groups)
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(name)
+        signal.pause()
+    try:
+        select.select([listener], [], [])
+        ours, peer = accept_peer(listener)
+        ours.close()
+        assert peer.gids == {os.getegid(), *groups}
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_without_a_free_descriptor_a_peer_is_not_taken_for_dead() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    for spare in (0, 1):  # neither for the pidfd, nor for /proc
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files") as raised:
+                identify_peer(ours, peer_credentials(ours))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert raised.value.errno == errno.EMFILE
+    assert os.dup(0) == free, "nothing was left open"
+    for fd in (free, ours.detach(), theirs.detach()):
+        os.close(fd)
+
+
 def test_a_stored_key_is_the_same_process_or_none(sleeper: subprocess.Popen[bytes]) -> None:
     found = identify(key_of(sleeper.pid))
     assert found is not None
@@ -76,6 +144,10 @@ def test_a_stored_key_is_the_same_process_or_none(sleeper: subprocess.Popen[byte
 def test_ancestors_reach_init(sleeper: subprocess.Popen[bytes]) -> None:
     found = processes.ancestors(sleeper.pid)
     assert found[0] == os.getpid()
+    for child, parent in zip((sleeper.pid, *found), (*found, 0), strict=True):
+        fields = processes.stat_fields(child)
+        assert fields is not None
+        assert int(fields[1]) == parent
     assert processes.ancestors(4_194_304) == ()
 
 
