@@ -564,8 +564,9 @@ class Daemon:
         self._audited_ns = self.clock.monotonic_ns()
         if audit.is_news(self.state, audited):
             self.submit(audited)
-        if self.context_sizes.look(self.auditor.figures, self.state.gpus):
-            self.envs.refresh_all()
+        limits_bytes = {where: grant.limit_bytes for where, grant in self.state.grants.items()}
+        for env in self.context_sizes.look(self.auditor.figures, self.state.gpus, limits_bytes, self.state.envs):
+            self.envs.refresh(env)
 
     def key_of_pid(self, pid: int) -> ProcessKey | None:
         """The process of this PID that holds, waits, or left a lease and lives on."""

@@ -46,7 +46,7 @@ class Envs:
         udp: UdpServer | None,
         udp_address: Callable[[], str],
         library_directory: Path | None,
-        context_bytes: Callable[[], int],
+        context_bytes: Callable[[str], int],
         containers: Containers,
         gate: Gate | None,
     ) -> None:
@@ -139,7 +139,7 @@ class Envs:
             "node_gpus": node_gpus,
             "beat_ms": self._state.config.beat_ms,
             "timeout_ms": self._state.config.timeout_ms,
-            "context_bytes": self._context_bytes(),
+            "context_bytes": self._context_bytes(env),
             "ledger": "wanted" if self._clients.hub.expects_files(env) else None,
             "memory_per_gpu": quota.memory_per_gpu_bytes,
             "library_path": None if self._library_directory is None else str(self._library_directory),

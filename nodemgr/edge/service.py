@@ -237,7 +237,7 @@ class Service:
             settings.run_dir, daemon.env_of_known, daemon.known, lambda env, who: daemon.envs.is_entitled(env, who)
         )
         sizes = daemon.context_sizes = ContextSizes(journal.remember, journal.meta())
-        sizes.settle(reading.gpus)
+        sizes.settle(reading.gpus, state.envs)
         setter = self.gpus.limit if self.gpus.can_limit else None
         daemon.driver_limits = DriverLimits(state, daemon.known, setter, journal.remember, journal.meta())
         daemon.auditor = Auditor(state, ledgers, daemon.key_of_pid, belonging.env_of)
@@ -245,7 +245,7 @@ class Service:
         simulated = settings.simulate[0] if settings.simulate is not None else 0
         containers = Containers(settings.cdi_dir, settings.cdi_kind, settings.run_dir, settings.state_dir, simulated, hook)
         daemon.envs = Envs(
-            state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, lambda: sizes.told_bytes, containers,
+            state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, sizes.told_bytes, containers,
             daemon.gate,
         )
 
