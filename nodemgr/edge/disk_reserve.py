@@ -31,13 +31,14 @@ class DiskReserve:
     def __init__(self, path: Path, wanted_bytes: int) -> None:
         figures = os.statvfs(path.parent)
         self._path = path
+        self._directory = str(path.parent)  # a Path would be made anew for each commit
         self.bytes = min(wanted_bytes, figures.f_blocks * figures.f_frsize // SHARE_OF_DISK)
         self.log_bytes = self.bytes // 2
         self.pages = self.bytes // 4 // PAGE_BYTES
 
     def free_bytes(self) -> int:
         """Room for an unprivileged writer on the database's disk."""
-        figures = os.statvfs(self._path.parent)
+        figures = os.statvfs(self._directory)
         return figures.f_bavail * figures.f_frsize
 
     def is_low(self) -> bool:
