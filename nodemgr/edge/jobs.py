@@ -264,7 +264,7 @@ class Jobs:
     def unknown(self) -> tuple[bool, str]:
         """For the doctor: whether the store knows of all that runs and has run here, and what it does not know."""
         running = [f"{job_id} (start {attempt})" for job_id, attempt in self.factory.strays()]
-        said = [self._journal.lost] if self._journal.lost else []
+        said = [f"{self._journal.lost} (earlier losses: nodemgr events --since 0 --name store.lost)"] if self._journal.lost else []
         if running:
             said.append(
                 f"running, and not known to the store: {_listed(running)}; what runs goes on within its time limit and is not started "

@@ -71,5 +71,6 @@ def lost(reached: Reached, there: Reached) -> str:
     first, last = there.jobs + 1, reached.jobs
     if first > last:
         return said
-    names = f"job j{first} was" if first == last else f"jobs j{first} to j{last} were"
-    return f"{said}; {names} submitted and are not known any more: submit them again, but for those that run"
+    if first == last:
+        return f"{said}; job j{first} was submitted and is not known any more: submit it again, unless it runs"
+    return f"{said}; jobs j{first} to j{last} were submitted and are not known any more: submit again those that do not run"

@@ -101,6 +101,7 @@ def test_jobs_that_the_store_forgot_are_told_and_what_runs_of_them_stays_under_c
     assert is_running(node.pid())
     row = node.check("known jobs")
     assert (row["ok"], "j1 (start 1)" in row["detail"]) == (False, True)
+    assert "nodemgr events --since 0 --name store.lost" in row["detail"], "the doctor names the last loss alone"
     assert node.manager.events().expect("store.lost")["reason"] in lines[0]
     assert node.manager.events().expect("job.unknown")["running"] == ["j1 (start 1)"]
     assert node.submit("--hold") == "j3", "no name is given twice"
