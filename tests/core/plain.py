@@ -346,6 +346,7 @@ class PlainNode:
         for gpu in task.gpus:
             if not any(other.env == task.env and gpu in other.gpus for other in self.tasks):
                 del self.memory[task.env, gpu]
+                del self.used[task.env, gpu]
 
     def take_out(self, task: Task, pid: int) -> None:
         task.members.remove(pid)

@@ -66,3 +66,20 @@ RULES: tuple[Rule[Core], ...] = (
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_walk(seed: int) -> None:
     walk(Core(), RULES, Core.settled, seed)
+
+
+def test_no_figure_of_an_ended_grant_counts_for_the_next_one() -> None:
+    """bob's first process gives up its lease, lives on, and may use all of its old grant. bob's next grant there begins in the middle of
+    a `time_passes`. A figure of the old grant (0 bytes) would make room for the UDP process that waits for memory in it."""
+    core = Core()
+    core.plain.leaves(1)
+    core.node.releases("bob", 1)
+    core.settled()
+    core._ask(10, "bob", 1, None, "first", None, udp=True)
+    core._ask(11, "bob", 1, None, "second", None, udp=True)
+    core._ask(12, "bob", 1, None, "first", None, udp=False)
+    core.stopped.add(10)
+    core.time_passes(6)
+    core.settled()
+    assert core.holders() == [2, 12]
+    assert core.waiters() == [11]
