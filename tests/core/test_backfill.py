@@ -501,6 +501,32 @@ def test_all_of_an_envs_backlog_with_limits_is_planned_behind_its_first(gpus: in
     assert (runs(busy, submit(busy, "bob", gpus, limit_s)) is not None) is starts
 
 
+@pytest.mark.parametrize(("depth", "memory_bytes"), [(1, None), (100, GIB)])
+@pytest.mark.parametrize(("gpus", "limit_s", "starts"), [(2, None, True), (3, None, False), (3, 7, False), (4, 6, True)])
+def test_behind_a_backlog_that_is_not_planned_its_env_may_take_its_quota(
+    depth: int, memory_bytes: int | None, gpus: int, limit_s: int | None, starts: bool
+) -> None:
+    """alice's first has 4 GPUs from 6 on. Her second is beyond the depth, or shares GPUs: it may start at any time after that."""
+    busy = node(8, backfill_depth=depth)
+    busy.quota("alice", 6)
+    submit(busy, "alice", 4, 6)
+    first, second = submit(busy, "alice", 4, 10), submit(busy, "alice", 2, 10, memory_bytes=memory_bytes)
+    assert [runs(busy, job) for job in (first, second)] == [None, None]
+    assert (runs(busy, submit(busy, "bob", gpus, limit_s)) is not None) is starts
+
+
+def test_a_gpu_that_a_job_without_a_limit_shares_has_no_known_end() -> None:
+    busy = node(4)
+    busy.quota("alice", 1)
+    own = [submit(busy, "alice", 1, limit, memory_bytes=GIB) for limit in (60, None)]
+    busy.passes(0)
+    busy.quota("alice", 4)
+    four = submit(busy, "alice", 4, 50)
+    assert [runs(busy, job) for job in (*own, four)] == [[0], [0], None]
+    assert runs(busy, submit(busy, "bob", 1)) is None
+    assert runs(busy, submit(busy, "bob", 1, 1_000)) is not None, "not planned for the end of the other one"
+
+
 @pytest.mark.parametrize(("gpus", "limit_s", "starts"), [(4, None, True), (5, None, False), (5, 101, False), (6, 100, True)])
 def test_behind_a_planned_job_without_a_limit_its_env_may_take_its_quota_and_no_more(
     gpus: int, limit_s: int | None, starts: bool

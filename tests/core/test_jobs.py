@@ -734,6 +734,21 @@ def test_a_quota_lowered_for_a_moment_fails_no_job() -> None:
     assert node.job(follower).state is JobState.QUEUED
 
 
+def test_a_job_above_its_lowered_quota_is_not_named_as_first_of_its_environment() -> None:
+    """The env's own task uses the whole lowered quota, so scheduling passes skip the env."""
+    node = node_of(1, 2)
+    node.gpus_are([gpu(0), gpu(1)])
+    submitted(node, gpus=1)
+    above = submitted(node, gpus=2)
+    node.quota("alice", 1)
+    submitted(node, gpus=1)
+    submitted(node, gpus=1)
+    _, first, second = telling.listing(node.state)
+    assert first[2].endswith("0 left: waits for its own tasks")
+    assert f"{first[0].job_id} of its own environment comes first" in second[2]
+    assert above not in first[2] + second[2]
+
+
 def test_a_job_that_has_ended_is_requeued_though_its_quota_is_low() -> None:
     node = node_of(1, 2)
     node.gpus_are([gpu(0), gpu(1)])
@@ -820,6 +835,17 @@ def test_of_two_that_are_given_back_one_has_its_turn_at_once() -> None:
     node.loses(1)
     node.gives_back((first, 1), (second, 1))
     assert (node.job(first).state, node.queued_jobs()) == (JobState.STARTING, [second, third])
+
+
+def test_an_attempt_that_was_given_back_uses_up_no_restart() -> None:
+    node = node_of(1, 1)
+    job_id = submitted(node, max_restarts=1)
+    node.gives_back((job_id, 1))
+    assert (node.job(job_id).state, node.job(job_id).restarts) == (JobState.STARTING, 0)
+    node.job_ends(job_id, 1)
+    assert (node.job(job_id).state, node.job(job_id).restarts) == (JobState.STARTING, 1)
+    node.job_ends(job_id, 1)
+    assert node.job(job_id).state is JobState.FAILED
 
 
 def test_a_queue_has_a_cap_for_jobs_and_for_waiters() -> None:
