@@ -42,6 +42,7 @@ def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Proces
         residue = draft.residues.get((process.key, uuid))
         if residue is not None:
             draft.drop_residue(residue)
+            draft.rescan = True  # the charge may fall: another grant may grow, another request may be served
     if process.slot is not None:
         draft.emit(effects.SetSlot(process.env, process.slot, process.generation, "live"))
     return replace(process, task_id=task.task_id, rid=asker.rid, user=asker.user, fenced=False)

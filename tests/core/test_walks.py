@@ -83,3 +83,26 @@ def test_no_figure_of_an_ended_grant_counts_for_the_next_one() -> None:
     core.settled()
     assert core.holders() == [2, 12]
     assert core.waiters() == [11]
+
+
+def test_room_that_a_process_frees_when_it_asks_anew_raises_the_grants_that_wait_for_it() -> None:
+    """alice has room for 40 GiB on two GPUs. Two of her processes lost a lease on GPU 2 and may hold 27 GiB there. When one of them has
+    a lease again, its memory is inside the new grant of 20 GiB, and the grant on GPU 0 may grow to 20 GiB."""
+    core = Core()
+    core.plain.dies(1, {})
+    core.node.dies(1)
+    core.set_quota("alice", 3, 40, "normal")
+    core.settled()
+    core._ask(10, "alice", 1, None, "token2", None, udp=False)
+    core.plain.admin_releases(2)
+    core.node.admin_releases("t2")
+    core.settled()
+    core._ask(11, "alice", 1, None, "token11", None, udp=False)
+    core.settled()
+    core.set_quota("alice", 2, 40, "normal")
+    core.settled()
+    assert core.node.grant_gib("alice", 0) == pytest.approx((40 / 3, 40 / 3))
+    core._ask(10, "alice", 2, None, "anew", None, udp=False)
+    core.settled()
+    assert core.node.gpus_of(10) == [0, 2]
+    assert core.node.grant_gib("alice", 0) == (20, 20)
