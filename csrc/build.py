@@ -44,11 +44,11 @@ CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", f"-ffile-prefix-map={ROOT
 SHIM_CFLAGS = ["-DNM_OLD_GLIBC", "-fno-plt"]
 SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-z,now,-z,nodelete,-z,defs", "-Wl,--no-as-needed"]
 # What the dynamic linkers of one machine put for $LIB in a path: Debian's kind, Red Hat's, Arch's. Each finds the shim under its own name,
-# and musl's linker, which knows no $LIB, finds nothing. 32-bit programs find an empty library where the compiler can make one: without it
-# their linker complains in each.
+# and musl's linker, which knows no $LIB, finds nothing. 32-bit programs find a library of one file where the compiler can make one: without
+# it their linker complains in each.
 SHIM_DIRS = (f"lib/{platform.machine()}-linux-gnu", "lib64", "lib")
 STUB_DIRS = ("lib/i386-linux-gnu", "lib32")
-STUB_FLAGS = ["-m32", "-shared", "-nostdlib", "-Wl,-soname,libnodemgr.so", "-x", "c", os.devnull]
+STUB_FLAGS = ["-m32", "-shared", "-nostdlib", "-fPIC", "-O2", "-Wl,-soname,libnodemgr.so", str(CSRC / "defaults.c")]
 SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
 # It runs as root: whatever could be written to after the start is not.
 SUPERVISOR_FLAGS = ["-fPIE", "-pie", "-Wl,-z,now,-z,relro", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"]

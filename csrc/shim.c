@@ -120,16 +120,6 @@ __attribute__((constructor)) static void start(void)
         show_hook_to_python();
 }
 
-/* -- AddressSanitizer -- */
-
-/* A shared runtime ends a program in which it is not the first library, as it is not beside any preloaded object. It asks this function
- * for its defaults; the program's own function of that name comes first, and the variable ASAN_OPTIONS overrides both. */
-NM_API const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "verify_asan_link_order=0";
-}
-
 /* -- the first use of CUDA -- */
 
 static void forget_in_child(void)

@@ -79,6 +79,13 @@ def test_a_32_bit_program_starts_without_a_word(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "started\n", "")
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="no other word size here")
+def test_a_32_bit_program_with_address_sanitizer_starts(tmp_path: Path) -> None:
+    """Its runtime is not the first library: the one for 32-bit programs allows that, as the other does."""
+    ran = run("sh", "-c", program(tmp_path, "cc", "-m32", "-fsanitize=address"))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "started\n", "")
+
+
 def test_python_finds_the_hook_and_one_library(tmp_path: Path) -> None:
     """The hook lies where the library lies, at whatever depth; the Python part uses the library that is in the process."""
     ask = "from client_plugin import native; native.load(); import sys; print(sys.path); print(open('/proc/self/maps').read())"
