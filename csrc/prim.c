@@ -164,24 +164,122 @@ bool nm_forked_by_pid(void)
     return pid != 0 && pid != nm_pid();
 }
 
+/* The main thread's own record of its number: the kernel clears it when that thread ends (CLONE_CHILD_CLEARTID), so no system call is
+ * needed to look; a join sets it to -1. NULL: unknown. */
+static _Atomic(_Atomic uint32_t *) main_tid;
+static uint32_t main_number; /* what it holds while that thread lives */
+static sigset_t starter_signals; /* the mask of the thread that started ours */
+
+struct main_thread {
+    bool ended;
+    uint64_t threads; /* of the process, a main thread that has ended included */
+    uint64_t status;  /* the main thread's, as wait gives it */
+};
+
+/* The number in that field of /proc/self/stat, of which `state` is the field STATE_FIELD. */
+enum { STATE_FIELD = 3, THREADS_FIELD = 20, STATUS_FIELD = 52 };
+static bool stat_number(const char *state, int field, uint64_t *out)
+{
+    const char *at = state;
+    for (int skipped = STATE_FIELD; at != NULL && skipped < field; skipped++) {
+        at = strchr(at, ' ');
+        at = at != NULL ? at + 1 : NULL;
+    }
+    return at != NULL && nm_number(at, strcspn(at, " \n"), out);
+}
+
+static bool read_main_thread(struct main_thread *out)
+{
+    char text[1024];
+    if (nm_file_read("/proc/self/stat", text, sizeof text) < 0)
+        return false;
+    const char *name_end = strrchr(text, ')'); /* a program's name may hold anything */
+    if (name_end == NULL || name_end[1] != ' ')
+        return false;
+    const char *state = name_end + 2;
+    out->ended = *state == 'Z';
+    return stat_number(state, THREADS_FIELD, &out->threads) && stat_number(state, STATUS_FIELD, &out->status);
+}
+
+/* The record lies in glibc's structure of the thread: number, spare number, pointer, robust list head, in all versions. The kernel gives
+ * the address of the head. The value is compared, so another layout is unknown and not an error. */
+static _Atomic uint32_t *find_main_tid(void)
+{
+    enum { BEFORE_HEAD = 16, PAGE = 4096 };
+    static _Atomic uint32_t ended;
+    char *head = NULL;
+    size_t size;
+    struct main_thread now;
+    main_number = nm_pid();
+    if (syscall(SYS_get_robust_list, main_number, &head, &size) == 0 && (uintptr_t)head % PAGE >= BEFORE_HEAD) {
+        _Atomic uint32_t *record = (_Atomic uint32_t *)(void *)(head - BEFORE_HEAD);
+        return atomic_load(record) == main_number ? record : NULL;
+    }
+    return read_main_thread(&now) && now.ended ? &ended : NULL; /* it ended before ours began */
+}
+
+void nm_thread_look(struct nm_thread *thread)
+{
+    enum { MAIN_AND_OURS = 2 };
+    _Atomic uint32_t *record = atomic_load(&main_tid);
+    struct main_thread now;
+    if (record == NULL || atomic_load(record) == main_number || !read_main_thread(&now) || !now.ended)
+        return;
+    thread->last = now.threads == MAIN_AND_OURS;
+    thread->outlived = thread->outlived || !thread->last;
+    thread->main_status = now.status;
+}
+
+static void *outlive(void *thread)
+{
+    pthread_join((pthread_t)thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &starter_signals, NULL);
+    return NULL;
+}
+
+/* From Linux 6.0 on the status of a process is that of the thread that ends last, before that the main thread's. */
+static void end_with(uint64_t status)
+{
+    int number = (int)(status & 0x7f);
+    sigset_t one;
+    if (number == 0)
+        syscall(SYS_exit, (int)(status >> 8 & 0xff));
+    sigemptyset(&one);
+    sigaddset(&one, number);
+    signal(number, SIG_DFL);
+    syscall(SYS_tgkill, nm_pid(), syscall(SYS_gettid), number);
+    pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+}
+
+/* After pthread_exit in main, glibc's last thread calls exit(0). The program's exit handlers expect a stack of the usual size and the
+ * signals of the program, so a thread with both is the last one. A main thread with another status than 0 ended past glibc. */
+void nm_thread_end(const struct nm_thread *thread)
+{
+    pthread_t heir;
+    if (thread->last && !thread->outlived && thread->main_status != 0)
+        end_with(thread->main_status);
+    if (!thread->last || pthread_create(&heir, NULL, outlive, (void *)pthread_self()) != 0)
+        pthread_detach(pthread_self());
+}
+
 int nm_thread_start(void *(*body)(void *))
 {
-    sigset_t all, before;
+    sigset_t all;
     pthread_attr_t attributes;
     pthread_t thread;
     sigfillset(&all);
     int error = pthread_attr_init(&attributes);
     if (error != 0)
         return error;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    atomic_store(&main_tid, find_main_tid());
+    pthread_sigmask(SIG_SETMASK, &all, &starter_signals);
     for (size_t stack_bytes = STACK_BYTES; stack_bytes <= STACK_MOST_BYTES; stack_bytes *= 8) {
         pthread_attr_setstacksize(&attributes, stack_bytes);
         error = pthread_create(&thread, &attributes, body, NULL);
         if (error != EINVAL) /* too small for the program's static TLS */
             break;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_sigmask(SIG_SETMASK, &starter_signals, NULL);
     pthread_attr_destroy(&attributes);
     return error;
 }

@@ -35,6 +35,7 @@ NM_OLD_SYMBOL(pthread_getspecific);
 NM_OLD_SYMBOL(pthread_setspecific);
 NM_OLD_SYMBOL(pthread_mutex_trylock);
 NM_OLD_SYMBOL(pthread_detach);
+NM_OLD_SYMBOL(pthread_join);
 NM_OLD_SYMBOL(pthread_testcancel);
 #endif
 
@@ -69,7 +70,15 @@ static inline bool nm_forked(void)
     return page != NULL ? atomic_load_explicit(page, memory_order_relaxed) == 0 : nm_forked_by_pid();
 }
 void nm_fork_mark(void);                        /* this process is the one from now on */
-int nm_thread_start(void *(*body)(void *));     /* detached, all signals blocked, small stack; 0 or errno */
+int nm_thread_start(void *(*body)(void *));     /* all signals blocked, small stack; 0 or errno. The body's last call is nm_thread_end */
+/* What such a thread keeps of the end of the program's own threads: zero at first. */
+struct nm_thread {
+    bool last;            /* the main thread has ended, and no thread but this one is left */
+    bool outlived;        /* the main thread was not the last of the program's */
+    uint64_t main_status; /* as wait gives it */
+};
+void nm_thread_look(struct nm_thread *thread); /* one memory read while the main thread lives */
+void nm_thread_end(const struct nm_thread *thread); /* where it is the last, the process ends as it would have without it */
 
 /* -- descriptors -- */
 struct nm_file_id { uint64_t device, inode; };

@@ -3,7 +3,8 @@
  * Whoever waits is the pumper; the others wait for the word `events`. While a lease is held that is a thread of our own, which
  * also beats: a native one (a Python thread starves behind the GIL), with all signals blocked, started no earlier than that.
  * On the UNIX socket it makes no system call but poll and futex while the manager sends nothing: a program may have confined
- * itself (seccomp) after its first use of CUDA, to die at any other.
+ * itself (seccomp) after its first use of CUDA, to die at any other. Once the main thread has ended, the thread also reads
+ * /proc/self/stat at each beat, and ends when it is the last one.
  */
 #include <errno.h>
 #include <poll.h>
@@ -92,23 +93,25 @@ void nm_client_set_chore(void (*wanted)(void))
 static void do_chore(void)
 {
     void (*wanted)(void) = atomic_load(&chore);
-    if (wanted == NULL)
-        return;
-    nm_leave();
-    wanted();
-    nm_enter();
+    if (wanted != NULL)
+        wanted();
 }
 
 static void *beat_for_ever(void *unused)
 {
     (void)unused;
+    struct nm_thread thread = {0}; /* it must not keep alive a process whose own threads have all ended */
     nm_enter();
-    while (nm_session.state == NODEMGR_HELD) {
+    while (nm_session.state == NODEMGR_HELD && !thread.last) {
         nm_pump(UINT64_MAX);
+        nm_leave();
         do_chore();
+        nm_thread_look(&thread);
+        nm_enter();
     }
     nm_session.thread = false;
     nm_leave();
+    nm_thread_end(&thread);
     return NULL;
 }
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from client_plugin.ways.faults import Exit
+from tests.shim.world import LINKED_WITH_DRIVER, compiled
 from tests.support.manager import HOLD, ROOT, Manager
 
 GIB = 2**30
@@ -101,3 +102,16 @@ def test_jobs_survive_managers_that_are_killed_again_and_again(make_manager: Mak
     # A kill between the stored start and its order to the launcher leaves an attempt that never began; its number is not used again.
     unbegun = Counter(event["job"] for event in told if event["name"] == "job.unbegun")
     assert marks.read_text().split() == [f"{job_id}:{1 + unbegun[job_id]}" for job_id in job_ids], "each ran once, in order"
+
+
+def test_a_job_ends_whose_program_left_its_main_thread(make_manager: Make) -> None:
+    """Its last thread of its own ends after main called pthread_exit: so the process ends, the job and the lease with it."""
+    manager = make_manager(simulate="1x8GiB")
+    manager.quota("alice", 1)
+    events = manager.events()
+    program = compiled("last_thread.c", *LINKED_WITH_DRIVER)
+    job_id = submit(manager, "alice", "--gpus", "1", script=f"exec {program} worker")
+    nodemgr(manager, "wait", job_id)
+    assert nodemgr(manager, "logs", job_id) == "cuInit 0\nworker\nhandler\n"
+    events.expect("job.ended", job=job_id)
+    assert manager.status()["tasks"] == []

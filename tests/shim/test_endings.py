@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.client_c.compiled import ENVIRONMENT, SANITIZERS, compile_c
-from tests.shim.world import GIB, MIB, World, compiled
+from tests.shim.world import GIB, LINKED_WITH_DRIVER, MIB, World, compiled
 
 
 @pytest.mark.parametrize(("scenario", "rounds", "limit"), [
@@ -56,3 +57,32 @@ def test_a_forked_child_reads_the_table_though_its_parents_threads_held_locks(sa
     program = compile_c(tmp_path / "forks", ["blocks.c", "prim.c", Path(__file__).with_name("forks.c")], sanitizer=sanitizer)
     result = subprocess.run([program, "500"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, check=False)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("scenario", "code", "output"), [
+    ("worker", 0, "cuInit 0\nworker\nhandler\n"),
+    ("alone", 0, "cuInit 0\nhandler\n"),
+    ("late", 0, "cuInit 0\nhandler\n"),
+    ("code", 3, "cuInit 0\n"),
+    ("killed", -signal.SIGKILL, "cuInit 0\n"),
+])  # fmt: skip
+def test_a_process_whose_own_threads_have_ended_ends_as_without_us(scenario: str, code: int, output: str, env: World) -> None:
+    """The thread that beats is not one of the program's: it keeps no process alive, and the exit handlers run once, on a usual stack."""
+    program = compiled("last_thread.c", *LINKED_WITH_DRIVER)
+    bare = env.run(program, scenario, shim=False, managed=False)
+    assert (bare.returncode, bare.stdout) == (code, output)
+    ran = env.run(program, scenario)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, output, "")
+
+
+def test_a_process_goes_on_without_its_main_thread(env: World) -> None:
+    """Its other threads are at work: it beats, and is not ended."""
+    process = subprocess.Popen(
+        [compiled("last_thread.c", *LINKED_WITH_DRIVER), "works"], env=env.environment(), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["cuInit 0\n", "works\n"]
+    env.manager.await_verb("BEAT", 5)
+    stdout, stderr = process.communicate("", timeout=60)
+    assert (process.returncode, stdout, stderr) == (7, "handler\n", "")
