@@ -70,7 +70,7 @@ def client_library() -> str:
 
 def preload_entry(payload: Optional[str] = None) -> str:
     """The shim, as LD_PRELOAD and /etc/ld.so.preload name it. The dynamic linker puts its own directory for $LIB (csrc/build.py has them
-    all): so 64-bit glibc programs get the shim, 32-bit ones a library without hooks, and musl, which knows no $LIB, finds nothing and goes on."""
+    all): so 64-bit glibc programs get the shim, 32-bit ones one without hooks, and musl, which knows no $LIB, finds nothing and goes on."""
     return os.path.join(payload or payload_dir(), "client_plugin", "_lib", "$LIB", "libnodemgr.so")
 
 
