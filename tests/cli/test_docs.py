@@ -1,10 +1,10 @@
-"""Each `nodemgr` command line in the documentation is one that the command line takes: its verbs, options and kinds of values exist."""
+"""Each `nodemgr` command line of the documentation is valid: its verbs, options and values exist."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 import pytest
@@ -16,13 +16,14 @@ from nodemgr.cli import VERBS
 from nodemgr.cli.group import nodemgr
 from tests.cli.conftest import ROOT
 
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
+PAGES = ["README.md", "CONTRIBUTING.md", *DOCS]
 STARTERS = {"sudo", "exec", "time"}
 ENDS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "(", ")"}
 
 
 def words_of(line: str) -> list[list[str]]:
-    """The commands of a line of shell, each as its words, without redirections and variables before it."""
+    """The commands of a shell line, each as its words, without variables before it."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     commands: list[list[str]] = [[]]
@@ -40,10 +41,11 @@ def words_of(line: str) -> list[list[str]]:
 
 
 def in_blocks(text: str) -> Iterator[list[str]]:
-    """Command lines of the blocks marked sh: they are to be copied, so their values must be right too."""
+    """Command lines of the blocks marked sh. Readers copy them, so their values must be right too."""
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
-            yield from (words for words in words_of(line.replace("$(", "( ")) if words[:1] == ["nodemgr"])
+            commands = words_of(line.replace("$(", "( "))
+            yield from (words for words in commands if words[:1] == ["nodemgr"])
 
 
 def in_sentences(text: str) -> Iterator[list[str]]:
@@ -74,9 +76,12 @@ def click_verb(words: list[str]) -> click.Command:
 
 
 def options_of(words: list[str]) -> set[str]:
+    named: list[Sequence[str]]
     if words[0] in verbs.VERBS:
-        return {name for option in user_verb(words).options for name in option.names} | {"--help", "-h"}
-    return {name for option in click_verb(words).params for name in option.opts} | {"--help", "-h"}
+        named = [option.names for option in user_verb(words).options]
+    else:
+        named = [parameter.opts for parameter in click_verb(words).params]
+    return {name for names in named for name in names} | {"--help", "-h"}
 
 
 def check_options(words: list[str]) -> None:
@@ -90,8 +95,10 @@ def check_options(words: list[str]) -> None:
 
 
 def check_whole(words: list[str]) -> None:
-    """The verb takes these words; nothing is run. Names of users and groups are the pages' own: each stands for root."""
-    words = ["root" if before in ("--user", "--group") else word for before, word in zip(["", *words], words, strict=False)]
+    """The verb takes these words; nothing is run. The pages invent users and groups: root stands
+    for each of them."""
+    pairs = zip(["", *words], words, strict=False)
+    words = ["root" if before in ("--user", "--group") else word for before, word in pairs]
     if words[0] in verbs.VERBS:
         parser.parse(verbs.find(words[0]), words[1:])
         return
@@ -113,10 +120,12 @@ def test_the_command_lines_of_a_page_exist(page: str) -> None:
 
 def test_lines_are_found_and_wrong_ones_are_noticed() -> None:
     """The checks above can fail."""
-    page = "Say `nodemgr quota sett alice`.\n```sh\nA=1 sudo nodemgr queue moove j1 low && ls\nnodemgr quota set alice --gpus two\n```\n"
+    lines = "A=1 sudo nodemgr queue moove j1 low && ls\nnodemgr quota set alice --gpus two\n"
+    page = f"Say `nodemgr quota sett alice`.\n```sh\n{lines}```\n"
     assert list(in_sentences(page)) == [["nodemgr", "quota", "sett", "alice"]]
     blocks = list(in_blocks(page))
-    assert blocks == [["nodemgr", "queue", "moove", "j1", "low"], ["nodemgr", "quota", "set", "alice", "--gpus", "two"]]
+    assert blocks[0] == ["nodemgr", "queue", "moove", "j1", "low"]
+    assert blocks[1] == ["nodemgr", "quota", "set", "alice", "--gpus", "two"]
     with pytest.raises(AssertionError):
         check_options(["quota", "sett", "alice"])
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""A short storm; README "Tests, and the heavy ones" has the long one."""
+"""A short storm; CONTRIBUTING.md "Test" has the long one."""
 
 from __future__ import annotations
 
