@@ -23,6 +23,7 @@ from client_plugin.ways.control import Control
 from client_plugin.ways.faults import Fault
 
 START_TIMEOUT_S = 60.0
+MOST_TMPDIR_BYTES = 40
 STEP_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 3.0
 LOOK_S = 0.3
@@ -120,6 +121,11 @@ class Program:
                 stream.close()
 
 
+def _short(directory: str) -> str:
+    """TMPDIR, where the paths of the demo's sockets fit into a socket address."""
+    return directory if len(os.fsencode(directory)) <= MOST_TMPDIR_BYTES else "/tmp"
+
+
 class Stage:
     """A manager of our own, ended with everything started here when the `with` block ends."""
 
@@ -127,7 +133,7 @@ class Stage:
         """`patience_s`: how long a step may take before it counts as one that did not happen."""
         self._simulate = simulate
         self._patience_s = patience_s
-        self._directory = Path(tempfile.mkdtemp(prefix="nodemgr-demo-", dir="/tmp"))
+        self._directory = Path(tempfile.mkdtemp(prefix="nodemgr-demo-", dir=_short(tempfile.gettempdir())))
         self.run_dir = self._directory / "run"
         self._programs: list[Program] = []
         self._manager: subprocess.Popen[bytes] | None = None
