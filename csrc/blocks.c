@@ -26,6 +26,10 @@ struct shard {
 } __attribute__((aligned(64)));
 
 static struct shard shards[SHARDS];
+/* The first table of each shard is part of the library, so the first blocks take no system call: a program that confined itself after
+ * cuInit may allocate. Pages that are not written take no memory. A forked child gets other tables: its parent's blocks stand here. */
+static struct nm_block first_blocks[SHARDS][FIRST_CAPACITY] __attribute__((aligned(4096)));
+static bool first_taken[SHARDS];
 
 static inline bool try_lock(struct spin *spin)
 {
@@ -81,6 +85,14 @@ static inline uint32_t place_of(const struct nm_block *blocks, uint32_t capacity
     return at;
 }
 
+static struct nm_block *first_pages(uint32_t number)
+{
+    if (first_taken[number])
+        return NULL;
+    first_taken[number] = true;
+    return first_blocks[number];
+}
+
 static struct nm_block *pages(uint32_t capacity)
 {
     void *fresh = mmap(NULL, capacity * sizeof(struct nm_block), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -90,8 +102,10 @@ static struct nm_block *pages(uint32_t capacity)
 /* Without memory it fills up to its last empty place. */
 static __attribute__((noinline)) bool grow(struct shard *shard)
 {
-    uint32_t capacity = shard->capacity != 0 ? shard->capacity * 2 : FIRST_CAPACITY;
-    struct nm_block *fresh = pages(capacity);
+    uint32_t capacity = shard->capacity != 0 ? shard->capacity * 2 : FIRST_CAPACITY, number = (uint32_t)(shard - shards);
+    struct nm_block *fresh = shard->capacity == 0 ? first_pages(number) : NULL;
+    if (fresh == NULL)
+        fresh = pages(capacity);
     if (fresh == NULL)
         return shard->live + 1 < shard->capacity;
     for (const struct nm_block *block = shard->blocks; block < shard->blocks + shard->capacity; block++)
@@ -101,7 +115,7 @@ static __attribute__((noinline)) bool grow(struct shard *shard)
     uint32_t old_capacity = shard->capacity;
     shard->blocks = fresh; /* in this order: a clone made in between finds a table that it can read */
     shard->capacity = capacity;
-    if (old != NULL)
+    if (old != NULL && old != first_blocks[number])
         munmap(old, old_capacity * sizeof(struct nm_block));
     return true;
 }

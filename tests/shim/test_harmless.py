@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.client_c.compiled import compile_c
 from tests.hook.conftest import interpreters
 from tests.shim.world import LIBRARY, LINKED_WITH_DRIVER, World, compiled, copy_library
 
@@ -525,3 +526,11 @@ def test_memory_from_before_our_constructor_and_children_of_all_kinds(env: World
         env.agree(0)
         running.stdin.close()
     assert running.returncode == 0
+
+
+@pytest.mark.parametrize("stride", [512, 4096, 2 << 20, 66 << 20])
+def test_the_first_blocks_need_no_new_memory(stride: int, tmp_path: Path) -> None:
+    sources = ["blocks.c", "prim.c", Path(__file__).with_name("first_blocks.c")]
+    program = compile_c(tmp_path / "first_blocks", sources, "-Wl,--wrap=mmap")
+    result = subprocess.run([program, "1000", str(stride)], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
