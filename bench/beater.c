@@ -1,6 +1,6 @@
 /* beater.c: COUNT processes of one env that each ask for a GPU and beat, for bench/beats.py. Made by the bench itself.
  *
- * A grant that brings a ledger is beaten for there, as the client does (csrc/ledger.h); one without, by a packet each time.
+ * A grant that brings a ledger is beaten for there, as the client does (csrc/ledger/ledger.h); one without, by a packet each time.
  *
  *   beater SOCKET COUNT PERIOD_US FIRST      FIRST: number of the first token
  *

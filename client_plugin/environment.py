@@ -38,7 +38,7 @@ def visible_devices(value: str) -> list[str]:
 def wished_gpus(environ: Mapping[str, str], default_gpus: int) -> int:
     """How many GPUs the process would see if it asked now; 0 means CPU. `default_gpus`: what a request without a wish gets.
 
-    The client in C reads the same wish when it asks (csrc/wish.h); this one answers is_available() and device_count() before.
+    The client in C reads the same wish when it asks (csrc/client/wish.h); this one answers is_available() and device_count() before.
     """
     value = environ.get("CUDA_VISIBLE_DEVICES")
     seen = None if value is None else len(visible_devices(value))

@@ -1,4 +1,4 @@
-"""libnodemgr.so through ctypes: the C client (csrc/client.h) with Python's types.
+"""libnodemgr.so through ctypes: the C client (csrc/client/client.h) with Python's types.
 
 Knows: the C signatures. Must not know: what the states are good for. Every call releases the GIL; none blocks longer than its timeout.
 """
@@ -31,7 +31,7 @@ class State(enum.IntEnum):
 
 WAITER = ctypes.CFUNCTYPE(ctypes.c_int)
 
-# Function -> (result, arguments): csrc/client.h.
+# Function -> (result, arguments): csrc/client/client.h.
 _TEXT = (ctypes.c_char_p, ctypes.c_size_t)
 _SIGNATURES = {
     "nodemgr_abi": (ctypes.c_int, ()),

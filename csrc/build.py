@@ -7,9 +7,8 @@ Must not know: what the sources say. (The simulator builds itself: csrc/sim/buil
   the dynamic linkers' $LIB lie beside it (SHIM_DIRS).
 - nodemgr/_native: the cffi extension for the manager, of the same wire, MAC and ledger and of the device gate. One file for all
   Pythons from 3.11 (abi3).
-- nodemgr/_bin/nodemgr-supervisor: what starts batch jobs and keeps their ends, a program of its own from csrc/jobs. libc alone.
-- client_plugin/_bin/nodemgr-runner: what starts batch jobs inside containers, from csrc/runner and what of csrc/jobs and the wire it
-  needs. libc alone, old glibc symbols.
+- nodemgr/_bin/nodemgr-supervisor: what starts batch jobs and keeps their ends, a program of its own. libc alone.
+- client_plugin/_bin/nodemgr-runner: what starts batch jobs inside containers. libc alone, old glibc symbols.
 - nodemgr/_sim/: the simulated driver and NVML, and a small CUDA program for the demo.
 
 `python -m csrc.build` builds in place; `pip install .` and `pip install -e .` come through BuildExt (named in pyproject.toml).
@@ -37,6 +36,15 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 
+# Artifact -> the rooms (folders) whose sources make it. csrc/README.md says what lives in each.
+ROOMS = {
+    "libnodemgr.so": ("base", "conf", "wire", "ledger", "client", "hooks", "account", "memory", "shim"),
+    "nodemgr-supervisor": ("jobs", "supervisor"),
+    "nodemgr-runner": ("base", "conf", "wire", "jobs", "runner"),
+    "_native": ("base", "wire", "ledger", "manager"),
+}
+INCLUDES = [f"-I{CSRC}"]  # every include names its room: "room/file.h"
+
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes"]
 CFLAGS = ["-std=gnu11", "-D_GNU_SOURCE=", "-O2", "-g", f"-ffile-prefix-map={ROOT}=.", "-fPIC", "-fvisibility=hidden", *WARNINGS]
 # Preloadable into anything: all symbols bound at load, DT_NEEDED for what old glibcs keep outside libc.so.6,
@@ -48,17 +56,12 @@ SHIM_LDFLAGS = ["-shared", "-Wl,-soname,libnodemgr.so", "-Wl,-Bsymbolic", "-Wl,-
 # it their linker complains in each.
 SHIM_DIRS = (f"lib/{platform.machine()}-linux-gnu", "lib64", "lib")
 STUB_DIRS = ("lib/i386-linux-gnu", "lib32")
-STUB_FLAGS = ["-m32", "-shared", "-nostdlib", "-fPIC", "-O2", "-Wl,-soname,libnodemgr.so", str(CSRC / "defaults.c")]
+STUB_FLAGS = ["-m32", "-shared", "-nostdlib", "-fPIC", "-O2", "-Wl,-soname,libnodemgr.so", str(CSRC / "shim" / "defaults.c")]
 SHIM_LIBRARIES = ["-l:libpthread.so.0", "-l:libdl.so.2"]
 # It runs as root: whatever could be written to after the start is not.
 SUPERVISOR_FLAGS = ["-fPIE", "-pie", "-Wl,-z,now,-z,relro", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"]
-RUNNER_SOURCES = [
-    "wire.c", "mac.c", "prim.c", "conf.c",
-    *(f"jobs/{name}.c" for name in ("become", "below", "children", "inherited", "log", "order", "supervise", "title")),
-]  # fmt: skip
 RUNNER_FLAGS = ["-nostartfiles", *SUPERVISOR_FLAGS, "-Wl,--no-as-needed"]
-NATIVE_SOURCES = ["prim.c", "wire.c", "mac.c", "ledger.c", *(f"manager/{name}.c" for name in ("beats", "gate", "huge", "peer", "sift"))]
-NATIVE_HEADERS = ["wire.h", "ledger.h", *(f"manager/{name}.h" for name in ("beats", "gate", "huge", "peer", "sift"))]
+NATIVE_HEADERS = ["wire/wire.h", "ledger/ledger.h", *(f"manager/{name}.h" for name in ("beats", "gate", "huge", "peer", "sift"))]
 
 
 def compiler() -> list[str]:
@@ -104,12 +107,16 @@ def run(command: list[str]) -> None:
         raise SystemExit(f"{shlex.join(command)}\n{result.stdout}failed with {result.returncode}")
 
 
+def sources_of(artifact: str, csrc: Path = CSRC) -> list[Path]:
+    return [path for room in ROOMS[artifact] for path in sorted((csrc / room).glob("*.c"))]
+
+
 def compile_objects(sources: list[Path], flags: list[str], objects: Path) -> list[Path]:
     """As many at a time as there are processors."""
 
     def compile_one(source: Path) -> Path:
-        output = objects / f"{source.stem}.o"
-        run([*compiler(), *CFLAGS, *flags, "-c", str(source), "-o", str(output)])
+        output = objects / f"{source.parent.name}-{source.stem}.o"
+        run([*compiler(), *CFLAGS, *flags, *INCLUDES, "-c", str(source), "-o", str(output)])
         return output
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -128,10 +135,10 @@ def replace_linked(command: list[str], output: Path) -> None:
 
 
 def build_client(output_directory: Path) -> Path:
-    """libnodemgr.so, from every csrc/*.c."""
+    """libnodemgr.so, and its copies for the dynamic linkers' $LIB."""
     output = output_directory / "libnodemgr.so"
     with tempfile.TemporaryDirectory() as objects:
-        files = compile_objects(sorted(CSRC.glob("*.c")), SHIM_CFLAGS, Path(objects))
+        files = compile_objects(sources_of("libnodemgr.so"), SHIM_CFLAGS, Path(objects))
         replace_linked([*compiler(), *map(str, files), *SHIM_LDFLAGS, *SHIM_LIBRARIES], output)
         lay_out(output, output_directory, SHIM_DIRS)
         stub = Path(objects) / "stub.so"
@@ -151,18 +158,16 @@ def lay_out(library: Path, parent: Path, directories: tuple[str, ...]) -> None:
 
 
 def build_supervisor(output_directory: Path) -> Path:
-    """nodemgr-supervisor, from every csrc/jobs/*.c."""
     output = output_directory / "nodemgr-supervisor"
-    sources = sorted(map(str, (CSRC / "jobs").glob("*.c")))
-    replace_linked([*compiler(), *CFLAGS, *SUPERVISOR_FLAGS, *sources, "-ldl"], output)
+    sources = map(str, sources_of(output.name))
+    replace_linked([*compiler(), *CFLAGS, *INCLUDES, *SUPERVISOR_FLAGS, *sources, "-ldl"], output)
     return output
 
 
 def build_runner(output_directory: Path) -> Path:
-    """nodemgr-runner, from every csrc/runner/*.c and RUNNER_SOURCES."""
     output = output_directory / "nodemgr-runner"
-    sources = [*sorted((CSRC / "runner").glob("*.c")), *(CSRC / name for name in RUNNER_SOURCES)]
-    replace_linked([*compiler(), *CFLAGS, *SHIM_CFLAGS, *RUNNER_FLAGS, *map(str, sources), *SHIM_LIBRARIES], output)
+    sources = map(str, sources_of(output.name))
+    replace_linked([*compiler(), *CFLAGS, *INCLUDES, *SHIM_CFLAGS, *RUNNER_FLAGS, *sources, *SHIM_LIBRARIES], output)
     return output
 
 
@@ -228,8 +233,8 @@ class BuildExt(build_ext):
         super().finalize_options()
         extension = self.native()
         extension.py_limited_api = True
-        extension.sources = [str(Path("csrc") / name) for name in NATIVE_SOURCES]
-        extension.include_dirs = [str(CSRC)]
+        extension.sources = [str(path.relative_to(ROOT)) for path in sources_of("_native")]
+        extension.include_dirs = ["csrc"]
         extension.define_macros = [("_GNU_SOURCE", ""), ("Py_LIMITED_API", "0x030b0000")]
         extension.extra_compile_args = ["-std=gnu11", "-O2", "-fvisibility=hidden"]
 

@@ -173,3 +173,61 @@ def test_every_range_of_seeds_counts_its_examples_in_one_place(path: Path) -> No
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.parametrize" and ast.unparse(node.args[0]) == "'seed'":
             seeds = ast.unparse(node.args[1])
             assert "SEEDS" in seeds or "examples(" in seeds, f"{path.name}:{node.lineno}: seeds without examples(...)"
+
+
+# -- the rooms of C: the table in csrc/README.md --
+
+CSRC = ROOT / "csrc"
+MODULES_MAX = 20
+C_TESTS = ("client_c", "cudart", "ledger", "shim", "sim", "wire")
+
+
+def rooms() -> dict[str, tuple[list[str], str]]:
+    """Room -> the rooms that it may include, and the artifacts of which it is a part."""
+    rows = re.findall(r"^\| `([\w/]+)` \| .+? \| ([\w/, ]*)\| (.+) \|$", (CSRC / "README.md").read_text(), re.MULTILINE)
+    return {room: ([name.strip() for name in may.split(",") if name.strip()], part) for room, may, part in rows}
+
+
+def c_files() -> list[Path]:
+    return sorted(path for suffix in ("c", "h", "def") for path in CSRC.rglob(f"*.{suffix}"))
+
+
+def test_every_c_file_is_in_a_room() -> None:
+    assert {str(path.parent.relative_to(CSRC)) for path in c_files()} == set(rooms())
+
+
+def test_a_room_may_include_rooms_above_it_only() -> None:
+    above: set[str] = set()
+    for room, (may, _) in rooms().items():
+        assert set(may) <= above, f"{room}: {set(may) - above}"
+        above.add(room)
+
+
+@pytest.mark.parametrize("path", c_files(), ids=lambda path: str(path.relative_to(CSRC)))
+def test_includes_follow_the_table(path: Path) -> None:
+    room = str(path.parent.relative_to(CSRC))
+    for included in re.findall(r'^ *# *include "(.+)"', path.read_text(), re.MULTILINE):
+        assert (CSRC / included).exists(), f'{included}: an include is written from csrc, "room/file.h"'
+        assert str(Path(included).parent) in [room, *rooms()[room][0]], f"csrc/README.md does not let {room} include {included}"
+
+
+def test_the_table_names_the_rooms_of_each_artifact() -> None:
+    from csrc import build
+    from csrc.sim import build as simulator
+
+    built = build.ROOMS | {library: [f"sim/{room}" for room in names] for library, names in simulator.ROOMS.items()}
+    for room, (_, part) in rooms().items():
+        named = set(simulator.ROOMS) if part == "all of `sim`" else set(re.findall(r"`(.+?)`", part))
+        assert named == {artifact for artifact, names in built.items() if room in names}, room
+
+
+def modules_of(folder: Path) -> set[str]:
+    """A .c and its .h are one module."""
+    listed = [path for path in folder.iterdir() if path.suffix in {".c", ".h", ".def", ".py"}]
+    return {path.name if path.suffix == ".py" else path.stem for path in listed}
+
+
+@pytest.mark.parametrize("folder", ["csrc", *(f"tests/{name}" for name in C_TESTS)])
+def test_no_folder_holds_more_modules_than_a_newcomer_reads(folder: str) -> None:
+    for path in [ROOT / folder, *(ROOT / folder).rglob("*/")]:
+        assert len(modules_of(path)) <= MODULES_MAX, f"{path.relative_to(ROOT)} holds {len(modules_of(path))} modules"

@@ -1,6 +1,6 @@
 """What surrounds a command that enters an environment: its variables, and why it could never be served.
 
-Knows: the clients' variables (csrc/client.h), an environment's client.conf, what a preloaded library meets in a program. Must not
+Knows: the clients' variables (csrc/client/client.h), an environment's client.conf, what a preloaded library meets in a program. Must not
 know: who executes the command, now (run) or when its turn comes (submit).
 """
 
@@ -100,7 +100,7 @@ def own_environ() -> Dict[str, str]:
 
 
 def environment(base: Mapping[str, str], directory: str, settings: Mapping[str, str], wish: Wish, program: str) -> Dict[str, str]:
-    """The command's environment variables (names: CONTRACT of the clients in csrc/client.h), and a note where the shim
+    """The command's environment variables (names: CONTRACT of the clients in csrc/client/client.h), and a note where the shim
     cannot come along."""
     variables = dict(base)
     if variables.get("NODEMGR_ENV_DIR") != directory:

@@ -19,10 +19,10 @@ DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600
 MIN_SIZE_BYTES = 2**20
 """Below a MiB no CUDA program can do anything: a unit was mistaken."""
 MAX_SIZE_BYTES = 255 * 2**40
-"""Below the 2**48 that a ledger word can hold (csrc/ledger.h)."""
+"""Below the 2**48 that a ledger word can hold (csrc/ledger/ledger.h)."""
 MAX_DURATION_MS = 366 * 86_400_000
 MAX_SIMULATED_GPUS = 16
-"""Rows of a ledger (csrc/ledger.h)."""
+"""Rows of a ledger (csrc/ledger/ledger.h)."""
 
 SIZE_FORM = "write a number with its unit, e.g. 8GiB (2^30) or 8GB (10^9)"
 DURATION_FORM = "write a number with its unit, e.g. 500ms, 30s, 10min, 2h, 1d"

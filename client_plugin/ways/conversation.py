@@ -1,6 +1,6 @@
 """Questions on one connection to an environment's client socket; a long order is written on a sheet of the manager's memory.
 
-Knows: the few packets that this takes (csrc/wire.def), how an answer is put together. Must not know: what is asked, what an answer
+Knows: the few packets that this takes (csrc/wire/wire.def), how an answer is put together. Must not know: what is asked, what an answer
 means. A program asks by this module where it may not load the client in C, which costs more than the question.
 """
 

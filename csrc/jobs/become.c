@@ -4,7 +4,7 @@
  * Limits of resources are those of the launcher. Everything that can hang (the user database, a directory on a dead server)
  * happens here, in a process that can be ended, never in the supervisor.
  */
-#include "jobs.h"
+#include "jobs/jobs.h"
 
 #include <errno.h>
 #include <fcntl.h>

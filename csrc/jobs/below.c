@@ -5,7 +5,7 @@
  * leaves the tree, whatever session or group it moves to. Signals go through pidfds, after a second look at the start time: a
  * PID that was given to somebody else meanwhile harms nobody.
  */
-#include "jobs.h"
+#include "jobs/jobs.h"
 
 #include <ctype.h>
 #include <dirent.h>

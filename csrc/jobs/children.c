@@ -3,7 +3,7 @@
  *
  * Knows: processes below this one. Must not know: who asked for them.
  */
-#include "jobs.h"
+#include "jobs/jobs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * Knows: how many there may be: containers have limits of a thousand million, so none is tried that is not open. Must not know: what
  * they are.
  */
-#include "jobs.h"
+#include "jobs/jobs.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -1,11 +1,8 @@
 /*
- * nodemgr-supervisor: starts batch jobs as their users, and keeps what became of them. What its parts share.
+ * jobs.h: one attempt of a batch job: starts its process, keeps its output, records its end.
+ * Part of nodemgr-supervisor (csrc/supervisor) and of nodemgr-runner (csrc/runner).
  *
  * Knows: the directory of one attempt, and how a job's processes are found. Must not know: GPUs, quotas, queues, the store.
- *
- * One program, two lives. The launcher (launcher.c) has the rights that the manager gave up; it is told which attempt to
- * begin and forks its supervisor. The supervisor (supervise.c) is the parent of everything that the job starts, outlives the
- * manager and the launcher, and records how the job ended.
  *
  * An attempt is a directory JOBS/JOB/ATTEMPT of the manager's, complete when it appears:
  *   order    what is to be run (order.c); nothing else in it is believed
@@ -154,11 +151,6 @@ int nm_take_signals(void);
    Returns the exit status of the process. */
 int nm_supervise(const struct nm_files *files, int signals, int manager, nm_running_word *running_word);
 
-/* -- directory.c -- */
-
-/* Claims the attempt `name` in `directory` and supervises it, as nm_supervise. */
-int nm_supervise_directory(int directory, const char *name, int manager);
-
 /* -- children.c -- */
 
 struct nm_child {
@@ -178,12 +170,6 @@ void nm_children_add(struct nm_children *children, pid_t pid, const char *name);
 bool nm_children_has(const struct nm_children *children, const char *name);
 /* Waits for those that have ended, and ends what one that was killed has left. */
 void nm_children_reap(struct nm_children *children);
-
-/* -- launcher.c -- */
-
-/* Serves the manager at the other end of `socket`, or whoever of this user connects to it (`listens`), until the manager is
-   gone and no supervisor of its own runs any more. */
-int nm_launch(int socket, bool listens, const char *jobs);
 
 /* -- inherited.c -- */
 

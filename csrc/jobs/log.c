@@ -15,7 +15,7 @@
  * are, and a reader sees a hole. A file system without holes is told so in one line of the log, which begins anew. Output that the disk
  * does not take is dropped, so that the job never waits for room; one line of the log says how much is missing and why.
  */
-#include "jobs.h"
+#include "jobs/jobs.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * The file is a list of texts, each with a NUL behind it: "nodemgr-order 1", then "key=value" (arg= and env= as often as there
  * are words and variables), then "end". Without that end it is not whole. Unknown keys are ignored.
  */
-#include "jobs.h"
+#include "jobs/jobs.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -11,7 +11,7 @@
  * KILL to everything below, again and again until nothing is left. A job whose process ended by itself leaves what it started
  * REST_GRACE_MS.
  */
-#include "jobs.h"
+#include "jobs/jobs.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
  *
  * Knows: where the kernel reads a process's words. Must not know: attempts.
  */
-#include "jobs.h"
+#include "jobs/jobs.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* beats.c: see beats.h. */
-#include "beats.h"
+#include "manager/beats.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

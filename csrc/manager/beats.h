@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#include "ledger.h"
+#include "ledger/ledger.h"
 
 /* cffi: begin */
 struct nm_beats {

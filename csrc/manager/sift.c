@@ -13,9 +13,9 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#include "mac.h"
-#include "prim.h"
-#include "wire.h"
+#include "base/prim.h"
+#include "wire/mac.h"
+#include "wire/wire.h"
 
 enum { KEY_BYTES = NM_KEY_BYTES, MOST_KEYS = 2, NAME_BYTES = 16, HOSTS = 8192, ADDRESSES = 32768 };
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../prim.h"
-#include "runner.h"
+#include "base/prim.h"
+#include "runner/runner.h"
 
 enum { FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000 };
 

@@ -7,9 +7,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "../conf.h"
-#include "../prim.h"
-#include "runner.h"
+#include "base/prim.h"
+#include "conf/conf.h"
+#include "runner/runner.h"
 
 static int fault_of(char fault[NM_FAULT_BYTES], const char *where, const char *what)
 {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runner.h"
+#include "runner/runner.h"
 
 /* No terminal, no directory and no descriptor of whoever started us is held on to. */
 static void detach(void)

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "../prim.h"
-#include "runner.h"
+#include "base/prim.h"
+#include "runner/runner.h"
 
 static const char bounding[] = "\nCapBnd:\t";
 

@@ -3,7 +3,7 @@
  *
  * A manager that went away is looked for until it is back: what runs here goes on meanwhile.
  */
-#include "runner.h"
+#include "runner/runner.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 
-#include "../prim.h"
+#include "base/prim.h"
 
 enum { FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000, STRAY_PAUSE_MS = 20, TURN_PACKETS = 32 };
 

@@ -14,8 +14,8 @@
 #ifndef NM_RUNNER_H
 #define NM_RUNNER_H
 
-#include "../jobs/jobs.h"
-#include "../wire.h"
+#include "jobs/jobs.h"
+#include "wire/wire.h"
 
 enum { NM_LETTER_FDS = 4, NM_FAULT_BYTES = 300, NM_ANSWER_MS = 30000 };
 

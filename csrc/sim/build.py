@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+CSRC = HERE.parent
 
 CFLAGS = [
     *("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fvisibility=hidden"),
@@ -28,17 +29,11 @@ LDFLAGS = ["-shared", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,defs", "-Wl,-
 # By name: before glibc 2.34 what is in them is not in libc.so.6, and the images that load the simulator may be older than this.
 LIBRARIES = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"]
 
-COMMON = ["node.c", "partitions.c", "visible.c", "gate.c"]
-DRIVER = [
-    *("start.c", "driver.c", "devices.c", "contexts.c", "objects.c", "blocks.c", "memory.c", "vmm.c", "arrays.c"),
-    *("pools.c", "pool_memory.c", "tickets.c", "exports.c", "ranges.c"),
-    *("graphs.c", "graph_memory.c", "launches.c", "captures.c", "user_objects.c", "streams.c"),
-    *("modules.c", "images.c", "copies.c", "lookup.c"),
-]
-SOURCES = {
-    "libcuda.so.1": [*COMMON, *DRIVER],
-    "libnvidia-ml.so.1": [*COMMON, "nvml.c"],
-    "libnodesim.so": [*COMMON, "control.c"],
+# Library -> the rooms (folders) whose sources make it. csrc/README.md says what lives in each.
+ROOMS = {
+    "libcuda.so.1": ("node", "driver", "memory", "streams"),
+    "libnvidia-ml.so.1": ("node", "nvml"),
+    "libnodesim.so": ("node", "control"),
 }
 
 CUDA_ERROR_NOT_SUPPORTED = 801
@@ -49,14 +44,14 @@ STUB = '__attribute__((weak, visibility("default"))) int {name}(void) {{ return 
 
 
 def read_table(name: str) -> list[list[str]]:
-    """The rows of a list beside this file, split at blanks, without comments."""
+    """The rows of a list below this folder, split at blanks, without comments."""
     lines = (HERE / name).read_text().splitlines()
     return [line.split() for line in lines if line and not line.startswith("#")]
 
 
 def driver_stubs() -> str:
     """C source: every driver entry point as a stub, and the table that cuGetProcAddress searches."""
-    rows = read_table("driver_names.txt")
+    rows = read_table("driver/driver_names.txt")
     stubs = [STUB.format(name=symbol, result=CUDA_ERROR_NOT_SUPPORTED) for symbol, *_ in rows]
     order = sorted(rows, key=lambda row: (row[1].encode(), int(row[2]), row[3]))
     table = [
@@ -64,7 +59,7 @@ def driver_stubs() -> str:
         for symbol, base, version, stream in order
     ]
     return "".join([
-        '#include "lookup.h"\n',
+        '#include "sim/driver/lookup.h"\n',
         *stubs,
         "const nm_name nm_names[] = {\n",
         *table,
@@ -74,7 +69,7 @@ def driver_stubs() -> str:
 
 def nvml_stubs() -> str:
     """C source: every NVML entry point as a stub."""
-    return "".join(STUB.format(name=name, result=NVML_ERROR_NOT_SUPPORTED) for (name,) in read_table("nvml_names.txt"))
+    return "".join(STUB.format(name=name, result=NVML_ERROR_NOT_SUPPORTED) for (name,) in read_table("nvml/nvml_names.txt"))
 
 
 GENERATED = {"libcuda.so.1": driver_stubs, "libnvidia-ml.so.1": nvml_stubs}
@@ -87,9 +82,9 @@ def _run(command: list[str]) -> None:
 
 
 def _compile(cc: list[str], source: Path, objects: Path) -> Path:
-    output = objects / f"{source.stem}.o"
+    output = objects / f"{source.parent.name}-{source.stem}.o"
     if not output.exists():
-        _run([*cc, *CFLAGS, f"-I{HERE}", "-c", str(source), "-o", str(output)])
+        _run([*cc, *CFLAGS, f"-I{CSRC}", "-c", str(source), "-o", str(output)])
     return output
 
 
@@ -101,8 +96,8 @@ def build(output_directory: Path, cc: str = "cc") -> list[Path]:
     outputs = []
     with tempfile.TemporaryDirectory() as temporary:
         objects = Path(temporary)
-        for library, names in SOURCES.items():
-            sources = [HERE / name for name in names]
+        for library, rooms in ROOMS.items():
+            sources = [path for room in rooms for path in sorted((HERE / room).glob("*.c"))]
             if library in GENERATED:
                 sources.append(objects / f"stubs_{library.partition('.')[0]}.c")
                 sources[-1].write_text(GENERATED[library]())

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-DRIVER_LIST = HERE / "driver_names.txt"
-NVML_LIST = HERE / "nvml_names.txt"
+DRIVER_LIST = HERE / "driver" / "driver_names.txt"
+NVML_LIST = HERE / "nvml" / "nvml_names.txt"
 
 DRIVER_HEADING = """\
 # Every symbol of libcuda.so.1, as facts from the public headers (made by names.py).

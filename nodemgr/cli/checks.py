@@ -32,7 +32,7 @@ from client_plugin.ways.faults import Fault
 from nodemgr import paths
 
 ABI = 1
-"""nodemgr_abi() of the client library that this version was made with (csrc/client.h)."""
+"""nodemgr_abi() of the client library that this version was made with (csrc/client/client.h)."""
 MIN_DESCRIPTORS = 4_096
 DESCRIPTORS_PER_CLIENT = 2
 """A connection and a pidfd."""

@@ -22,9 +22,9 @@ ProcessKey = str
 """`unix:<pid>:<start ticks>` or `udp:<client id>`: one process, never another one later."""
 
 LEDGER_SLOTS = 1024
-"""Processes of one env that a ledger has words for (csrc/ledger.h)."""
+"""Processes of one env that a ledger has words for (csrc/ledger/ledger.h)."""
 GENERATIONS = 1 << 16
-"""Generations of a ledger's slot wrap here (csrc/ledger.h)."""
+"""Generations of a ledger's slot wrap here (csrc/ledger/ledger.h)."""
 
 KEPT_ATTEMPTS = 10
 KEPT_DEEDS = 32

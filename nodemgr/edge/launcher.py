@@ -1,6 +1,6 @@
 """The launcher, as the manager has it: forked by itself before it gives its rights up, or the service nodemgr-jobs.
 
-Knows: the packets of csrc/jobs/launcher.c, how a launcher is forked or found again. Must not know: jobs, orders, what a word
+Knows: the packets of csrc/supervisor/launcher.c, how a launcher is forked or found again. Must not know: jobs, orders, what a word
 leads to.
 
 The manager may start nobody's programs (edge/privileges.py); the launcher may, and does nothing else. One of our own ends when we

@@ -1,4 +1,4 @@
-"""The manager's face of an env's memory ledger (csrc/ledger.h).
+"""The manager's face of an env's memory ledger (csrc/ledger/ledger.h).
 
 Knows: the two memory files and who may write what.
 Must not know: sockets, leases, why a slot is given to whom.

@@ -132,7 +132,7 @@ class Views:
         return [Crowd.of(env, clients.crowd(env)) for env in clients.full()]
 
     def holdings(self, env: str) -> dict[str, Any]:
-        """What an env's NVML shows (csrc/sight.c reads it): its GPUs by index as [uuid, limit, used] in bytes, its processes' PIDs."""
+        """What an env's NVML shows (csrc/shim/sight.c reads it): its GPUs by index as [uuid, limit, used] in bytes, its processes' PIDs."""
         state, used = self._daemon.state, self._daemon.ledgers.used
         held = [(gpu, grant) for gpu in state.gpus.values() if (grant := state.grants.get((env, gpu.uuid))) is not None]
         held.sort(key=lambda pair: pair[0].index)

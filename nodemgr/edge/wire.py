@@ -1,6 +1,6 @@
 """A packet's bytes to a typed message and back; MACs for UDP.
 
-Knows: the C codec (csrc/wire.c), whose one table is csrc/wire.def.
+Knows: the C codec (csrc/wire/wire.c), whose one table is csrc/wire/wire.def.
 Must not know: sockets, what a verb means, the core.
 
 Decoding is one call into C, which checks everything, and one slice per field. In Python a NUMBER is an int, a list a tuple,
@@ -34,7 +34,7 @@ class Direction(IntEnum):
 
 
 class Message(NamedTuple):
-    """One packet. `fields` has the keys of csrc/wire.def that were there, each with a value of its type."""
+    """One packet. `fields` has the keys of csrc/wire/wire.def that were there, each with a value of its type."""
 
     verb: str
     fields: Mapping[str, Value]

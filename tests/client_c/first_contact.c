@@ -4,7 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "prim.h"
+#include "base/prim.h"
 
 static bool marking, child_seen;
 

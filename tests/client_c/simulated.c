@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "session.h"
+#include "client/session.h"
 
 #pragma GCC visibility push(default) /* the test asks for all of it by name */
 

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "session.h"
+#include "client/session.h"
 
 static sem_t speaker_waits, exit_waits;
 static _Atomic uint64_t now_ns = NM_SECOND;

@@ -216,6 +216,6 @@ def test_it_loads_into_anything(program: str, variables: dict[str, str]) -> None
 
 def test_two_threads_first_contact_at_once_makes_no_child(tmp_path: Path) -> None:
     """Whoever comes while the process is being marked is of that process: were it taken for a child, the session would be emptied."""
-    sources = ["prim.c", Path(__file__).with_name("first_contact.c")]
+    sources = ["base/prim.c", Path(__file__).with_name("first_contact.c")]
     program = compile_c(tmp_path / "first_contact", sources, "-Wl,--wrap=syscall")
     assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "itself\n"

@@ -1,4 +1,4 @@
-"""What CUDA_VISIBLE_DEVICES and its companions wish for, and what a grant makes of them (csrc/wish.c): both as tables."""
+"""What CUDA_VISIBLE_DEVICES and its companions wish for, and what a grant makes of them (csrc/client/wish.c): both as tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Wish(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return ctypes.CDLL(str(compile_c(tmp_path_factory.mktemp("wish") / "wish.so", ["wish.c", "prim.c"], "-shared")))
+    return ctypes.CDLL(str(compile_c(tmp_path_factory.mktemp("wish") / "wish.so", ["client/wish.c", "base/prim.c"], "-shared")))
 
 
 def read(library: ctypes.CDLL, visible: str | None, mark: str | None = None, gpus: str | None = None, world: str | None = None,

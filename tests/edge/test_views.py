@@ -93,7 +93,7 @@ def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Clie
 
 
 def test_an_env_is_told_of_its_own_holdings(manager: LocalManager, make_client: Client) -> None:
-    """In the form that csrc/sight.c reads: `"gpus":[["GPU-…",limit,used],…]` and `"pids":[…]`, without a blank."""
+    """In the form that csrc/shim/sight.c reads: `"gpus":[["GPU-…",limit,used],…]` and `"pids":[…]`, without a blank."""
     manager.call("quota_set", env="bob", gpus=1, memory_bytes=1 << 30)
     other = make_client(manager.env_dir("alice"))
     other.acquire(2)

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ledger.h"
+#include "ledger/ledger.h"
 
 enum { THREADS_MAX = 64, BLOCK_BYTES = 1 << 20 };
 

@@ -15,8 +15,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "ledger.h"
-#include "prim.h"
+#include "base/prim.h"
+#include "ledger/ledger.h"
 
 #define THREADS_MAX 64
 #define HELD_MAX 4

@@ -19,7 +19,7 @@ PROCESSES = 8
 
 @pytest.fixture(scope="module", params=list(SANITIZERS))
 def racer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = ["ledger.c", "prim.c", Path(__file__).with_name("racer.c")]
+    sources = ["ledger/ledger.c", "base/prim.c", Path(__file__).with_name("racer.c")]
     return compile_c(tmp_path_factory.mktemp("racer") / "racer", sources, sanitizer=request.param)
 
 
@@ -88,7 +88,7 @@ def test_two_that_want_more_than_half_both_get_on(racer: Path, ledger: Ledger, t
 def test_with_room_for_one_somebody_gets_it(tmp_path: Path) -> None:
     """Both at the same moment, round for round. Refusing each other, they try again: with a single attempt one round in a hundred has no
     winner."""
-    duel = compile_c(tmp_path / "duel", ["ledger.c", "prim.c", Path(__file__).with_name("duel.c")])
+    duel = compile_c(tmp_path / "duel", ["ledger/ledger.c", "base/prim.c", Path(__file__).with_name("duel.c")])
     result = subprocess.run([str(duel), "2", "700"], capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
 

@@ -16,8 +16,12 @@ from tests.client_c.compiled import ENVIRONMENT
 from tests.shim.test_sanitized import RUNTIMES, runtime, sanitized_library
 from tests.shim.world import PRELOAD_VARIABLE
 
-SUBJECTS = ("every_hook", "quota", "graphs", "contexts", "endings", "mappings", "figures", "addresses", "exports")
-PRELOADED = [f"tests/shim/test_{subject}.py" for subject in SUBJECTS]
+SUBJECTS = (
+    "hooks/test_every_hook", "memory/test_quota", "memory/test_graphs", "memory/test_contexts",
+    "memory/test_endings", "memory/test_mappings", "memory/test_figures", "hooks/test_addresses",
+    "memory/test_exports",
+)  # fmt: skip
+PRELOADED = [f"tests/shim/{subject}.py" for subject in SUBJECTS]
 # a forked child of a program with threads starts its own: TSan ends it for that unless told otherwise
 WATCHED = {**ENVIRONMENT, "TSAN_OPTIONS": ENVIRONMENT["TSAN_OPTIONS"] + ":die_after_fork=0"}
 BUILT = ["tests/shim/test_sanitized.py", "tests/client_c/test_guest.py", "tests/ledger", "tests/wire", "tests/sim/test_races.py"]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.client_c.compiled import compile_c
 from tests.hook.conftest import interpreters
-from tests.shim.world import LIBRARY, LINKED_WITH_DRIVER, World, compiled, copy_library
+from tests.shim.world import LIBRARY, LINKED_WITH_DRIVER, PROGRAMS, World, compiled, copy_library
 
 LOOKUPS = r"""
 #include <dlfcn.h>
@@ -530,7 +530,7 @@ def test_memory_from_before_our_constructor_and_children_of_all_kinds(env: World
 
 @pytest.mark.parametrize("stride", [512, 4096, 2 << 20, 66 << 20])
 def test_the_first_blocks_need_no_new_memory(stride: int, tmp_path: Path) -> None:
-    sources = ["blocks.c", "prim.c", Path(__file__).with_name("first_blocks.c")]
+    sources = ["account/blocks.c", "base/prim.c", PROGRAMS / "first_blocks.c"]
     program = compile_c(tmp_path / "first_blocks", sources, "-Wl,--wrap=mmap")
     result = subprocess.run([program, "1000", str(stride)], capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (0, "")

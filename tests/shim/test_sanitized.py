@@ -11,18 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.client_c.compiled import CSRC, ENVIRONMENT, HIDDEN, compile_c, compiled
-from tests.shim.world import MIB, World
+from csrc import build
+from tests.client_c.compiled import ENVIRONMENT, HIDDEN, compile_c, compiled
+from tests.shim.world import MIB, PROGRAMS, World
 
 RUNTIMES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 
 
-EARLY = ("linker.c", "interpose.c")
+EARLY = [build.CSRC / "hooks" / name for name in ("interpose.c", "linker.c")]
 
 
 def sanitized_library(directory: Path, sanitizer: str) -> Path:
-    objects = [compiled(CSRC / name, (HIDDEN,), "plain") for name in EARLY]
-    sources = sorted(source for source in CSRC.glob("*.c") if source.name not in EARLY)
+    objects = [compiled(source, (HIDDEN,), "plain") for source in EARLY]
+    sources = [source for source in build.sources_of("libnodemgr.so") if source not in EARLY]
     return compile_c(directory / "libnodemgr.so", sources, "-shared", HIDDEN, "-Wl,-Bsymbolic", *map(str, objects), sanitizer=sanitizer)
 
 
@@ -34,7 +35,7 @@ def runtime(name: str) -> str:
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_racing_threads_and_processes(sanitizer: str, make_world: Callable[..., World], tmp_path: Path) -> None:
     library = sanitized_library(tmp_path, sanitizer)
-    racers = compile_c(tmp_path / "racers", [Path(__file__).parent / "racers.c"], sanitizer=sanitizer)
+    racers = compile_c(tmp_path / "racers", [PROGRAMS / "racers.c"], sanitizer=sanitizer)
     env = make_world(limit=256 * MIB)
     preload = ":".join([*map(runtime, RUNTIMES[sanitizer]), str(library)])
     environ = {**env.environment(), **ENVIRONMENT, "LD_PRELOAD": preload}

@@ -1,6 +1,6 @@
 """What NVML shows in an env: its own GPUs, numbered as CUDA numbers them; its own quota; its own processes.
 
-Each row of NVML in csrc/hooks.def has a check here that is red without it. Three GPUs; the env's task holds the last two, in one
+Each row of NVML in csrc/hooks/hooks.def has a check here that is red without it. Three GPUs; the env's task holds the last two, in one
 of which a stranger, no process of the env, has memory too.
 """
 

@@ -23,6 +23,7 @@ from tests.shim.manager_stub import ManagerStub
 
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
+PROGRAMS = Path(__file__).with_name("programs")
 LIBRARY = Path(os.environ.get("NODEMGR_TEST_SHIM") or ROOT / "client_plugin" / "_lib" / "libnodemgr.so")  # mutate_rows.py: another
 PRELOAD_VARIABLE = "TEST_PRELOAD"
 """What to preload instead of the library: it under a sanitizer (tests/sanitizers)."""
@@ -38,7 +39,7 @@ LINKED_WITH_DRIVER = tuple(f"-Wl,--no-as-needed,{simulator.library_directory() /
 
 @dataclass(frozen=True)
 class Hook:
-    """A row of csrc/hooks.def."""
+    """A row of csrc/hooks/hooks.def."""
 
     library: str
     name: str
@@ -50,7 +51,7 @@ class Hook:
 
 @cache
 def hooks() -> Mapping[str, Hook]:
-    text = re.sub(r"/\*.*?\*/", "", (CSRC / "hooks.def").read_text(), flags=re.DOTALL)
+    text = re.sub(r"/\*.*?\*/", "", (CSRC / "hooks" / "hooks.def").read_text(), flags=re.DOTALL)
     row = r"NM_HOOK\((\w+), (\w+), (\w+), (\d+), (\w+),\s*\((\d+)(?:, ([^()]*))?\)\)"
     found = {}
     for library, name, base, since, stream, count, types in re.findall(row, text):
@@ -63,14 +64,14 @@ def hooks() -> Mapping[str, Hook]:
 
 @cache
 def compiled(source: str, *flags: str) -> Path:
-    """A C program of this directory, or the text of one, compiled once per run."""
+    """A C program of programs/, or the text of one, compiled once per run."""
     import hashlib
     import tempfile
 
     directory = Path(tempfile.gettempdir()) / f"nm-shim-{os.getuid()}"
     directory.mkdir(exist_ok=True)
-    text = (Path(__file__).parent / source).read_text() if source.endswith(".c") else source
-    included = [(CSRC / name).read_text() for name in re.findall(r'#include "([\w.]+)"', text) if (CSRC / name).exists()]
+    text = (PROGRAMS / source).read_text() if source.endswith(".c") else source
+    included = [(CSRC / name).read_text() for name in re.findall(r'#include "([\w./]+)"', text) if (CSRC / name).exists()]
     output = directory / hashlib.sha256("\0".join((text, *included, *flags)).encode()).hexdigest()[:20]
     if not output.exists():
         fresh = output.with_suffix(f".{os.getpid()}")
@@ -153,7 +154,7 @@ def world(directory: Path, *, devices: int = 1, memory: int = 8 * GIB, limit: in
 
 
 class Probe:
-    """tests/shim/probe.c, obeying. Functions are attributes: probe.cuMemAlloc_v2(out, 4096) is the CUresult."""
+    """tests/shim/programs/probe.c, obeying. Functions are attributes: probe.cuMemAlloc_v2(out, 4096) is the CUresult."""
 
     def __init__(self, world: World, route: str, environ: dict[str, str]) -> None:
         self.world = world

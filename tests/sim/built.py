@@ -26,8 +26,9 @@ def built_libraries() -> None:
 
 
 def _build_if_older() -> None:
-    outputs = [simulator.library_directory() / name for name in build.SOURCES]
-    sources = [path for path in build.HERE.iterdir() if path.is_file()] + [build.HERE.parent / "abi.h"]
+    outputs = [simulator.library_directory() / name for name in build.ROOMS]
+    listed = [*build.HERE.rglob("*"), build.CSRC / "base" / "abi.h"]
+    sources = [path for path in listed if path.is_file() and path.suffix != ".pyc"]
     newest = max(path.stat().st_mtime for path in sources)
     if not all(path.exists() and path.stat().st_mtime >= newest for path in outputs):
         build.build(simulator.library_directory())

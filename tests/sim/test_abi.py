@@ -1,4 +1,4 @@
-"""csrc/abi.h says the same as NVIDIA's headers: every constant, every size, every offset.
+"""csrc/base/abi.h says the same as NVIDIA's headers: every constant, every size, every offset.
 
 The C compiler is the judge: one translation unit includes both and asserts statically. Skipped, with the reason,
 where no such header is on the machine.
@@ -389,7 +389,7 @@ def _assertions(header_text: str, constants: list[str], layouts: tuple[Layout, .
 
 def _compile(directory: Path, header: Path, assertions: list[str]) -> subprocess.CompletedProcess[str]:
     source = directory / "compare.c"
-    source.write_text("\n".join([f'#include "{header}"', '#include "abi.h"', *assertions, ""]))
+    source.write_text("\n".join([f'#include "{header}"', '#include "base/abi.h"', *assertions, ""]))
     command = ["cc", "-std=gnu11", "-fsyntax-only", f"-I{CSRC}", f"-I{header.parent}", str(source)]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
@@ -412,7 +412,7 @@ def _cases() -> list[object]:
 def test_abi_agrees_with_the_vendors_header(
     header: Path, tables: tuple[str, ...], layouts: tuple[Layout, ...], tmp_path: Path
 ) -> None:
-    ours = (CSRC / "abi.h").read_text()
+    ours = (CSRC / "base" / "abi.h").read_text()
     constants = [name for table in tables for name in _table(ours, table)]
     assertions = _assertions(header.read_text(), constants, layouts)
 
@@ -426,7 +426,7 @@ def test_abi_agrees_with_the_vendors_header(
 
 def test_abi_needs_nothing_but_a_compiler(tmp_path: Path) -> None:
     source = tmp_path / "alone.c"
-    source.write_text('#include "abi.h"\nint alone(void);\nint alone(void) { return NM_CUDA_ERROR_OUT_OF_MEMORY; }\n')
+    source.write_text('#include "base/abi.h"\nint alone(void);\nint alone(void) { return NM_CUDA_ERROR_OUT_OF_MEMORY; }\n')
     command = ["cc", "-std=gnu11", "-nostdinc++", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}", "-c", str(source)]
     command += ["-o", str(tmp_path / "alone.o")]
     compiled = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)

@@ -160,7 +160,7 @@ def test_nvml_exports_its_list_and_nothing_else() -> None:
 
 
 def test_the_libraries_need_libc_alone() -> None:
-    for library in build.SOURCES:
+    for library in build.ROOMS:
         path = simulator.library_directory() / library
         output = subprocess.run(["readelf", "-d", str(path)], check=True, capture_output=True, text=True, timeout=60)
         needed = set(re.findall(r"NEEDED.*\[(.+?)\]", output.stdout))
@@ -171,7 +171,7 @@ def test_the_libraries_need_libc_alone() -> None:
 def test_every_stub_can_be_called() -> None:
     """In a child: a wrong one would take the test along."""
     program = "import ctypes, sys; [getattr(ctypes.CDLL(sys.argv[1]), name)() for name in sys.argv[2:]]"
-    implemented = {match for path in build.HERE.glob("*.c") for match in re.findall(r"\b(cu[A-Z]\w+)\(", path.read_text())}
+    implemented = {match for path in build.HERE.rglob("*.c") for match in re.findall(r"\b(cu[A-Z]\w+)\(", path.read_text())}
     stubs = [name.symbol for name in names.read_driver_names() if name.symbol not in implemented]
     stubs = [name for name in stubs if not name.endswith(("_ptsz", "_ptds")) and not name.startswith("cuMemsetD")]
     assert len(stubs) > 100
@@ -197,7 +197,7 @@ def test_the_list_has_every_function_of_the_vendors_nvml_header(header: Path) ->
 
 @pytest.mark.parametrize("header", headers.each("cuda.h"))
 def test_attributes_have_the_vendors_numbers(header: Path) -> None:
-    rows = re.findall(r"X\((\w+), (\d+), -?\d+\)", (build.HERE / "attributes.def").read_text())
+    rows = re.findall(r"X\((\w+), (\d+), -?\d+\)", (build.HERE / "driver" / "attributes.def").read_text())
     assert len(rows) > 50
     theirs = dict(re.findall(r"\b(CU_DEVICE_ATTRIBUTE_\w+)\s*=\s*(\d+)", header.read_text()))
     assert {name: number for name, number in rows if theirs.get(name) != number} == {}
@@ -212,6 +212,6 @@ def test_structures_are_as_long_here_as_there(tmp_path: Path) -> None:
     }
     source = tmp_path / "sizes.c"
     asserts = [f'_Static_assert(sizeof({c}) == {ctypes.sizeof(python)}, "{c}");' for c, python in pairs.items()]
-    source.write_text("\n".join(['#include "control.h"', *asserts, ""]))
-    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", f"-I{build.HERE}", "-fsyntax-only", str(source)]
+    source.write_text("\n".join(['#include "sim/control/control.h"', *asserts, ""]))
+    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", f"-I{build.CSRC}", "-fsyntax-only", str(source)]
     assert subprocess.run(command, check=False, timeout=60).returncode == 0

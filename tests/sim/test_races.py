@@ -61,7 +61,7 @@ def test_whoever_dies_within_a_change_is_mended_by_the_next(tmp_path: Path, sani
     probe = ["cc", *sanitizer, "-xc", "-", "-o", str(binary)]
     if subprocess.run(probe, check=False, input=b"int main(void) { return 0; }", capture_output=True, timeout=60).returncode:
         pytest.skip("this compiler comes without that sanitizer")
-    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{build.HERE}", *sanitizer]
+    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{build.CSRC}", *sanitizer]
     subprocess.run([*command, str(source), "-o", str(binary), "-ldl"], check=True, timeout=60)
     finished = subprocess.run([str(binary)], check=False, capture_output=True, text=True, timeout=60)
     assert finished.returncode == 0, finished.stdout + finished.stderr

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from csrc.sim.cudart import build
+from tests.cudart import build
 from tests.sim.built import built_libraries
 from tests.support.manager import Manager
 from tests.support.notebook import Notebook

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "wire.h"
+#include "wire/wire.h"
 
 static void rebuild(const struct nm_message *message, int direction, struct nm_build *build)
 {

@@ -24,7 +24,7 @@ SPICE = (b"=", b"\n", b"%", b",", b"0", b"a", b"\0", b"\xff", b"%00", b"%0a", b"
 
 
 def compile_codec(directory: Path) -> Path:
-    sources = ["wire.c", "mac.c", "prim.c", Path(__file__).with_name("codec.c")]
+    sources = ["wire/wire.c", "wire/mac.c", "base/prim.c", Path(__file__).with_name("codec.c")]
     return compile_c(directory / "codec", sources, sanitizer="address")
 
 

@@ -1,6 +1,6 @@
-"""A second decoder of the wire, written from its contract and csrc/wire.def alone, to be held against the first.
+"""A second decoder of the wire, written from its contract and csrc/wire/wire.def alone, to be held against the first.
 
-Knows: the table's text, and what the contract says of packets. Must not know: csrc/wire.c.
+Knows: the table's text, and what the contract says of packets. Must not know: csrc/wire/wire.c.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Refused(Exception):
 @cache
 def table() -> tuple[dict[str, tuple[str, frozenset[str]]], dict[str, dict[str, str]]]:
     """Verbs with their direction and required keys; keys with their type by direction."""
-    text = re.sub(r"/\*.*?\*/", "", (CSRC / "wire.def").read_text(), flags=re.DOTALL)
+    text = re.sub(r"/\*.*?\*/", "", (CSRC / "wire" / "wire.def").read_text(), flags=re.DOTALL)
     verbs = re.findall(r"^NM_VERB\((\w+), (\w+), ((?:K\(\w+\) ?)*)\)", text, flags=re.MULTILINE)
     keys = re.findall(r"^NM_KEY\((\w+), (\w+), (\w+)\)", text, flags=re.MULTILINE)
     return (

@@ -37,7 +37,7 @@ class Datagram(NamedTuple):
 
 
 def compile_sift(directory: Path) -> Path:
-    sources = ["manager/sift.c", "wire.c", "mac.c", "prim.c", Path(__file__).with_name("sift.c")]
+    sources = ["manager/sift.c", "wire/wire.c", "wire/mac.c", "base/prim.c", Path(__file__).with_name("sift.c")]
     return compile_c(directory / "sift", sources, sanitizer="address")
 
 

@@ -3,8 +3,8 @@
  * Knows: the insides of node.c, which it includes: each death is acted out by doing the beginning of an operation and not
  * its end. Must not know: processes. Exit code 0, or 1 with the line of what did not hold.
  */
-#include "node.c"
-#include "partitions.c"
+#include "sim/node/node.c"
+#include "sim/node/partitions.c"
 
 #include <stdio.h>
 

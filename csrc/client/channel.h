@@ -1,0 +1,58 @@
+/* channel.h: the way to the manager, a SEQPACKET socket or signed UDP: opens it, and carries packets one by one.
+ *
+ * Knows: client.conf's address, sockets, descriptors that travel with a packet, and of UDP: MAC, epoch, client id, counters.
+ * Must not know: what is said, when to say it again.
+ *
+ * Nothing blocks. Descriptors sit at high numbers, and each use first makes sure that the number still is our socket: a program
+ * that closes what it does not know may have given it to a file of its own.
+ */
+#ifndef NM_CHANNEL_H
+#define NM_CHANNEL_H
+
+#include "base/prim.h"
+#include "conf/conf.h"
+#include "wire/wire.h"
+
+#define NM_PACKET_FDS 2
+#define NM_ADDRESS_BYTES (NM_PATH_BYTES + 32)
+
+struct nm_channel {
+    int fd; /* -1: closed */
+    struct nm_file_id id;
+    bool udp;
+    char address[NM_ADDRESS_BYTES]; /* for people */
+    /* UDP alone. They outlive the socket: a counter is never used twice. */
+    uint8_t key[NM_KEY_BYTES];
+    char env[65], client[17];
+    uint64_t epoch, counter, answered; /* answered: the highest counter that an answer carried */
+    bool has_epoch;
+};
+
+struct nm_packet {
+    struct nm_message message;
+    char bytes[NM_PACKET_BYTES + 1];
+    int fds[NM_PACKET_FDS];
+    int fd_count;
+    bool fds_lost; /* some that came found no free number here */
+};
+
+enum nm_channel_result {
+    NM_CHANNEL_OK,
+    NM_CHANNEL_LATER, /* nothing there, or no room now */
+    NM_CHANNEL_BAD,   /* a packet that is none: dropped */
+    NM_CHANNEL_LOST   /* errno says why; close it */
+};
+
+void nm_channel_init(struct nm_channel *channel);
+/* NM_CHANNEL_OK, or NM_CHANNEL_LOST with `fault` saying what failed (without the address, which is in channel->address). */
+int nm_channel_open(struct nm_channel *channel, const struct nm_conf *conf, char *fault, size_t size);
+void nm_channel_close(struct nm_channel *channel);
+/* Makes a reader that polls the socket wake up, which then is to close the descriptor that this returns (-1: there is none). */
+int nm_channel_abandon(struct nm_channel *channel);
+
+size_t nm_channel_reserve(const struct nm_channel *channel); /* for nm_build_begin */
+int nm_channel_send(struct nm_channel *channel, struct nm_build *build, const int *fds, int fd_count);
+/* One decoded packet. The caller owns its descriptors. */
+int nm_channel_receive(struct nm_channel *channel, struct nm_packet *packet);
+
+#endif

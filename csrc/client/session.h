@@ -1,0 +1,150 @@
+/* session.h: the inside of the client: the one static session of this process, and what its parts do for one another.
+ *
+ *   client.c  the API           request.c  what is asked for        waiting.c  the line of a wait in C
+ *   pump.c    who waits         answers.c  what the manager says    talk.c     what is said to it, and when
+ *   lease.c   what is held      session.c  the lock, states, forks
+ *
+ * Knows: everything of one process's lease. Nobody outside these files includes it.
+ *
+ * One lock guards all of it (nm_enter, nm_leave); functions below are called with it held. Nobody holds it while he waits or
+ * writes to stderr. What must be said is a row of `pending`: it is sent when due, over UDP again and again, over a new connection
+ * once more, until it is answered.
+ */
+#ifndef NM_SESSION_H
+#define NM_SESSION_H
+
+#include "client/channel.h"
+#include "client/client.h"
+#include "client/wish.h"
+#include "conf/conf.h"
+#include "wire/wire.h"
+
+#define NM_MS UINT64_C(1000000)
+#define NM_SECOND (1000 * NM_MS)
+#define NM_MAX_WAIT_MS (UINT64_C(1) << 40) /* in nanoseconds it still fits a word */
+#define NM_LINE_BYTES NM_PACKET_BYTES
+#define NM_COMMAND_BYTES 200
+#define NM_TOKEN_DIGITS 32
+#define NM_SAYINGS 4
+
+enum nm_pending { NM_HELLO, NM_REJOIN, NM_CANCEL, NM_ACQUIRE, NM_RELEASE, NM_ASK, NM_PENDING_COUNT };
+
+struct nm_pending_row {
+    bool wanted;
+    uint64_t rid, due_ns, interval_ns;
+};
+
+struct nm_question {
+    bool busy, failed;
+    char what[65], argument[512];
+    char *out; /* the asker's */
+    int *fd;   /* the asker's; NULL: files that come are closed */
+    size_t size, length;
+    uint64_t next; /* part */
+};
+
+struct nm_request {
+    struct nm_wish wish;
+    bool has_memory, has_wait, answered; /* answered: the manager knows of it */
+    uint64_t memory_bytes, wait_ms, deadline_ns;
+    char command[NM_COMMAND_BYTES + 1];
+};
+
+/* The variables as they were before a grant of this process set them: they are the wish of its next request. */
+struct nm_original {
+    bool saved, has_cuda, has_mark;
+    char cuda[NM_VISIBLE_BYTES], mark[NM_VISIBLE_BYTES], published[NM_VISIBLE_BYTES];
+};
+
+struct nm_session {
+    struct nm_lock lock;
+    int cancel_state;        /* of the thread that holds the lock, before it did */
+    _Atomic uint32_t events; /* grows with each change of state, line or pumper */
+    enum nodemgr_state state;
+    bool trying;      /* NO_MANAGER that is not final */
+    uint32_t changes; /* of state or line */
+    char line[NM_LINE_BYTES];
+    char fence_reason[NM_LINE_BYTES];
+    unsigned sayings; /* lines for the user, said when the lock is left */
+    char saying[NM_SAYINGS][NM_LINE_BYTES];
+    _Atomic uint32_t speaking; /* threads that are saying theirs: an exit lets them finish */
+
+    struct nm_conf conf;
+    struct nm_request request;
+    struct nm_original original;
+    char task[NM_TOKEN_DIGITS + 1];
+
+    struct nm_channel channel;
+    struct nm_pending_row pending[NM_PENDING_COUNT];
+    struct nm_question question;
+    bool refused, told_away; /* refused: the last attempt to connect failed, for the reason in `fault` */
+    bool waited_in_vain; /* a wait has ended without a grant, and no_gpu=cpu: later requests do not wait, until one is granted */
+    uint64_t retry_at_ns, backoff_ns, opened_ns, silent_since_ns; /* silent since: 0 where all is well */
+    uint64_t beat_ns, next_beat_ns;
+    uint64_t beats;   /* written into the ledger so far: each makes the word another one */
+    char fault[128];
+
+    bool pumping, thread;
+    uint32_t pump_token;
+    int pump_fd, orphan_fd; /* what the pumper polls; what he is to close when he wakes up */
+    uint64_t pump_until_ns;
+
+    struct nm_ledger ledger;                /* the latest mapping */
+    struct nm_ledger private_ledger;        /* UDP's */
+    struct nm_file_id limits_id, usage_id;
+    uint32_t lease_number, lease_next, lease_first; /* first: entries before it are the parent's */
+    uint32_t told_lost;                             /* number of the lease whose loss the user has been told of */
+    char lease_name[65], visible[NM_VISIBLE_BYTES];
+};
+
+extern struct nm_session nm_session;
+
+/* -- session.c -- */
+bool nm_is_prepared(void); /* has anything of ours been called in this process? */
+void nm_enter(void);       /* takes the lock; notices that this is a child now */
+void nm_leave(void);       /* and says what there is to say */
+void nm_say_later(const char *text);
+void nm_wake(void);        /* all who wait look again */
+void nm_set_state(enum nodemgr_state state, const char *line);
+bool nm_underway(void);    /* a request waits for its answer */
+bool nm_busy(void);        /* there is something for which a connection is needed */
+void nm_stop_asking(void);
+void nm_become_final(enum nodemgr_state state, const char *line);
+void nm_become_cpu(const char *line);
+void nm_become_refused(const char *reason, bool waited); /* as no_gpu says; waited: to the end of its time limit */
+void nm_publish_visible(const char *value);
+
+/* -- lease.c -- */
+bool nm_install_grant(struct nm_packet *packet, bool again); /* false: not usable, `fault` says why. again: of the lease that is held */
+void nm_become_lost(const char *reason);
+void nm_tell_lost(void);                                     /* once a lease: why it is lost, and what follows */
+const struct nm_lease *nm_lease_numbered(uint32_t number);   /* the present or an earlier one of this process, or NULL */
+bool nm_is_in_ledger(const struct nm_lease *lease);           /* the env's, which the manager reads; not a private one */
+
+/* -- talk.c -- */
+uint64_t nm_fresh_rid(void);
+void nm_want(enum nm_pending row, uint64_t rid);
+void nm_done(enum nm_pending row);
+void nm_say_all_again(void);         /* whatever is still wanted, on a new connection or to a new epoch; the holder comes back */
+void nm_send_when_due(enum nm_pending row, uint64_t now_ns);
+void nm_set_beat(uint64_t beat_ms); /* 0 or absurd: the default */
+void nm_beat(uint64_t now_ns);       /* a holder's on the UNIX socket: a word in the ledger; any other: a packet */
+void nm_keep_place(uint64_t now_ns); /* the manager said WAIT: from now on a waiter beats */
+void nm_drop_channel(void);
+void nm_lost(const char *fault, uint64_t now_ns); /* the connection is; it comes back */
+void nm_step(void);              /* does what is due */
+uint64_t nm_next_due_ns(void);   /* when nm_step has something to do again */
+
+/* -- answers.c -- */
+void nm_receive_all(void);
+
+/* -- pump.c -- */
+/* Does what is due, then waits for packets or for others' doings, until then at most. Leaves the lock meanwhile. False: a signal came. */
+bool nm_pump(uint64_t until_ns);
+void nm_await_answer(enum nm_pending row, uint64_t timeout_ns); /* pumps until the row is answered or the time is over */
+void nm_start_thread(void);      /* the one that beats; nothing where it runs */
+
+/* -- request.c -- */
+void nm_start_request(int64_t gpus, int64_t memory_bytes, int64_t wait_ms, const char *command);
+
+#endif

@@ -1,0 +1,63 @@
+/* waiting.c: the waiting line, where there is no Python to write it.
+ *
+ * Knows: the client's states and its line. Must not know: how they come about.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "client/session.h"
+
+enum { POLL_MS = 500 }; /* the seconds that the line shows go on */
+
+struct elapsed { char text[32]; };
+
+/* As Python writes it: 0:05, 1:02:05. */
+static struct elapsed elapsed_since(uint64_t since_ns)
+{
+    struct elapsed elapsed;
+    unsigned long long seconds = (nm_now_ns() - since_ns) / NM_SECOND, minutes = seconds / 60;
+    if (minutes < 60)
+        snprintf(elapsed.text, sizeof elapsed.text, "%llu:%02llu", minutes, seconds % 60);
+    else
+        snprintf(elapsed.text, sizeof elapsed.text, "%llu:%02llu:%02llu", minutes / 60, minutes % 60, seconds % 60);
+    return elapsed;
+}
+
+static void show_waiting(const char *line, char shown[NM_LINE_BYTES], uint64_t since_ns)
+{
+    char clock[40];
+    if (nm_say_terminal()) {
+        snprintf(clock, sizeof clock, " (%s)", elapsed_since(since_ns).text);
+        nm_say_over(line, clock);
+    } else if (strcmp(line, shown) != 0) {
+        nm_say("%s", line);
+    }
+    nm_copy(shown, NM_LINE_BYTES, line);
+}
+
+int nm_client_acquire_blocking(bool (*interrupted)(void))
+{
+    char line[NM_LINE_BYTES], shown[NM_LINE_BYTES] = "";
+    uint64_t since_ns = nm_now_ns();
+    int state = nodemgr_begin(-1, -1, -1, NULL);
+    for (;;) {
+        state = nodemgr_poll(POLL_MS, line, sizeof line);
+        nm_enter();
+        bool goes_on = nm_underway();
+        nm_leave();
+        if (!goes_on)
+            break;
+        if (interrupted()) /* asked each time: a signal may come while we are not waiting */
+            nodemgr_cancel();
+        else if (line[0] != '\0')
+            show_waiting(line, shown, since_ns);
+    }
+    if (shown[0] != '\0' && nm_say_terminal())
+        nm_say_over("", "");
+    const struct nm_lease *lease = nm_client_lease();
+    if (shown[0] != '\0' && state == NODEMGR_HELD && lease != NULL)
+        nm_say("%u GPU%s granted after %s", lease->gpu_count, lease->gpu_count == 1 ? "" : "s", elapsed_since(since_ns).text);
+    if (state == NODEMGR_DENIED || state == NODEMGR_NO_MANAGER || (state == NODEMGR_CPU && !nm_session.request.wish.cpu))
+        nm_say("%s", line);
+    return state;
+}

@@ -1,0 +1,315 @@
+/* interpose.c: the three ways into the driver lead here first.
+ *
+ * Knows: the table of hooked symbols, the dynamic linker, how the driver is recognised.
+ * Must not know: what the hooks do.
+ *
+ * 1. Symbols bound at load time: each row of hooks.def is exported by its name.
+ * 2. dlsym and dlvsym are exported (linker.c); a row's name is answered with its hook, if the driver has the symbol.
+ * 3. cuGetProcAddress is a row itself: the driver answers first, and the answer is swapped for the hook of that ABI.
+ * What is not in the table is handed back untouched. So is a symbol of that name which is not the driver's: somebody's
+ * own wrapper, whose calls come by here in their turn.
+ */
+#include "hooks/interpose.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "hooks/linker.h"
+
+/* -- the table -- */
+
+struct row {
+    const char *name, *base;
+    uint32_t name_length, base_length;
+    void *hook, *exported;
+    int since;
+    enum nm_stream stream;
+    enum nm_library library;
+};
+
+#define NM_HOOK(library, name, base, since, stream, types)     \
+    NM_API int name(NM_PARAMETERS(types));                     \
+    int name(NM_PARAMETERS(types))                             \
+    {                                                          \
+        return nm_hook_##name(NM_ARGUMENTS(types));            \
+    }
+#include "hooks/hooks.def"
+
+static const struct row rows[NM_HOOK_COUNT] = {
+#define NM_HOOK(library, name, base, since, stream, types)                                    \
+    {#name, #base, sizeof #name - 1, sizeof #base - 1, (void *)nm_hook_##name, (void *)name,  \
+     since, NM_STREAM_##stream, NM_LIBRARY_##library},
+#include "hooks/hooks.def"
+};
+
+static const struct {
+    const char *name;
+    enum nm_library library;
+} symbols[NM_SYMBOL_COUNT] = {
+#define NM_HOOK(library, name, base, since, stream, types) {#name, NM_LIBRARY_##library},
+#include "hooks/hooks.def"
+#define NM_CALL(library, name, types) {#name, NM_LIBRARY_##library},
+#include "hooks/hooks.def"
+};
+
+void *_Atomic nm_originals[NM_SYMBOL_COUNT];
+
+/* Without strlen and memcmp, as linker.c: dlsym may be asked before a sanitizer's own can be called. */
+static uint32_t length_of(const char *text)
+{
+    uint32_t length = 0;
+    while (text[length] != '\0') {
+        length++;
+        __asm__("" : "+r"(length)); /* not to be recognised as a strlen */
+    }
+    return length;
+}
+
+/* From the end: names differ there. */
+static bool is_text(const char *text, uint32_t length, const char *candidate, uint32_t candidate_length)
+{
+    if (length != candidate_length)
+        return false;
+    while (length > 0 && text[length - 1] == candidate[length - 1])
+        length--;
+    return length == 0;
+}
+
+static bool may_be_hooked(const char *name)
+{
+    return (name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l');
+}
+
+/* Exact names only: a prefix would catch curl_easy_init. The rows are few enough to look at the length of each. */
+static const struct row *find_name(const char *name)
+{
+    if (name == NULL || !may_be_hooked(name))
+        return NULL;
+    uint32_t length = length_of(name);
+    for (const struct row *row = rows; row < rows + NM_HOOK_COUNT; row++)
+        if (is_text(name, length, row->name, row->name_length))
+            return row;
+    return NULL;
+}
+
+bool nm_is_managed(void)
+{
+    static _Atomic bool managed;
+    if (!atomic_load_explicit(&managed, memory_order_relaxed))
+        atomic_store_explicit(&managed, nodemgr_managed() == 1, memory_order_relaxed);
+    return atomic_load_explicit(&managed, memory_order_relaxed);
+}
+
+int nodemgr_preloaded(void)
+{
+    /* Asked in the program's scope: our own begins with ourselves (-Bsymbolic), whichever way we were loaded. */
+    void *program = nm_linker()->dlopen(NULL, RTLD_LAZY);
+    return program != NULL && nm_linker()->dlsym(program, "dlsym") == (void *)nm_our_dlsym;
+}
+
+/* -- the driver -- */
+
+static const char *const library_names[NM_LIBRARY_COUNT] = {"libcuda.so.1", "libnvidia-ml.so.1"};
+static void *_Atomic library_handles[NM_LIBRARY_COUNT];
+
+/* A handle of the library if this process has loaded it, else NULL. Never loads it. */
+static void *library_handle(enum nm_library library, const char *file)
+{
+    void *known = atomic_load(&library_handles[library]);
+    if (known != NULL)
+        return known;
+    void *handle = nm_linker()->dlopen(file != NULL ? file : library_names[library], RTLD_LAZY | RTLD_NOLOAD);
+    if (handle != NULL && !atomic_compare_exchange_strong(&library_handles[library], &known, handle))
+        return known; /* the same library: our reference to it is one too many, for ever */
+    return handle;
+}
+
+/* libcuda.so.1, libcuda.so, libcuda.so.550.54: what the file of `address` is called, or NULL where it is another. */
+static const char *driver_file(void *address, enum nm_library library)
+{
+    Dl_info info = {0};
+    if (nm_linker()->dladdr(address, &info) == 0 || info.dli_fname == NULL)
+        return NULL;
+    const char *slash = strrchr(info.dli_fname, '/');
+    size_t stem = strlen(library_names[library]) - 2; /* without ".1" */
+    return strncmp(slash != NULL ? slash + 1 : info.dli_fname, library_names[library], stem) == 0 ? info.dli_fname : NULL;
+}
+
+void *nm_original_look_up(enum nm_symbol symbol)
+{
+    void *handle = library_handle(symbols[symbol].library, NULL);
+    if (handle == NULL)
+        return NULL;
+    void *found = nm_linker()->dlsym(handle, symbols[symbol].name), *known = NULL;
+    if (found == NULL) {
+        nm_linker()->dlerror(); /* ours, not the program's */
+        return NULL;
+    }
+    atomic_compare_exchange_strong(&nm_originals[symbol], &known, found);
+    return known != NULL ? known : found;
+}
+
+/* What dlsym has found for a row. True: hand out the hook in its place. False: this is another copy of the driver than the one
+ * that the hooks call; mixing the two would be worse than leaving it alone. Compared with what dlsym says of the one that we know:
+ * an original may be cuGetProcAddress's, which may be another address of the same function. */
+static bool is_original(const struct row *row, void *found)
+{
+    void *handle = library_handle(row->library, NULL), *known = NULL;
+    void *there = handle != NULL ? nm_linker()->dlsym(handle, row->name) : NULL;
+    if (there == NULL)
+        nm_linker()->dlerror(); /* ours, not the program's */
+    if (there != found)
+        return false;
+    atomic_compare_exchange_strong(&nm_originals[row - rows], &known, found);
+    return true;
+}
+
+/* -- dlsym and dlvsym -- */
+
+/* As if we were not there: another's definition, or NULL with its dlerror. Not a tail call: RTLD_NEXT is to mean after us. */
+static void *next_after_us(const char *name)
+{
+    void *volatile found = nm_linker()->dlsym(RTLD_NEXT, name);
+    return found;
+}
+
+/* Somebody looks from where our own export comes first. The driver decides whether there is such a symbol. */
+static void *answer_for_export(const struct row *row)
+{
+    void *original = nm_original((enum nm_symbol)(row - rows));
+    if (original == NULL)
+        return next_after_us(row->name);
+    return nm_is_managed() ? row->hook : original;
+}
+
+static void *answer(const struct row *row, void *found)
+{
+    if (found == NULL)
+        return NULL; /* the handle does not have it: dlerror says so already */
+    if (found == row->exported)
+        return answer_for_export(row);
+    if (!nm_is_managed())
+        return found;
+    if (atomic_load(&nm_originals[row - rows]) == found)
+        return row->hook;
+    const char *file = driver_file(found, row->library);
+    if (file == NULL)
+        return found;
+    library_handle(row->library, file);
+    return is_original(row, found) ? row->hook : found;
+}
+
+static void *hooked_dlsym(void *handle, const char *name)
+{
+    const struct row *row = find_name(name);
+    return answer(row, nm_linker()->dlsym(handle, name));
+}
+
+static void *hooked_dlvsym(void *handle, const char *name, const char *version)
+{
+    const struct row *row = find_name(name);
+    return answer(row, nm_linker()->dlvsym(handle, name, version));
+}
+
+/* RTLD_NEXT is the caller's: the real function must see its return address. Only where there is no driver, and so nothing but
+ * our own export could be found, do we look in its stead. */
+static bool is_ours(const struct row *row, const void *handle)
+{
+    return row != NULL && (handle != RTLD_NEXT || library_handle(row->library, NULL) == NULL);
+}
+
+nm_dlsym_function *nm_route_dlsym(void *handle, const char *name)
+{
+    return is_ours(find_name(name), handle) ? hooked_dlsym : nm_linker()->dlsym;
+}
+
+nm_dlvsym_function *nm_route_dlvsym(void *handle, const char *name, const char *version)
+{
+    (void)version;
+    return is_ours(find_name(name), handle) ? hooked_dlvsym : nm_linker()->dlvsym;
+}
+
+/* -- cuGetProcAddress -- */
+
+enum { PER_THREAD_FLAG = NM_CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM };
+enum { KNOWN_CUDA_VERSION = 13050 }; /* of the headers that hooks.def was written from */
+
+static int driver_version(void)
+{
+    static _Atomic int known;
+    int version = atomic_load(&known);
+    if (version == 0 && nm_real_cuDriverGetVersion(&version) == NM_CUDA_SUCCESS)
+        atomic_store(&known, version);
+    return version;
+}
+
+/* Of the rows of `base`: the newest ABI that is not newer than `version`, of the stream kind that the flags ask for if there is one. */
+static const struct row *row_for(const char *base, int version, uint64_t flags)
+{
+    const struct row *best = NULL;
+    enum nm_stream wanted = (flags & PER_THREAD_FLAG) != 0 ? NM_STREAM_PER_THREAD : NM_STREAM_ANY;
+    uint32_t length = length_of(base);
+    for (const struct row *row = rows; row < rows + NM_HOOK_COUNT; row++) {
+        if (!is_text(base, length, row->base, row->base_length) || row->library != NM_LIBRARY_CUDA)
+            continue;
+        if (row->since > version || (row->stream != NM_STREAM_ANY && row->stream != wanted))
+            continue;
+        if (best == NULL || (row->stream == best->stream ? row->since > best->since : row->stream == wanted))
+            best = row;
+    }
+    return best;
+}
+
+/* Asked for by the name of its export, if a driver answers that: cuMemAlloc_v2. */
+static const struct row *row_for_export(const char *name)
+{
+    const struct row *row = find_name(name);
+    return row != NULL && row->library == NM_LIBRARY_CUDA ? row : NULL;
+}
+
+/* A version newer than our table may mean an ABI newer than our rows: then the driver's answer differs from the one for the newest
+ * version that we know. */
+static bool is_known_abi(const char *symbol, void *found, int version, uint64_t flags)
+{
+    if (version <= KNOWN_CUDA_VERSION)
+        return true;
+    void *known = NULL;
+    int status = 0;
+    if (nm_real_cuGetProcAddress_v2(symbol, &known, KNOWN_CUDA_VERSION, flags, &status) != NM_CUDA_SUCCESS)
+        return false;
+    return known == found;
+}
+
+/* What to hand out for the driver's own answer. */
+static void *swapped(const char *symbol, void *found, int version, uint64_t flags)
+{
+    int newest = driver_version();
+    if (newest != 0 && newest < version)
+        version = newest; /* the driver answers with the newest that it has */
+    const struct row *row = row_for(symbol, version, flags);
+    if (row == NULL)
+        row = row_for_export(symbol);
+    if (row == NULL || !nm_is_managed() || !is_known_abi(symbol, found, version, flags))
+        return found;
+    void *known = NULL; /* not compared: a driver may answer here with another address than dlsym's for the same function */
+    atomic_compare_exchange_strong(&nm_originals[row - rows], &known, found);
+    return row->hook;
+}
+
+static int answer_get(int result, const char *symbol, void **found, int version, uint64_t flags)
+{
+    if (result == NM_CUDA_SUCCESS && symbol != NULL && found != NULL && *found != NULL)
+        *found = swapped(symbol, *found, version, flags);
+    return result;
+}
+
+int nm_hook_cuGetProcAddress(const char *symbol, void **found, int version, uint64_t flags)
+{
+    return answer_get(nm_real_cuGetProcAddress(symbol, found, version, flags), symbol, found, version, flags);
+}
+
+int nm_hook_cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status)
+{
+    return answer_get(nm_real_cuGetProcAddress_v2(symbol, found, version, flags, status), symbol, found, version, flags);
+}

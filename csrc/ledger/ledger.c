@@ -1,0 +1,494 @@
+/* ledger.c: see ledger.h. */
+#include "ledger/ledger.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/prim.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x10
+#endif
+
+#define MAGIC UINT64_C(0x31524744454c4d4e) /* "NMLEDGR1" */
+#define LIMITS_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+#define USAGE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define ATTEMPTS 12      /* before a refusal: two racers may refuse each other */
+#define SPIN_ATTEMPTS 4  /* the first ones yield only; the later ones sleep, so that a preempted racer gets on */
+#define PAUSE_NS 100000u /* mean of a sleeping pause */
+
+_Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "one word, no lock");
+_Static_assert(sizeof(struct nm_limits) == 64 + NM_LEDGER_ROWS * 128 + 8 * NM_LEDGER_SLOTS, "layout of version 2");
+_Static_assert(offsetof(struct nm_usage, beat) == 8 * NM_LEDGER_ROWS * NM_LEDGER_SLOTS + 64, "layout of version 2");
+_Static_assert(sizeof(struct nm_usage) == 8 * (NM_LEDGER_ROWS + 1) * NM_LEDGER_SLOTS + 64, "layout of version 2");
+
+static const struct {
+    int fault;
+    const char *text;
+} faults[] = {
+    {NM_LEDGER_OK, "no fault"},
+    {NM_LEDGER_ERRNO, "a system call failed"},
+    {NM_LEDGER_SIZE, "a file of another size than a ledger's"},
+    {NM_LEDGER_SEALS, "seals are missing"},
+    {NM_LEDGER_FORMAT, "not a ledger, or one of another version"},
+};
+
+const char *nm_ledger_fault_text(int fault)
+{
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        if (faults[i].fault == fault)
+            return faults[i].text;
+    return "unknown fault";
+}
+
+/* -- files -- */
+
+static void *map(int fd, size_t size, int protection)
+{
+    int flags = MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0);
+    void *address = mmap(NULL, size, protection, flags, fd, 0);
+    return address == MAP_FAILED ? NULL : address;
+}
+
+static int fresh_file(const char *name, size_t size)
+{
+    int fd = nm_memfd(name);
+    if (fd >= 0 && ftruncate(fd, (off_t)size) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static bool has_seals(int fd, int seals)
+{
+    int found = fcntl(fd, F_GET_SEALS);
+    return found >= 0 && (found & seals) == seals;
+}
+
+static bool is_ledger(const struct nm_limits *limits)
+{
+    return limits->magic == MAGIC && limits->version == NM_LEDGER_VERSION && limits->rows == NM_LEDGER_ROWS &&
+           limits->slots == NM_LEDGER_SLOTS;
+}
+
+int nm_ledger_check(int limits_fd, int usage_fd)
+{
+    int64_t limits_size = nm_fd_size(limits_fd), usage_size = nm_fd_size(usage_fd);
+    if (limits_size < 0 || usage_size < 0)
+        return NM_LEDGER_ERRNO;
+    if (!has_seals(limits_fd, LIMITS_SEALS) || !has_seals(usage_fd, USAGE_SEALS)) /* first: a size without seals is worth nothing */
+        return NM_LEDGER_SEALS;
+    if (nm_fd_size(limits_fd) != (int64_t)sizeof(struct nm_limits) || nm_fd_size(usage_fd) != (int64_t)sizeof(struct nm_usage))
+        return NM_LEDGER_SIZE;
+    return NM_LEDGER_OK;
+}
+
+static void clear(struct nm_ledger *ledger)
+{
+    memset(ledger, 0, sizeof *ledger);
+    ledger->limits_fd = ledger->usage_fd = -1;
+}
+
+void nm_ledger_unmap(struct nm_ledger *ledger)
+{
+    if (ledger->limits != NULL)
+        munmap((void *)(uintptr_t)ledger->limits, sizeof *ledger->limits);
+    if (ledger->usage != NULL)
+        munmap(ledger->usage, sizeof *ledger->usage);
+    if (ledger->limits_fd >= 0)
+        close(ledger->limits_fd);
+    if (ledger->usage_fd >= 0)
+        close(ledger->usage_fd);
+    clear(ledger);
+}
+
+static int fail(struct nm_ledger *ledger, int fault)
+{
+    int error = errno;
+    nm_ledger_unmap(ledger);
+    errno = error;
+    return fault;
+}
+
+/* A limits file of our own, mapped for writing before its seal keeps everybody (us too) from doing so again. */
+static int create_limits(struct nm_ledger *ledger, const struct nm_limits *from)
+{
+    ledger->limits_fd = fresh_file("nodemgr-limits", sizeof(struct nm_limits));
+    if (ledger->limits_fd < 0)
+        return NM_LEDGER_ERRNO;
+    ledger->limits_writable = map(ledger->limits_fd, sizeof(struct nm_limits), PROT_READ | PROT_WRITE);
+    ledger->limits = ledger->limits_writable;
+    if (ledger->limits == NULL)
+        return NM_LEDGER_ERRNO;
+    if (from != NULL)
+        memcpy(ledger->limits_writable, from, sizeof *from);
+    ledger->limits_writable->magic = MAGIC;
+    ledger->limits_writable->version = NM_LEDGER_VERSION;
+    ledger->limits_writable->rows = NM_LEDGER_ROWS;
+    ledger->limits_writable->slots = NM_LEDGER_SLOTS;
+    return fcntl(ledger->limits_fd, F_ADD_SEALS, LIMITS_SEALS) == 0 ? NM_LEDGER_OK : NM_LEDGER_ERRNO;
+}
+
+int nm_ledger_create(struct nm_ledger *ledger)
+{
+    clear(ledger);
+    if (create_limits(ledger, NULL) != NM_LEDGER_OK)
+        return fail(ledger, NM_LEDGER_ERRNO);
+    ledger->usage_fd = fresh_file("nodemgr-usage", sizeof(struct nm_usage));
+    if (ledger->usage_fd < 0)
+        return fail(ledger, NM_LEDGER_ERRNO);
+    ledger->usage = map(ledger->usage_fd, sizeof(struct nm_usage), PROT_READ | PROT_WRITE);
+    if (ledger->usage == NULL || fcntl(ledger->usage_fd, F_ADD_SEALS, USAGE_SEALS) != 0)
+        return fail(ledger, NM_LEDGER_ERRNO);
+    return NM_LEDGER_OK;
+}
+
+int nm_ledger_map_client(struct nm_ledger *ledger, int limits_fd, int usage_fd)
+{
+    clear(ledger);
+    int fault = nm_ledger_check(limits_fd, usage_fd);
+    if (fault != NM_LEDGER_OK)
+        return fault;
+    ledger->limits = map(limits_fd, sizeof(struct nm_limits), PROT_READ);
+    ledger->usage = map(usage_fd, sizeof(struct nm_usage), PROT_READ | PROT_WRITE);
+    if (ledger->limits == NULL || ledger->usage == NULL)
+        return fail(ledger, NM_LEDGER_ERRNO);
+    if (!is_ledger(ledger->limits))
+        return fail(ledger, NM_LEDGER_FORMAT);
+    ledger->limits_fd = limits_fd;
+    ledger->usage_fd = usage_fd;
+    return NM_LEDGER_OK;
+}
+
+int nm_ledger_adopt(struct nm_ledger *ledger, int limits_fd, int usage_fd)
+{
+    struct nm_ledger old;
+    clear(ledger);
+    int fault = nm_ledger_map_client(&old, limits_fd, usage_fd);
+    if (fault != NM_LEDGER_OK)
+        return fault;
+    fault = create_limits(ledger, old.limits);
+    if (fault != NM_LEDGER_OK) {
+        old.limits_fd = old.usage_fd = -1; /* still the caller's */
+        fail(&old, fault);
+        return fail(ledger, fault);
+    }
+    ledger->usage = old.usage;
+    ledger->usage_fd = old.usage_fd;
+    old.usage = NULL;
+    old.usage_fd = -1;
+    nm_ledger_unmap(&old);
+    return NM_LEDGER_OK;
+}
+
+int nm_ledger_map_private(struct nm_ledger *ledger)
+{
+    clear(ledger);
+    ledger->limits_writable = map(-1, sizeof(struct nm_limits), PROT_READ | PROT_WRITE);
+    ledger->limits = ledger->limits_writable;
+    ledger->usage = map(-1, sizeof(struct nm_usage), PROT_READ | PROT_WRITE);
+    if (ledger->limits == NULL || ledger->usage == NULL)
+        return fail(ledger, NM_LEDGER_ERRNO);
+    return NM_LEDGER_OK;
+}
+
+/* -- words -- */
+
+static uint64_t word_of(uint32_t generation, uint64_t bytes)
+{
+    return (uint64_t)(generation & 0xffff) << NM_GENERATION_SHIFT | bytes;
+}
+
+static bool is_of(uint64_t word, uint32_t generation)
+{
+    return word >> NM_GENERATION_SHIFT == (generation & 0xffff);
+}
+
+static uint64_t state_of(uint32_t generation, enum nm_slot_state state)
+{
+    return (uint64_t)(generation & 0xffff) << 8 | (uint64_t)state;
+}
+
+static bool in_range(uint32_t row, uint32_t slot)
+{
+    return row < NM_LEDGER_ROWS && slot < NM_LEDGER_SLOTS;
+}
+
+static uint64_t clamp(uint64_t word, uint64_t most)
+{
+    uint64_t bytes = word & NM_BYTES_MASK;
+    return bytes < most ? bytes : most;
+}
+
+/* What one word can count for at most. A row without a known total trusts the word's 48 bits. */
+static uint64_t most_of(const struct nm_limits *limits, uint32_t row)
+{
+    uint64_t total = atomic_load_explicit(&limits->row[row].total_bytes, memory_order_relaxed);
+    return total != 0 && total < NM_BYTES_MASK ? total : NM_BYTES_MASK;
+}
+
+static inline uint64_t correction_of(const struct nm_limits *limits, uint32_t row)
+{
+    uint64_t bytes = atomic_load_explicit(&limits->row[row].correction_bytes, memory_order_relaxed);
+    return bytes < NM_BYTES_MASK ? bytes : NM_BYTES_MASK;
+}
+
+/* Of a row in range: this is done at every allocation. */
+static inline uint64_t used_of(const struct nm_ledger *ledger, uint32_t row)
+{
+    const struct nm_limits *limits = ledger->limits;
+    const _Atomic uint64_t *word = ledger->usage->word[row], *end = word + nm_ledger_slots_used(ledger);
+    uint64_t most = most_of(limits, row), sum = 0;
+    for (; word < end; word++)
+        sum += clamp(atomic_load_explicit(word, memory_order_seq_cst), most);
+    return sum + correction_of(limits, row);
+}
+
+uint64_t nm_ledger_used(const struct nm_ledger *ledger, uint32_t row)
+{
+    return row < NM_LEDGER_ROWS ? used_of(ledger, row) : 0;
+}
+
+uint64_t nm_ledger_correction(const struct nm_ledger *ledger, uint32_t row)
+{
+    return row < NM_LEDGER_ROWS ? correction_of(ledger->limits, row) : 0;
+}
+
+uint64_t nm_ledger_slot_used(const struct nm_ledger *ledger, uint32_t row, uint32_t slot)
+{
+    return in_range(row, slot) ? clamp(atomic_load(&ledger->usage->word[row][slot]), most_of(ledger->limits, row)) : 0;
+}
+
+uint64_t nm_ledger_limit(const struct nm_ledger *ledger, uint32_t row)
+{
+    return row < NM_LEDGER_ROWS ? atomic_load_explicit(&ledger->limits->row[row].limit_bytes, memory_order_relaxed) : 0;
+}
+
+uint64_t nm_ledger_total(const struct nm_ledger *ledger, uint32_t row)
+{
+    return row < NM_LEDGER_ROWS ? atomic_load_explicit(&ledger->limits->row[row].total_bytes, memory_order_relaxed) : 0;
+}
+
+uint32_t nm_ledger_slots_used(const struct nm_ledger *ledger)
+{
+    uint32_t slots = atomic_load_explicit(&ledger->limits->slots_used, memory_order_relaxed);
+    uint32_t shared = atomic_load_explicit(&ledger->usage->slots_used, memory_order_seq_cst); /* after one's own announcement */
+    slots = slots > shared ? slots : shared;
+    return slots < NM_LEDGER_SLOTS ? slots : NM_LEDGER_SLOTS;
+}
+
+const char *nm_ledger_uuid(const struct nm_ledger *ledger, uint32_t row)
+{
+    return row < NM_LEDGER_ROWS ? ledger->limits->row[row].uuid : "";
+}
+
+int nm_ledger_slot_state(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation)
+{
+    if (slot >= NM_LEDGER_SLOTS)
+        return NM_FENCED;
+    uint64_t state = atomic_load_explicit(&ledger->limits->slot_state[slot], memory_order_acquire);
+    if (state == state_of(generation, NM_SLOT_LIVE))
+        return NM_OK;
+    return state == state_of(generation, NM_SLOT_STALLED) ? NM_STALLED : NM_FENCED;
+}
+
+int nm_ledger_look(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t *limit, uint64_t *used)
+{
+    if (!in_range(row, slot)) {
+        *limit = *used = 0;
+        return NM_FENCED;
+    }
+    *limit = atomic_load_explicit(&ledger->limits->row[row].limit_bytes, memory_order_relaxed);
+    *used = used_of(ledger, row);
+    return nm_ledger_slot_state(ledger, slot, generation);
+}
+
+/* -- reserving -- */
+
+/* Adds to one's own word; false where the word is of another generation or cannot count that much. */
+static bool announce(_Atomic uint64_t *word, uint32_t generation, uint64_t bytes)
+{
+    uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
+    do {
+        if (!is_of(before, generation) || (before & NM_BYTES_MASK) + bytes > NM_BYTES_MASK)
+            return false;
+    } while (!atomic_compare_exchange_weak(word, &before, before + bytes));
+    return true;
+}
+
+static void withdraw(_Atomic uint64_t *word, uint32_t generation, uint64_t bytes)
+{
+    uint64_t before = atomic_load_explicit(word, memory_order_relaxed), left;
+    do {
+        if (!is_of(before, generation))
+            return;
+        left = (before & NM_BYTES_MASK) > bytes ? (before & NM_BYTES_MASK) - bytes : 0;
+    } while (!atomic_compare_exchange_weak(word, &before, word_of(generation, left)));
+}
+
+static void pause_before(unsigned attempt)
+{
+    if (attempt <= SPIN_ATTEMPTS)
+        nm_pause_ns(0);
+    else
+        nm_pause_ns(PAUSE_NS / 2 + nm_random() % PAUSE_NS);
+}
+
+/* NM_OK: announced. */
+static inline int announce_in(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+{
+    _Atomic uint64_t *word = &ledger->usage->word[row][slot];
+    if (bytes > nm_ledger_limit(ledger, row) || bytes > NM_BYTES_MASK)
+        return NM_OVER; /* alone it is too much: no racer to wait for */
+    if (announce(word, generation, bytes))
+        return NM_OK;
+    return is_of(atomic_load(word), generation) ? NM_OVER : NM_FENCED;
+}
+
+/* One's own word is no garbage: it counts unclamped, or a process would have a whole GPU, and managed memory beyond it. */
+static inline bool fits(const struct nm_ledger *ledger, uint32_t row, uint32_t slot)
+{
+    uint64_t own = atomic_load_explicit(&ledger->usage->word[row][slot], memory_order_relaxed) & NM_BYTES_MASK;
+    uint64_t limit = nm_ledger_limit(ledger, row);
+    return own <= limit && used_of(ledger, row) <= limit;
+}
+
+/* What was announced does not fit: perhaps for a racer's sake, who withdraws as well. Apart from the way that most calls go. */
+static __attribute__((noinline)) int
+give_way(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+{
+    int answer = NM_OK;
+    for (unsigned attempt = 1; answer == NM_OK; attempt++) {
+        withdraw(&ledger->usage->word[row][slot], generation, bytes);
+        if (attempt == ATTEMPTS)
+            return NM_OVER;
+        pause_before(attempt);
+        answer = announce_in(ledger, row, slot, generation, bytes);
+        if (answer == NM_OK && fits(ledger, row, slot))
+            return NM_OK;
+    }
+    return answer;
+}
+
+int nm_ledger_reserve(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+{
+    if (!in_range(row, slot))
+        return NM_FENCED;
+    int state = nm_ledger_slot_state(ledger, slot, generation);
+    int answer = state == NM_OK ? announce_in(ledger, row, slot, generation, bytes) : state;
+    return answer != NM_OK || fits(ledger, row, slot) ? answer : give_way(ledger, row, slot, generation, bytes);
+}
+
+int nm_ledger_charge(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+{
+    if (!in_range(row, slot) || bytes > NM_BYTES_MASK)
+        return NM_FENCED;
+    return announce(&ledger->usage->word[row][slot], generation, bytes) ? NM_OK : NM_FENCED;
+}
+
+void nm_ledger_release(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation, uint64_t bytes)
+{
+    if (in_range(row, slot))
+        withdraw(&ledger->usage->word[row][slot], generation, bytes);
+}
+
+uint64_t nm_ledger_take(const struct nm_ledger *ledger, uint32_t row, uint32_t slot, uint32_t generation)
+{
+    if (!in_range(row, slot))
+        return 0;
+    _Atomic uint64_t *word = &ledger->usage->word[row][slot];
+    uint64_t before = atomic_load(word);
+    do {
+        if (!is_of(before, generation) || (before & NM_BYTES_MASK) == 0) /* nothing there: a page that is only read costs less */
+            return 0;
+    } while (!atomic_compare_exchange_weak(word, &before, word_of(generation, 0)));
+    return before & NM_BYTES_MASK;
+}
+
+/* -- beats -- */
+
+void nm_ledger_beat(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation, uint64_t count)
+{
+    if (slot < NM_LEDGER_SLOTS)
+        atomic_store_explicit(&ledger->usage->beat[slot], word_of(generation, count & NM_BYTES_MASK), memory_order_relaxed);
+}
+
+uint64_t nm_ledger_beat_word(const struct nm_ledger *ledger, uint32_t slot)
+{
+    return slot < NM_LEDGER_SLOTS ? atomic_load_explicit(&ledger->usage->beat[slot], memory_order_relaxed) : 0;
+}
+
+/* -- the manager's writes -- */
+
+int nm_ledger_set_row(struct nm_ledger *ledger, uint32_t row, const char *uuid, uint64_t total_bytes)
+{
+    if (row >= NM_LEDGER_ROWS || ledger->limits_writable == NULL)
+        return -1;
+    struct nm_limit_row *out = &ledger->limits_writable->row[row];
+    nm_copy(out->uuid, sizeof out->uuid, uuid);
+    atomic_store(&out->total_bytes, total_bytes);
+    return 0;
+}
+
+int nm_ledger_set_limit(struct nm_ledger *ledger, uint32_t row, uint64_t limit_bytes)
+{
+    if (row >= NM_LEDGER_ROWS || ledger->limits_writable == NULL)
+        return -1;
+    atomic_store(&ledger->limits_writable->row[row].limit_bytes, limit_bytes);
+    return 0;
+}
+
+int nm_ledger_set_correction(struct nm_ledger *ledger, uint32_t row, uint64_t correction_bytes)
+{
+    if (row >= NM_LEDGER_ROWS || ledger->limits_writable == NULL)
+        return -1;
+    atomic_store(&ledger->limits_writable->row[row].correction_bytes, correction_bytes);
+    return 0;
+}
+
+/* Words of another generation were somebody else's. Of this one they are the living process's, and stay, whatever the limits file says:
+ * one that comes back after a restart may be older than the slot. */
+static void begin_words(const struct nm_ledger *ledger, uint32_t slot, uint32_t generation)
+{
+    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++) {
+        _Atomic uint64_t *word = &ledger->usage->word[row][slot];
+        if (!is_of(atomic_load(word), generation))
+            atomic_store(word, word_of(generation, 0));
+    }
+}
+
+int nm_ledger_set_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation, enum nm_slot_state state)
+{
+    if (slot >= NM_LEDGER_SLOTS || ledger->limits_writable == NULL)
+        return -1;
+    struct nm_limits *limits = ledger->limits_writable;
+    begin_words(ledger, slot, generation);
+    /* before the slot lives: what it announces is summed */
+    if (atomic_load(&limits->slots_used) <= slot)
+        atomic_store(&limits->slots_used, slot + 1);
+    if (atomic_load(&ledger->usage->slots_used) < atomic_load(&limits->slots_used))
+        atomic_store(&ledger->usage->slots_used, atomic_load(&limits->slots_used));
+    atomic_store(&limits->slot_state[slot], state_of(generation, state));
+    return 0;
+}
+
+int nm_ledger_clear_slot(struct nm_ledger *ledger, uint32_t slot, uint32_t generation)
+{
+    if (slot >= NM_LEDGER_SLOTS || ledger->limits_writable == NULL)
+        return -1;
+    uint32_t next = (generation + 1) & 0xffff;
+    atomic_store(&ledger->limits_writable->slot_state[slot], state_of(next, NM_SLOT_FREE));
+    for (uint32_t row = 0; row < NM_LEDGER_ROWS; row++)
+        atomic_store(&ledger->usage->word[row][slot], word_of(next, 0));
+    return (int)next;
+}
+
+int nm_ledger_slot_generation(const struct nm_ledger *ledger, uint32_t slot)
+{
+    return slot < NM_LEDGER_SLOTS ? (int)(atomic_load(&ledger->limits->slot_state[slot]) >> 8 & 0xffff) : -1;
+}

@@ -1,0 +1,116 @@
+/* python.c: see python.h. */
+#include "shim/python.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/prim.h"
+#include "hooks/linker.h"
+
+static void *find(const char *name)
+{
+    return nm_linker()->dlsym(RTLD_DEFAULT, name);
+}
+
+bool nm_python_thread(void)
+{
+    void *(*thread_state)(void) = (void *(*)(void))find("PyGILState_GetThisThreadState");
+    return thread_state != NULL && thread_state() != NULL;
+}
+
+static bool is_main_thread(void)
+{
+    return (uint32_t)syscall(SYS_gettid) == nm_pid();
+}
+
+bool nm_python_interrupted(void)
+{
+    int (*ensure)(void) = (int (*)(void))find("PyGILState_Ensure");
+    void (*release)(int) = (void (*)(int))find("PyGILState_Release");
+    int (*check_signals)(void) = (int (*)(void))find("PyErr_CheckSignals");
+    void (*clear)(void) = (void (*)(void))find("PyErr_Clear");
+    void (*set_interrupt)(void) = (void (*)(void))find("PyErr_SetInterrupt");
+    if (!is_main_thread() || !nm_python_thread() || ensure == NULL || release == NULL || check_signals == NULL || clear == NULL ||
+        set_interrupt == NULL)
+        return false;
+    int state = ensure();
+    bool raised = check_signals() == -1;
+    if (raised) {
+        clear();
+        set_interrupt();
+    }
+    release(state);
+    return raised;
+}
+
+/* Objects of Python's, and what is called on them. */
+struct python {
+    int (*ensure)(void);
+    void (*release)(int);
+    void *(*occurred)(void);
+    void (*clear)(void);
+    void *(*modules)(void); /* borrowed, as the next */
+    void *(*item)(void *dictionary, const char *name);
+    void *(*attribute)(void *object, const char *name);
+    void *(*bytes)(const char *text);
+    int (*set)(void *dictionary, void *key, void *value);
+    void (*unref)(void *object);
+};
+
+static bool find_python(struct python *python)
+{
+    static const char *const names[] = {
+        "PyGILState_Ensure",      "PyGILState_Release",     "PyErr_Occurred",     "PyErr_Clear",    "PyImport_GetModuleDict",
+        "PyDict_GetItemString",   "PyObject_GetAttrString", "PyBytes_FromString", "PyDict_SetItem", "Py_DecRef",
+    };
+    void *found[sizeof names / sizeof *names];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if ((found[i] = find(names[i])) == NULL)
+            return false;
+    _Static_assert(sizeof found == sizeof *python, "one name for each function");
+    memcpy(python, found, sizeof found);
+    return true;
+}
+
+/* os.environ keeps what it was given in a dictionary of bytes; to write into that is no putenv. New reference, or NULL. */
+static void *environ_data(const struct python *python)
+{
+    void *modules = python->modules(), *os = modules != NULL ? python->item(modules, "os") : NULL;
+    void *environ_object = os != NULL ? python->attribute(os, "environ") : NULL;
+    void *data = environ_object != NULL ? python->attribute(environ_object, "_data") : NULL;
+    if (environ_object != NULL)
+        python->unref(environ_object);
+    return data;
+}
+
+static void put(const struct python *python, void *data, const char *name, const char *value)
+{
+    void *key = python->bytes(name), *text = python->bytes(value);
+    if (key != NULL && text != NULL)
+        python->set(data, key, text); /* what is no dictionary is refused, and stays */
+    if (key != NULL)
+        python->unref(key);
+    if (text != NULL)
+        python->unref(text);
+}
+
+void nm_python_follow(const char *const *names, size_t count)
+{
+    struct python python;
+    if (!is_main_thread() || !nm_python_thread() || !find_python(&python))
+        return;
+    int state = python.ensure();
+    if (python.occurred() == NULL) { /* an exception on its way is the program's: nothing is done beside it */
+        void *data = environ_data(&python);
+        for (size_t i = 0; i < count && data != NULL; i++)
+            if (nm_env_get(names[i]) != NULL)
+                put(&python, data, names[i], nm_env_get(names[i]));
+        if (data != NULL)
+            python.unref(data);
+        python.clear();
+    }
+    python.release(state);
+}

@@ -1,0 +1,214 @@
+/* shim.c: the two moments at which the shim acts of itself: a process's start, and its first use of CUDA.
+ *
+ * Knows: what a Python interpreter is called, where our own files lie, what each state of the client means for cuInit.
+ * Must not know: the wire, the ledger, how symbols are hooked.
+ *
+ * The library is preloaded into every process of an environment, ls and sudo included: at the start it looks at one
+ * symbolic link and does nothing more unless that says Python; in a setuid program not even that.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "account/blocks.h"
+#include "account/charge.h"
+#include "account/pending.h"
+#include "client/client.h"
+#include "client/wish.h"
+#include "hooks/interpose.h"
+#include "hooks/linker.h"
+#include "memory/contexts.h"
+#include "memory/graphs.h"
+#include "memory/pools.h"
+#include "memory/virtual.h"
+#include "shim/python.h"
+
+enum { PATH_BYTES = 4096 };
+
+/* -- a process starts -- */
+
+/* python, python3, python3.11, python3.13t, python3.11-dbg, pypy3.10: a stem, a version, a short build mark. */
+static bool is_python(const char *program)
+{
+    static const char *const stems[] = {"python", "pypy"};
+    static const char *const marks[] = {"", "t", "d", "m", "u", "td", "dm", "mu", "-dbg", "w"};
+    for (size_t i = 0; i < sizeof stems / sizeof *stems; i++) {
+        size_t stem = strlen(stems[i]);
+        if (strncmp(program, stems[i], stem) != 0)
+            continue;
+        const char *mark = program + stem + strspn(program + stem, "0123456789.");
+        for (size_t j = 0; j < sizeof marks / sizeof *marks; j++)
+            if (strcmp(mark, marks[j]) == 0)
+                return true;
+    }
+    return false;
+}
+
+static bool runs_python(void)
+{
+    char path[PATH_BYTES];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0)
+        return false;
+    path[length] = '\0';
+    const char *slash = strrchr(path, '/');
+    return is_python(slash != NULL ? slash + 1 : path);
+}
+
+/* The last "/client_plugin/_lib/" of a path; NULL: there is none. */
+static char *payload_end(char *path)
+{
+    char *last = NULL;
+    for (char *at = path; (at = strstr(at, "/client_plugin/_lib/")) != NULL; at++)
+        last = at;
+    return last;
+}
+
+/* X/sitecustomize, where this library is in or below X/client_plugin/_lib. False: it lies elsewhere, alone. */
+static bool hook_directory(char *out, size_t size)
+{
+    Dl_info self = {0};
+    char path[PATH_BYTES], file[PATH_BYTES];
+    if (nm_linker()->dladdr((const void *)hook_directory, &self) == 0 || self.dli_fname == NULL)
+        return false;
+    size_t length = 0;
+    if (self.dli_fname[0] != '/') { /* LD_PRELOAD may be relative */
+        if (getcwd(path, sizeof path - 1) == NULL)
+            return false;
+        length = strlen(path);
+        path[length++] = '/';
+    }
+    if (nm_copy(path + length, sizeof path - length, self.dli_fname) < strlen(self.dli_fname))
+        return false;
+    char *end = payload_end(path);
+    if (end == NULL)
+        return false;
+    *end = '\0';
+    if ((size_t)snprintf(file, sizeof file, "%s/sitecustomize/sitecustomize.py", path) >= sizeof file || access(file, R_OK) != 0)
+        return false;
+    return (size_t)snprintf(out, size, "%s/sitecustomize", path) < size;
+}
+
+static bool is_on_path(const char *directory, const char *path)
+{
+    size_t length = strlen(directory);
+    for (const char *at = path; at != NULL; at = strchr(at, ':')) {
+        at += *at == ':';
+        if (strncmp(at, directory, length) == 0 && (at[length] == '\0' || at[length] == ':'))
+            return true;
+    }
+    return false;
+}
+
+static void show_hook_to_python(void)
+{
+    char directory[PATH_BYTES], value[2 * PATH_BYTES];
+    const char *path = nm_env_get("PYTHONPATH");
+    if (!hook_directory(directory, sizeof directory) || (path != NULL && is_on_path(directory, path)))
+        return;
+    bool bare = path == NULL || *path == '\0';
+    if ((size_t)snprintf(value, sizeof value, "%s%s%s", directory, bare ? "" : ":", bare ? "" : path) < sizeof value)
+        nm_env_publish("PYTHONPATH", value);
+}
+
+__attribute__((constructor)) static void start(void)
+{
+    if (!nm_is_secure() && runs_python() && nodemgr_preloaded() && nm_is_managed())
+        show_hook_to_python();
+}
+
+/* -- the first use of CUDA -- */
+
+static void forget_in_child(void)
+{
+    nm_block_break_locks(); /* the next reads the table */
+    nm_charge_forget();
+    nm_virtual_forget();
+    nm_block_forget();
+    nm_pending_forget();
+    nm_pools_forget();
+    nm_graphs_forget();
+    nm_contexts_forget();
+}
+
+static void watch_forks(void)
+{
+    static _Atomic bool watching;
+    if (!atomic_exchange(&watching, true))
+        pthread_atfork(NULL, NULL, forget_in_child);
+}
+
+/* What a grant sets, os.environ shows too (client_plugin/environment.py has the same names, for where Python asks). */
+static const char *const granted_names[] = {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NODEMGR_VISIBLE", "NODEMGR_TASK"};
+
+/* Python can wait better than we: with a line that updates itself, and interruptibly. But its callback needs the GIL. */
+static int acquire(void)
+{
+    char line[8];
+    int state = nodemgr_state(line, sizeof line);
+    if (state == NODEMGR_HELD)
+        return state;
+    int (*waiter)(void) = nm_client_waiter();
+    if (waiter != NULL && nm_python_thread())
+        return waiter();
+    state = nm_client_acquire_blocking(nm_python_interrupted);
+    if (state == NODEMGR_HELD || state == NODEMGR_CPU)
+        nm_python_follow(granted_names, sizeof granted_names / sizeof *granted_names);
+    return state;
+}
+
+/* The value of `visible` in what nodemgr_lease says. */
+static bool granted_visible(char out[NM_VISIBLE_BYTES])
+{
+    char lease[4 * NM_VISIBLE_BYTES];
+    if (nodemgr_lease(lease, sizeof lease) < 0)
+        return false;
+    const char *value = strstr(lease, "\nvisible=");
+    if (value == NULL)
+        return false;
+    value += strlen("\nvisible=");
+    size_t length = strcspn(value, "\n");
+    if (length == 0 || length >= NM_VISIBLE_BYTES)
+        return false;
+    memcpy(out, value, length);
+    out[length] = '\0';
+    return true;
+}
+
+/* A program may set CUDA_VISIBLE_DEVICES between our grant and its first use of CUDA: then it chooses among what it was granted. If
+ * it has unset it, it gets all of that, not all that the node has. */
+static void heed_late_choice(void)
+{
+    char granted[NM_VISIBLE_BYTES], chosen[NM_VISIBLE_BYTES];
+    const char *cuda = nm_env_get("CUDA_VISIBLE_DEVICES"), *mark = nm_env_get("NODEMGR_VISIBLE");
+    struct nm_wish wish;
+    if ((cuda != NULL && mark != NULL && strcmp(cuda, mark) == 0) || !granted_visible(granted))
+        return;
+    nm_wish_read(&wish, &(struct nm_wish_input){.cuda_visible = cuda, .nodemgr_visible = mark != NULL ? mark : granted, .gpus = -1});
+    if (wish.cpu)
+        return; /* no device: the driver reads that itself */
+    nm_wish_visible(&wish, granted, chosen);
+    nm_env_publish("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    nm_env_publish("CUDA_VISIBLE_DEVICES", chosen);
+    nm_env_publish("NODEMGR_VISIBLE", chosen);
+}
+
+/* Only a lease leads to the driver. Whoever is refused or cancels finds no device, and may try again: the driver has not been asked. */
+int nm_hook_cuInit(unsigned flags)
+{
+    if (nm_forked()) /* by a clone of the program's own making: no handler ran, and locks may be those of the parent's other threads */
+        forget_in_child();
+    if (nm_original(NM_SYMBOL_cuInit) == NULL || !nm_is_managed())
+        return nm_real_cuInit(flags);
+    int state = acquire();
+    if (state == NODEMGR_UNMANAGED)
+        return nm_real_cuInit(flags);
+    if (state != NODEMGR_HELD)
+        return NM_CUDA_ERROR_NO_DEVICE;
+    heed_late_choice();
+    watch_forks();
+    return nm_real_cuInit(flags);
+}

@@ -1,0 +1,62 @@
+/* control.h: a node from outside: creating it, breaking it, reading its books. For nodemgr/simulator.py, by ctypes.
+ *
+ * Knows: the node. Must not know: CUDA, NVML. Plain C types of fixed size, so that no list of ours need be repeated in
+ * Python except these structures.
+ */
+#ifndef NM_SIM_CONTROL_H
+#define NM_SIM_CONTROL_H
+
+#include "sim/node/node.h"
+
+typedef struct {
+    uint32_t count;
+    uint32_t unused;
+    uint64_t memory_bytes, reserved_bytes, context_bytes, module_bytes;
+    char name[NM_SIM_NAME_BYTES];
+    unsigned char uuids[NM_SIM_DEVICES][16];
+} nm_sim_shape;
+
+typedef struct {
+    char uuid[48];
+    uint32_t pci_bus;
+    uint32_t unused;
+    uint64_t used_bytes, peak_bytes;
+    uint32_t faults[16]; /* by number: see nm_sim_fault_name */
+} nm_sim_device_books;
+
+typedef struct {
+    int32_t pid; /* -1: alive in a pid namespace that is not seen from here */
+    uint32_t contexts;
+    uint64_t used_bytes;
+    uint64_t kind_bytes[16]; /* by number: see nm_sim_kind_name */
+} nm_sim_process_books;
+
+typedef struct nm_sim_handle nm_sim_handle;
+
+/* All that return int: 0, or an errno. */
+
+/* Makes, or makes anew, the state file at `path`. EBUSY while a client lives on the old one or a handle to it is open. */
+NM_SIM_API int nm_sim_create(const char *path, const nm_sim_shape *shape);
+NM_SIM_API int nm_sim_open(const char *path, nm_sim_handle **out);
+NM_SIM_API void nm_sim_close(nm_sim_handle *handle);
+NM_SIM_API int nm_sim_shape_of(nm_sim_handle *handle, nm_sim_shape *out);
+
+/* These clear the slots of the dead first. EINVAL for a device that is not there. */
+NM_SIM_API int nm_sim_read_device(nm_sim_handle *handle, uint32_t device, nm_sim_device_books *out);
+/* The living processes that hold anything on the device: how many, and the first `room` of them. */
+NM_SIM_API int nm_sim_read_processes(nm_sim_handle *handle, uint32_t device, nm_sim_process_books *out, uint32_t room,
+                                     uint32_t *count);
+/* What the processes started with NODEMGR_SIM_GROUP=name have explicitly allocated, now and at most at one time. */
+NM_SIM_API int nm_sim_read_group(nm_sim_handle *handle, uint32_t device, const char *name, uint64_t *used, uint64_t *peak);
+
+NM_SIM_API int nm_sim_set_fault(nm_sim_handle *handle, uint32_t device, uint32_t fault, uint32_t value);
+/* Off the bus. Every context there now is broken, also after nm_sim_set_fault(lost, 0). */
+NM_SIM_API int nm_sim_lose(nm_sim_handle *handle, uint32_t device);
+/* From now on the peaks are those since now. */
+NM_SIM_API int nm_sim_reset_peaks(nm_sim_handle *handle);
+
+/* NULL beyond the last. */
+NM_SIM_API const char *nm_sim_kind_name(uint32_t kind);
+NM_SIM_API const char *nm_sim_fault_name(uint32_t fault);
+
+#endif

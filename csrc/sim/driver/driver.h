@@ -1,0 +1,353 @@
+/* driver.h: what the files of the simulated libcuda.so.1 share: the process's state, objects behind handles, blocks
+ * behind addresses.
+ *
+ * Knows: the binary interface (abi.h) and the node (node.h). Must not know: nodemgr, its shim, or any vendor header.
+ *
+ * One mutex guards all of it; what a program does in its inner loop (launch, memory figures, current context) takes
+ * none. A forked child sees `nm_ready` as 0 and gets CUDA_ERROR_NOT_INITIALIZED until its own cuInit starts afresh.
+ */
+#ifndef NM_SIM_DRIVER_H
+#define NM_SIM_DRIVER_H
+
+#include <pthread.h>
+
+#include "base/abi.h"
+#include "sim/node/node.h"
+
+enum {
+    NM_DRIVER_VERSION = 13050,
+    NM_LIMITS = 10,
+    NM_PITCH_BYTES = 512,
+    NM_OBJECT_BYTES = 512, /* room for an object of any type */
+};
+#define NM_GRANULE_BYTES (UINT64_C(2) << 20) /* of virtual memory management, and of what a pool takes at a time */
+
+/* ---- declaring the interface ----------------------------------------------------------------------------- */
+
+#define NM_CU NM_SIM_API nm_cu_result
+
+/* The per-thread-default-stream variant of an entry point: an address of its own, the same behaviour. */
+#if defined(__x86_64__)
+#define NM_JUMP "jmp "
+#elif defined(__aarch64__)
+#define NM_JUMP "b "
+#else
+#error "the simulator knows the jump instruction of x86-64 and of aarch64 only"
+#endif
+#define NM_PER_THREAD(name, suffix) \
+    __asm__(".pushsection .text\n" \
+            ".globl " #name suffix "\n" \
+            ".type " #name suffix ", %function\n" #name suffix ":\n\t" NM_JUMP #name "\n" \
+            ".size " #name suffix ", . - " #name suffix "\n" \
+            ".popsection\n")
+
+/* ---- lists ----------------------------------------------------------------------------------------------- */
+
+typedef struct nm_link {
+    struct nm_link *next, *previous;
+} nm_link;
+
+#define NM_OF(link, type, member) ((type *)(void *)((char *)(link) - offsetof(type, member)))
+
+static inline void nm_list_init(nm_link *head) { head->next = head->previous = head; }
+static inline bool nm_list_empty(const nm_link *head) { return head->next == head; }
+static inline void nm_list_add(nm_link *head, nm_link *link) {
+    *link = (nm_link){head->next, head};
+    head->next->previous = link;
+    head->next = link;
+}
+static inline void nm_list_remove(nm_link *link) {
+    if (!link->next) return;
+    link->next->previous = link->previous;
+    link->previous->next = link->next;
+    *link = (nm_link){NULL, NULL};
+}
+
+/* ---- objects behind handles (objects.c) -------------------------------------------------------------------- */
+
+/* A handle is the address of its object in one arena, so that a stale or invented handle is recognised. */
+typedef enum {
+    NM_NOTHING,
+    NM_CONTEXT,
+    NM_GREEN_CONTEXT,
+    NM_STREAM,
+    NM_EVENT,
+    NM_MODULE,
+    NM_LIBRARY,
+    NM_FUNCTION,
+    NM_KERNEL,
+    NM_LINK,
+    NM_POOL,
+    NM_ARRAY,
+    NM_MIPMAP,
+    NM_PHYSICAL,
+    NM_MULTICAST,
+    NM_EXTERNAL_MEMORY,
+    NM_GRAPH,
+    NM_GRAPH_NODE,
+    NM_GRAPH_EXEC,
+    NM_USER_OBJECT,
+    NM_VIEW,
+} nm_type;
+
+typedef struct nm_context nm_context;
+
+typedef struct {
+    _Atomic uint32_t type;   /* these two are read without the mutex, by whoever holds a handle */
+    _Atomic uint32_t serial; /* unique in the process; what cuStreamGetId and its kin answer */
+    nm_link link;        /* in the owner's list: a context's, a graph's, a module's */
+    nm_context *context; /* NULL where the object belongs to the process */
+} nm_object;
+
+struct nm_context {
+    nm_object object;
+    int device;  /* index in the node */
+    int ordinal; /* what the program calls that device */
+    unsigned flags;
+    bool primary;
+    _Atomic bool active;
+    int retained;
+    int attached; /* by cuCtxAttach, beyond its creation */
+    uint32_t losses; /* of the device when this was made: another number now means broken for ever */
+    uint64_t implicit_bytes;
+    uint64_t limits[NM_LIMITS];
+    nm_context *parent; /* of a green context's view: the primary one that carries it */
+    nm_link blocks;
+    nm_link objects;
+};
+
+typedef struct {
+    nm_object object;
+    int device;
+    int location_type;
+    int handle_types;
+    bool is_default;
+    bool imported;
+    bool dying; /* destroyed by the program; blocks still live, or an exported handle is open */
+    int exports; /* handles that are open somewhere */
+    int held;    /* of an imported pool: the descriptor that holds it */
+    uint64_t live_blocks;
+    uint64_t max_bytes; /* 0: none */
+    uint64_t reserved_bytes, reserved_high_bytes;
+    uint64_t used_bytes, used_high_bytes;
+    uint64_t release_threshold_bytes;
+    int reuse[3];
+} nm_pool;
+
+typedef struct {
+    nm_object object;
+    int device; /* -1: host memory */
+    uint64_t bytes;
+    nm_cu_mem_allocation_prop prop;
+    int handles;     /* that the program holds */
+    int attachments; /* mappings, sparse tiles, multicast bindings, exported descriptors */
+    bool charged;    /* false for an import: the exporter pays; and for linear memory, whose block pays while it lives */
+    nm_sim_kind kind;
+    int held; /* of an import: the descriptor that holds it */
+} nm_physical;
+
+typedef struct {
+    nm_object object;
+    nm_object *library;
+    char *name;
+} nm_kernel;
+
+typedef struct nm_graph nm_graph;
+
+typedef struct {
+    nm_object object;
+    unsigned flags;
+    int priority;
+    int capture_status;
+    nm_graph *capture;
+    bool capture_is_borrowed; /* the program's own graph: not ours to drop */
+} nm_stream;
+
+/* A new object of `type`, zeroed, in `context`'s list if given; NULL when the arena is full. */
+void *nm_object_new(nm_type type, nm_context *context);
+void nm_object_free(void *object);
+/* The object behind a handle, or NULL where it is none of that type (any more). */
+void *nm_object_of(const void *handle, nm_type type);
+/* Every active context of the process, one after the other: NULL gives the first, the last gives NULL. */
+nm_context *nm_context_next(const nm_context *context);
+/* The same for any type: the common part of whatever object lies there. */
+nm_object *nm_object_at(const void *handle);
+/* Forgets everything: a forked child that starts afresh owns none of it. */
+void nm_objects_reset(void);
+
+/* ---- blocks behind addresses (blocks.c) -------------------------------------------------------------------- */
+
+typedef enum {
+    NM_UNUSED,
+    NM_LINEAR,
+    NM_MANAGED,
+    NM_POOLED,
+    NM_GRAPH_MEMORY,
+    NM_IMPORTED,    /* another process's, or external: its exporter pays */
+    NM_RESERVATION, /* addresses only */
+    NM_HOST,        /* page-locked host memory */
+    NM_DEVICE_GLOBAL,
+} nm_use;
+
+/* A piece of physical memory mapped somewhere into a reservation. */
+typedef struct {
+    uint64_t offset, bytes; /* in the reservation */
+    nm_physical *physical;
+    int access;
+    bool kept;
+} nm_mapping;
+
+typedef struct nm_block {
+    uint64_t address;
+    uint64_t bytes;
+    uint32_t next_free;
+    uint8_t use;
+    bool kept; /* what was copied to its beginning is really there */
+    bool live; /* graph memory: between its allocation and its free */
+    int8_t device; /* -1: the host */
+    nm_context *context;
+    void *owner; /* the pool, or what the graph knows of it */
+    nm_link link;
+    nm_mapping *mappings; /* of a reservation, sorted by offset */
+    uint32_t mapping_count, mapping_room;
+} nm_block;
+
+/* Addresses for a block of `bytes`, aligned to `alignment` (a power of two) or better; NULL when there are none. */
+nm_block *nm_block_new(nm_use use, uint64_t bytes, uint64_t alignment, bool below_4g);
+void nm_block_free(nm_block *block);
+/* The block that holds `address`, NULL where it is in none. */
+nm_block *nm_block_at(uint64_t address);
+/* The first of a reservation's mappings that ends above `offset`: mapping_count where there is none. */
+uint32_t nm_mapping_from(const nm_block *block, uint64_t offset);
+void nm_blocks_reset(void);
+
+/* Where the bytes of [address, address + bytes) are on the host, and how many of them, from the first, the simulator
+ * keeps (see blocks.c): the others are zeros, and are not to be written. False where the range is no device's or leaves
+ * its block. `for_writing` decides at a block's first write whether anything of it is kept. */
+bool nm_block_bytes(uint64_t address, uint64_t bytes, bool for_writing, char **host, uint64_t *kept);
+/* Ends the keeping of a mapping's bytes. */
+void nm_block_forget_bytes(uint64_t address, uint64_t bytes);
+
+/* ---- the process ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t reserved_bytes, reserved_high_bytes;
+    uint64_t used_bytes, used_high_bytes;
+    nm_link live; /* what launched graphs allocated and nobody freed yet */
+} nm_graph_memory;
+
+typedef struct {
+    nm_sim_node node;
+    int device_count;
+    int visible[NM_SIM_DEVICES]; /* ordinal -> index in the node */
+    nm_context *primary[NM_SIM_DEVICES];
+    nm_pool *default_pool[NM_SIM_DEVICES];
+    nm_pool *current_pool[NM_SIM_DEVICES];
+    nm_pool *managed_pool[NM_SIM_DEVICES];
+    nm_graph_memory graph_memory[NM_SIM_DEVICES];
+    uint64_t kept_bytes;
+    uint32_t serial;
+    uint32_t epoch; /* of cuInit in this process: a thread's context stack of an older one is void */
+    _Atomic int captures;
+} nm_driver;
+
+extern nm_driver nm_the_driver;
+extern pthread_mutex_t nm_mutex;
+extern _Atomic int *nm_ready;
+
+static inline bool nm_is_ready(void) { return atomic_load_explicit(nm_ready, memory_order_acquire) != 0; }
+static inline nm_sim_device *nm_device(int index) { return &nm_the_driver.node.state->device[index]; }
+
+/* A thread's stack of contexts. Small, and with offsets that the loader fixes: it is read at every call. */
+enum { NM_STACK_DEPTH = 16 };
+typedef struct {
+    nm_context *context;
+    uint32_t serial; /* a context that was destroyed, and whose place another took, is recognised by it */
+} nm_frame;
+typedef struct {
+    uint32_t epoch; /* the cuInit that it is of */
+    int depth;
+    nm_frame frames[NM_STACK_DEPTH];
+} nm_thread;
+extern _Thread_local nm_thread nm_this_thread __attribute__((tls_model("initial-exec")));
+
+/* The current context of this thread, NULL where there is none. */
+static inline nm_context *nm_current(void) {
+    if (nm_this_thread.depth == 0 || nm_this_thread.epoch != nm_the_driver.epoch) return NULL;
+    const nm_frame *top = &nm_this_thread.frames[nm_this_thread.depth - 1];
+    const nm_context *context = top->context;
+    bool alive = context->object.type == NM_CONTEXT && context->object.serial == top->serial && context->active;
+    return alive ? top->context : NULL;
+}
+
+/* CUDA_SUCCESS while the context's device is there and always was. */
+static inline nm_cu_result nm_context_state(const nm_context *context) {
+    uint32_t losses = atomic_load_explicit(&nm_device(context->device)->losses, memory_order_relaxed);
+    return losses == context->losses ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
+/* CUDA_SUCCESS and the usable current context, or why not. */
+static inline nm_cu_result nm_use_current(nm_context **context) {
+    if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
+    *context = nm_current();
+    return *context ? nm_context_state(*context) : NM_CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* An ordinal's device in the node, -1 where there is none such. */
+int nm_device_index(nm_cu_device ordinal);
+int nm_ordinal(int device);
+
+/* Charges the program's own allocation, faults and all: CUDA_SUCCESS, OUT_OF_MEMORY or DEVICE_UNAVAILABLE. With the
+ * mutex held; the delay that a device may have is before it, in nm_delay. */
+nm_cu_result nm_charge(int device, nm_sim_kind kind, uint64_t bytes);
+void nm_give_back(int device, nm_sim_kind kind, uint64_t bytes);
+void nm_delay(int device);
+
+/* Bulk frees, with the mutex held: each file clears what it made. */
+void nm_memory_release(nm_block *block);
+void nm_object_release(nm_object *object);
+
+/* What pools hold (pool_memory.c). */
+nm_pool *nm_pool_new(int device);
+nm_pool *nm_default_pool(int device);
+nm_pool *nm_current_pool(int device);
+nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes, nm_cu_deviceptr *out);
+void nm_pool_give_back(nm_block *block);
+void nm_pool_shrink(nm_pool *pool, uint64_t keep_bytes);
+/* A destroyed pool lasts as long as a block of it, or an exported handle. */
+void nm_pool_end_if_done(nm_pool *pool);
+/* What a synchronisation releases above the pools' thresholds. */
+void nm_pools_trim(int device);
+void nm_pools_reset(void);
+
+/* Memory that left the process (exports.c), with the mutex held. */
+/* Lets go of what descriptors that nobody has open any more kept. */
+void nm_exports_settle(void);
+void nm_exports_reset(void);
+
+void nm_physical_detach(nm_physical *physical);
+void nm_array_release(nm_object *object);
+void nm_module_release(nm_object *object);
+/* What an image says that its variables and code take of a device (images.c). */
+uint64_t nm_sim_image_bytes(const char *image, uint64_t bytes);
+nm_cu_result nm_library_load_into(nm_object *library, nm_context *context);
+
+/* The graph that a stream is being captured into, with the mutex held; NULL for a stream that is not. */
+nm_graph *nm_capture_of(nm_cu_stream stream);
+/* True where `stream` is being captured: the operation has then become a node of `type`, and is not to be done. */
+bool nm_captured(nm_cu_stream stream, int type);
+bool nm_captured_host(nm_cu_stream stream, void (*function)(void *), void *argument);
+/* A node that will take, or free, memory when the graph is launched. */
+nm_cu_result nm_graph_allocate(nm_graph *graph, int device, uint64_t bytes, nm_cu_deviceptr *out);
+nm_cu_result nm_graph_free(nm_graph *graph, nm_cu_deviceptr address);
+/* The program frees, outside of any graph, what a launched graph allocated. */
+void nm_graph_block_free(nm_block *block);
+void nm_graph_drop(nm_graph *graph);
+void nm_graphs_reset(int device);
+
+static inline uint64_t nm_round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+#define NM_LOCK() pthread_mutex_lock(&nm_mutex)
+#define NM_UNLOCK() pthread_mutex_unlock(&nm_mutex)
+
+#endif

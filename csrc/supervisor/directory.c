@@ -1,0 +1,61 @@
+/*
+ * directory.c: an attempt as the launcher's supervisors find it: the manager's directory, claimed by a rename and opened.
+ *
+ * Knows: the names of its files. Must not know: what is in them.
+ */
+#include "supervisor/supervisor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static char supervised[NM_JOB_NAME_BYTES];
+static char claimed[64];
+static int attempt; /* its directory */
+
+/* Below 0: an errno. */
+static int open_in(int directory, const char *name, int flags)
+{
+    const int fd = openat(directory, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    return fd >= 0 ? fd : -errno;
+}
+
+/* Ours alone from here on; false: it is somebody else's. */
+static bool claim(void)
+{
+    snprintf(claimed, sizeof claimed, "claim.%ld.%llu", (long)getpid(), nm_start_ticks(getpid()));
+    return renameat(attempt, "free", attempt, claimed) == 0;
+}
+
+/* The claim tells it by its name: that needs no room, and nothing of the blocks on which the record lies. */
+static bool witness(const char *outcome)
+{
+    char name[sizeof claimed + 64];
+    snprintf(name, sizeof name, "%s.ended.%.48s", claimed, outcome);
+    return renameat(attempt, claimed, attempt, name) == 0;
+}
+
+static struct nm_word running(const char *began)
+{
+    struct nm_word word;
+    const int size = snprintf(word.bytes, sizeof word.bytes, "running %s %s", supervised, began);
+    word.size = (size_t)size < sizeof word.bytes ? (size_t)size : sizeof word.bytes - 1;
+    return word;
+}
+
+int nm_supervise_directory(int directory, const char *name, int manager)
+{
+    struct nm_files files = {.record = open_in(directory, "record", O_WRONLY), .witness = witness, .is_inside = false};
+    const int signals = nm_take_signals();
+    if (signals < 0 || files.record < 0)
+        return NM_EXIT_UNRECORDED; /* unclaimed: the manager, which sees this end, gives the attempt up */
+    attempt = directory;
+    if (!claim())
+        return NM_EXIT_NOT_OURS;
+    snprintf(supervised, sizeof supervised, "%.*s", NM_JOB_NAME_BYTES - 1, name);
+    files.order = open_in(directory, "order", O_RDONLY);
+    files.log = open_in(directory, "log", O_WRONLY | O_APPEND);
+    files.limit = open_in(directory, "limit", O_RDONLY);
+    return nm_supervise(&files, signals, manager, running);
+}

@@ -1,0 +1,285 @@
+/*
+ * launcher.c: forks supervisors, for a manager that gave up the right to.
+ *
+ * Knows: the jobs' directory that it was given, its own supervisors. Must not know: what an order says, how a job is run.
+ *
+ * One packet is one text:
+ *   manager:   start JOB/ATTEMPT · bury JOB/ATTEMPT · where
+ *   launcher:  forked JOB/ATTEMPT PID TICKS · failed JOB/ATTEMPT WHY · buried JOB/ATTEMPT · jobs DIRECTORY
+ * Whoever can speak to it can run programs as anybody: it listens for its own user alone, and takes no more from him than the
+ * name of a directory below the jobs' directory, which must be its own user's.
+ *
+ * It is a subreaper: where a supervisor is killed, what that one's job has started becomes the launcher's child, is ended, and
+ * `bury` is answered when nothing of it is left.
+ */
+#include "supervisor/supervisor.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_MANAGERS = 8, MOST_GRAVES = 4096, PACKET_BYTES = 512, STRAY_PAUSE_MS = 20 };
+
+struct grave {
+    int manager;
+    char name[NM_JOB_NAME_BYTES];
+};
+
+struct launcher {
+    const char *jobs;
+    int listener; /* -1: there is one manager, and no other will come */
+    int signals;
+    int managers[MOST_MANAGERS];
+    size_t manager_count;
+    struct nm_children supervisors;
+    struct grave *graves; /* whom a manager wants to know to be gone */
+    size_t grave_count;
+};
+
+/* The modules of the user database are loaded once and for all: each job's process would load them again, a millisecond each
+   time. Nothing is looked up: that could wait for a server that is away. */
+static void load_user_database(void)
+{
+    char line[512], module[96], *rest, *word;
+    FILE *file = fopen("/etc/nsswitch.conf", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, "passwd:", 7) != 0 && strncmp(line, "group:", 6) != 0 && strncmp(line, "initgroups:", 11) != 0)
+            continue;
+        for (word = strtok_r(strchr(line, ':') + 1, " \t\n", &rest); word != NULL && word[0] != '#'; word = strtok_r(NULL, " \t\n", &rest))
+            if (strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(word) &&
+                snprintf(module, sizeof module, "libnss_%s.so.2", word) < (int)sizeof module)
+                dlopen(module, RTLD_NOW); /* some are in libc, and have no file */
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
+static void answer(int manager, const char *word, const char *name, const char *more)
+{
+    char text[PACKET_BYTES];
+    int length = snprintf(text, sizeof text, "%s %s%s%s", word, name, more[0] != 0 ? " " : "", more);
+    while (send(manager, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1, MSG_NOSIGNAL) < 0 && errno == EINTR)
+        ;
+}
+
+/* -- starting -- */
+
+/* "JOB/ATTEMPT", in letters, digits and dots, neither of them a dot first. */
+static bool is_name(const char *name)
+{
+    size_t slashes = 0;
+    if (strlen(name) >= NM_JOB_NAME_BYTES)
+        return false;
+    for (size_t index = 0; name[index] != 0; index++) {
+        const char letter = name[index];
+        const bool is_first = index == 0 || name[index - 1] == '/';
+        slashes += letter == '/';
+        if (!(isalnum((unsigned char)letter) || (!is_first && (letter == '.' || letter == '/'))))
+            return false;
+    }
+    return slashes == 1 && name[strlen(name) - 1] != '/';
+}
+
+/* The directory itself, whatever is renamed or linked meanwhile; -1: `why`. */
+static int open_attempt(const char *jobs, const char *name, char why[NM_JOB_WHY_BYTES])
+{
+    char job[NM_JOB_NAME_BYTES];
+    const char *slash = strchr(name, '/');
+    int steps[3] = {-1, -1, -1};
+    struct stat status;
+    snprintf(job, sizeof job, "%.*s", (int)(slash - name), name);
+    for (int step = 0; step < 3; step++) {
+        const char *path = step == 0 ? jobs : step == 1 ? job : slash + 1;
+        steps[step] = openat(step == 0 ? AT_FDCWD : steps[step - 1], path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (step == 0 ? 0 : O_NOFOLLOW));
+        if (step > 0)
+            close(steps[step - 1]);
+        if (steps[step] < 0 || fstat(steps[step], &status) != 0) {
+            snprintf(why, NM_JOB_WHY_BYTES, "%.80s/%.90s: %.60s", jobs, name, strerror(errno));
+            return -1;
+        }
+        if (status.st_uid != geteuid() || (status.st_mode & 022) != 0) {
+            snprintf(why, NM_JOB_WHY_BYTES, "%.80s/%.90s: others than uid %lu can write there", jobs, name, (unsigned long)geteuid());
+            close(steps[step]);
+            return -1;
+        }
+    }
+    return steps[2];
+}
+
+/* In the child: nothing of the launcher's but the manager that asked. */
+static int become_supervisor(struct launcher *launcher, int directory, const char *name, int manager)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    close(launcher->signals);
+    if (launcher->listener >= 0)
+        close(launcher->listener);
+    for (size_t index = 0; index < launcher->manager_count; index++)
+        if (launcher->managers[index] != manager)
+            close(launcher->managers[index]);
+    for (int fd = 0; null >= 0 && fd < 3; fd++)
+        dup2(null, fd);
+    nm_set_title(name);
+    return fchdir(directory) == 0 ? nm_supervise_directory(directory, name, manager) : 1;
+}
+
+static void start(struct launcher *launcher, int manager, const char *name)
+{
+    char why[NM_JOB_WHY_BYTES] = "", more[64];
+    pid_t pid = -1;
+    int directory = open_attempt(launcher->jobs, name, why);
+    if (directory >= 0 && nm_children_make_room(&launcher->supervisors))
+        pid = fork();
+    if (pid == 0)
+        exit(become_supervisor(launcher, directory, name, manager));
+    if (directory >= 0 && pid < 0)
+        snprintf(why, sizeof why, "no process for its supervisor: %s", strerror(errno));
+    if (directory >= 0)
+        close(directory);
+    if (pid < 0) {
+        answer(manager, "failed", name, why);
+        return;
+    }
+    nm_children_add(&launcher->supervisors, pid, name);
+    snprintf(more, sizeof more, "%ld %llu", (long)pid, nm_start_ticks(pid));
+    answer(manager, "forked", name, more);
+}
+
+/* -- burying -- */
+
+static void answer_graves(struct launcher *launcher)
+{
+    size_t kept = 0;
+    for (size_t index = 0; index < launcher->grave_count; index++) {
+        struct grave *grave = &launcher->graves[index];
+        if (launcher->supervisors.strays || nm_children_has(&launcher->supervisors, grave->name))
+            launcher->graves[kept++] = *grave;
+        else
+            answer(grave->manager, "buried", grave->name, "");
+    }
+    launcher->grave_count = kept;
+}
+
+static void reap(struct launcher *launcher)
+{
+    nm_children_reap(&launcher->supervisors);
+    answer_graves(launcher);
+}
+
+static void bury(struct launcher *launcher, int manager, const char *name)
+{
+    if (launcher->grave_count == MOST_GRAVES)
+        return;
+    struct grave *grave = &launcher->graves[launcher->grave_count++];
+    grave->manager = manager;
+    snprintf(grave->name, sizeof grave->name, "%.*s", NM_JOB_NAME_BYTES - 1, name);
+    launcher->supervisors.strays = true;
+    reap(launcher);
+}
+
+/* -- managers -- */
+
+static void hear(struct launcher *launcher, int manager, const char *text)
+{
+    if (strcmp(text, "where") == 0)
+        answer(manager, "jobs", launcher->jobs, "");
+    else if (strncmp(text, "start ", 6) == 0 && is_name(text + 6))
+        start(launcher, manager, text + 6);
+    else if (strncmp(text, "bury ", 5) == 0 && is_name(text + 5))
+        bury(launcher, manager, text + 5);
+    else
+        answer(manager, "failed", "-", "this is no word of ours");
+}
+
+static void lose(struct launcher *launcher, size_t index)
+{
+    const int manager = launcher->managers[index];
+    size_t kept = 0;
+    for (size_t grave = 0; grave < launcher->grave_count; grave++)
+        if (launcher->graves[grave].manager != manager)
+            launcher->graves[kept++] = launcher->graves[grave];
+    launcher->grave_count = kept;
+    close(manager);
+    launcher->managers[index] = launcher->managers[--launcher->manager_count];
+}
+
+/* One packet; false: there will be no other. */
+static bool read_manager(struct launcher *launcher, int manager)
+{
+    char text[PACKET_BYTES];
+    const ssize_t size = recv(manager, text, sizeof text - 1, MSG_DONTWAIT);
+    if (size < 0)
+        return errno == EAGAIN || errno == EINTR;
+    if (size == 0)
+        return false;
+    text[size] = 0;
+    hear(launcher, manager, text);
+    return true;
+}
+
+static void admit(struct launcher *launcher)
+{
+    struct ucred peer = {0};
+    socklen_t size = sizeof peer;
+    const int manager = accept4(launcher->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (manager < 0)
+        return;
+    if (getsockopt(manager, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != geteuid() || launcher->manager_count == MOST_MANAGERS)
+        close(manager);
+    else
+        launcher->managers[launcher->manager_count++] = manager;
+}
+
+static void serve(struct launcher *launcher)
+{
+    while (launcher->listener >= 0 || launcher->manager_count > 0 || launcher->supervisors.count > 0 || launcher->supervisors.strays) {
+        struct pollfd ready[2 + MOST_MANAGERS] = {{.fd = launcher->signals, .events = POLLIN}, {.fd = launcher->listener, .events = POLLIN}};
+        const size_t count = launcher->manager_count;
+        for (size_t index = 0; index < count; index++)
+            ready[2 + index] = (struct pollfd){.fd = launcher->managers[index], .events = POLLIN};
+        if (poll(ready, 2 + count, launcher->supervisors.strays ? STRAY_PAUSE_MS : -1) < 0)
+            continue;
+        if (ready[0].revents != 0) {
+            struct signalfd_siginfo info;
+            while (read(launcher->signals, &info, sizeof info) == (ssize_t)sizeof info)
+                ;
+        }
+        if (ready[0].revents != 0 || launcher->supervisors.strays)
+            reap(launcher);
+        for (size_t index = count; index-- > 0;) /* the last first: who is lost leaves his place to the last */
+            if (ready[2 + index].revents != 0 && !read_manager(launcher, launcher->managers[index]))
+                lose(launcher, index);
+        if (ready[1].revents != 0)
+            admit(launcher);
+    }
+}
+
+int nm_launch(int socket, bool listens, const char *jobs)
+{
+    struct launcher launcher = {.jobs = jobs, .listener = listens ? socket : -1};
+    sigset_t heard;
+    sigemptyset(&heard);
+    sigaddset(&heard, SIGCHLD);
+    signal(SIGCHLD, SIG_DFL);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    launcher.graves = calloc(MOST_GRAVES, sizeof *launcher.graves);
+    if (!listens)
+        launcher.managers[launcher.manager_count++] = socket;
+    if (launcher.graves == NULL || sigprocmask(SIG_SETMASK, &heard, NULL) != 0 ||
+        (launcher.signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
+        perror("nodemgr-supervisor");
+        return 1;
+    }
+    load_user_database();
+    serve(&launcher);
+    return 0;
+}

@@ -1,0 +1,81 @@
+/*
+ * main.c: nodemgr-supervisor's ways to be started.
+ *
+ *   nodemgr-supervisor launcher JOBS FD       for the manager at the other end of FD, which forked it
+ *   nodemgr-supervisor launcher JOBS SOCKET   for whoever of this user connects to SOCKET, a path (the service nodemgr-jobs)
+ *   nodemgr-supervisor supervise DIRECTORY    one attempt, in the foreground
+ */
+#include "supervisor/supervisor.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKLOG 64
+
+static int fault(const char *what)
+{
+    fprintf(stderr, "nodemgr-supervisor: %s: %s\n", what, strerror(errno));
+    return 1;
+}
+
+/* A new socket in the place of an old one, for its owner alone. */
+static int listen_at(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const mode_t before = umask(0177);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (strlen(path) >= sizeof address.sun_path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    unlink(path);
+    if (fd >= 0 && (bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 || listen(fd, BACKLOG) != 0)) {
+        close(fd);
+        fd = -1;
+    }
+    umask(before);
+    return fd;
+}
+
+/* Forked by a manager, and no child of its: neither its terminal nor its directory nor whoever reads what it says is held by us,
+   or by a job that outlives it. */
+static int serve_manager(const char *jobs, int fd)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    const pid_t child = fork();
+    if (child != 0)
+        _exit(child < 0);
+    for (int each = 0; null >= 0 && each < 3; each++)
+        dup2(null, each);
+    nm_close_others(fd, false);
+    setsid();
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return chdir("/") == 0 ? nm_launch(fd, false, jobs) : 1;
+}
+
+int main(int argc, char *argv[])
+{
+    nm_keep_title(argc, argv);
+    if (argc == 4 && strcmp(argv[1], "launcher") == 0 && isdigit((unsigned char)argv[3][0]))
+        return serve_manager(argv[2], atoi(argv[3]));
+    if (argc == 4 && strcmp(argv[1], "launcher") == 0) {
+        int fd = listen_at(argv[3]);
+        return fd < 0 ? fault(argv[3]) : nm_launch(fd, true, argv[2]);
+    }
+    if (argc == 3 && strcmp(argv[1], "supervise") == 0) {
+        int fd = open(argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 ? fault(argv[2]) : nm_supervise_directory(fd, "-/-", -1);
+    }
+    fprintf(stderr, "nodemgr-supervisor is started by nodemgr serve, or by the service nodemgr-jobs\n");
+    return 2;
+}
