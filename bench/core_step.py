@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from arguments import parse
-from nodemgr.core import snapshot
-from nodemgr.core.events import (
+from nodemgr.core.manager import State, step
+from nodemgr.core.model.events import (
     Acquire,
     Caller,
     Event,
@@ -35,9 +35,9 @@ from nodemgr.core.events import (
     Tick,
     WithdrawJob,
 )
-from nodemgr.core.manager import State, step
-from nodemgr.core.model import Config, Gpu, JobPayload, JobSpec, JobState, Quota, Transport
-from nodemgr.core.values import replace
+from nodemgr.core.model.model import Config, Gpu, JobPayload, JobSpec, JobState, Quota, Transport
+from nodemgr.core.model.values import replace
+from nodemgr.core.views import snapshot
 
 GIB = 1 << 30
 WALL = 1_700_000_000_000_000_000

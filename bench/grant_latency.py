@@ -22,12 +22,12 @@ from pathlib import Path
 
 from arguments import parse
 from node import Client, Node, finish, table, verdict
-from nodemgr.core.events import Acquire, Caller, GpusChanged, Release, ResidueChanged, SetQuota
 from nodemgr.core.manager import State, step
-from nodemgr.core.model import Config, Gpu, Quota, Transport
-from nodemgr.edge.clock import RealClock
-from nodemgr.edge.journal import Journal
-from nodemgr.edge.store import SCHEMA, Batch, Store
+from nodemgr.core.model.events import Acquire, Caller, GpusChanged, Release, ResidueChanged, SetQuota
+from nodemgr.core.model.model import Config, Gpu, Quota, Transport
+from nodemgr.edge.host.clock import RealClock
+from nodemgr.edge.store.journal import Journal
+from nodemgr.edge.store.store import SCHEMA, Batch, Store
 
 TARGET_RATIO = 3.0
 GRANTED = b"NODEMGR/1 GRANT\n"

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from arguments import parse
 from node import finish, table
-from nodemgr.edge.attempt_files import AttemptFiles
-from nodemgr.edge.launcher import PROGRAM
-from nodemgr.edge.processes import boot_id
-from nodemgr.edge.resource_factory import Order
+from nodemgr.edge.executor.attempt_files import AttemptFiles
+from nodemgr.edge.executor.launcher import PROGRAM
+from nodemgr.edge.executor.resource_factory import Order
+from nodemgr.edge.kernel.processes import boot_id
 
 MIB = 2**20
 BOUND_BYTES = 2**28

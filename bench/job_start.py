@@ -20,9 +20,9 @@ from pathlib import Path
 
 from arguments import parse
 from node import finish, table, verdict
-from nodemgr.edge.launcher import Launcher
-from nodemgr.edge.node_factory import NodeFactory
-from nodemgr.edge.resource_factory import Order, Status
+from nodemgr.edge.executor.launcher import Launcher
+from nodemgr.edge.executor.node_factory import NodeFactory
+from nodemgr.edge.executor.resource_factory import Order, Status
 
 TARGET_MS = 5.0
 PROGRAM = "/bin/true"

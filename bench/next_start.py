@@ -22,7 +22,7 @@ from pathlib import Path
 
 from arguments import parse
 from node import Node, finish, table, verdict
-from nodemgr.edge.store import FILE_NAME
+from nodemgr.edge.store.store import FILE_NAME
 from submit_rate import Submitter
 
 TARGET_MS = 20.0

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from nodemgr.edge.control_client import ControlClient
+from nodemgr.edge.admin.control_client import ControlClient
 from nodemgr.paths import env_dir
 
 ROOT = Path(__file__).resolve().parent.parent

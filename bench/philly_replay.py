@@ -40,9 +40,9 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from arguments import parse
-from nodemgr.core.model import Config
-from nodemgr.core.plan import Plan, Profile
-from nodemgr.core.work_queue import Order, WorkQueue
+from nodemgr.core.model.model import Config
+from nodemgr.core.scheduler.plan import Plan, Profile
+from nodemgr.core.state.work_queue import Order, WorkQueue
 
 SERVER_GPUS = 8
 WEEK_S = 7 * 86_400

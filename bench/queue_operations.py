@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from arguments import parse
-from nodemgr.core.work_queue import WorkQueue
+from nodemgr.core.state.work_queue import WorkQueue
 
 FEW = 100
 CALLS = 50

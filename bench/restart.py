@@ -19,7 +19,7 @@ from pathlib import Path
 
 from arguments import parse
 from node import Client, Node, finish, verdict
-from nodemgr.edge.sheets import SHEET_BYTES
+from nodemgr.edge.rpc.sheets import SHEET_BYTES
 from submit_rate import Submitter
 
 TARGET_S, TARGET_MIB = 2.0, 200.0

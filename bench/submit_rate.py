@@ -27,9 +27,9 @@ from pathlib import Path
 
 from arguments import parse
 from node import ROOT, Client, Node, finish, miss
-from nodemgr.edge.jobs import TURN_SUBMISSIONS
-from nodemgr.edge.sheets import SHEET_BYTES
-from nodemgr.edge.store import FILE_NAME, SCHEMA
+from nodemgr.edge.engine.jobs import TURN_SUBMISSIONS
+from nodemgr.edge.rpc.sheets import SHEET_BYTES
+from nodemgr.edge.store.store import FILE_NAME, SCHEMA
 
 TARGET = 2_000
 WINDOW = 256

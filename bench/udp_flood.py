@@ -20,7 +20,7 @@ from pathlib import Path
 
 from arguments import parse
 from node import Node, finish, table, verdict
-from nodemgr.edge.wire import encode, sign
+from nodemgr.edge.rpc.wire import encode, sign
 from nodemgr.paths import payload_dir
 from nodemgr.simulator import library_directory
 

@@ -16,11 +16,12 @@ from pathlib import Path
 if __name__ == "__main__":  # by its file's name: an isolated interpreter knows no path to us
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from nodemgr.edge import cgroups, gate_lines
-from nodemgr.edge.cgroups import Hierarchy
-from nodemgr.edge.device_nodes import nodes
-from nodemgr.edge.gate_program import PinnedGate, env_pins
-from nodemgr.edge.gate_records import Place, Records
+from nodemgr.edge.gate import gate_lines
+from nodemgr.edge.gate.gate_program import PinnedGate, env_pins
+from nodemgr.edge.gate.gate_records import Place, Records
+from nodemgr.edge.kernel import cgroups
+from nodemgr.edge.kernel.cgroups import Hierarchy
+from nodemgr.edge.kernel.device_nodes import nodes
 from nodemgr.paths import is_env_name
 
 MOST_OF_STATE_BYTES = 1 << 20

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.event_names import EVENT_NAMES
+from nodemgr.core.model.event_names import EVENT_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {"nodemgr.core": 0, "nodemgr.edge": 1, "nodemgr.cli": 2}
@@ -80,7 +80,7 @@ PUBLISH = {"publish", "publish_queued", "note", "_note", "Publish", "_into_queue
 
 
 def test_every_event_stands_in_the_one_list_of_their_names() -> None:
-    """nodemgr/core/event_names.py: what `nodemgr events --name` knows."""
+    """nodemgr/core/model/event_names.py: what `nodemgr events --name` knows."""
     published = set()
     for path in sources("nodemgr/core", "nodemgr/edge"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -231,3 +231,202 @@ def modules_of(folder: Path) -> set[str]:
 def test_no_folder_holds_more_modules_than_a_newcomer_reads(folder: str) -> None:
     for path in [ROOT / folder, *(ROOT / folder).rglob("*/")]:
         assert len(modules_of(path)) <= MODULES_MAX, f"{path.relative_to(ROOT)} holds {len(modules_of(path))} modules"
+
+
+# -- rooms
+
+MOST_MODULES = 20
+"""In a folder, its __init__ not counted."""
+ROOMS = {
+    "verbs.presentation": "ways",
+    "verbs.arguments": "verbs.presentation ways",
+    "verbs.launch": "verbs.presentation ways",
+    "verbs.commands": "verbs verbs.presentation verbs.arguments verbs.launch ways",
+    "core.model": "",
+    "core.state": "core.model",
+    "core.scheduler": "core.model core.state",
+    "core.lifecycle": "core.model core.state core.scheduler",
+    "core.views": "core.model core.state core.scheduler core.lifecycle",
+    "core.invariants": "core.model core.state core.scheduler",
+    "edge.host": "paths _native",
+    "edge.kernel": "core.model paths _native",
+    "edge.store": "core.model edge.host edge.kernel",
+    "edge.rpc": "core.model edge.kernel paths _native ways",
+    "edge.admin": "edge.host edge.store edge.rpc",
+    "edge.clients": "core.model edge.host edge.kernel edge.rpc _native",
+    "edge.ledger": "core.model core.state _native",
+    "edge.gpu": "core.model core.state edge.host edge.kernel edge.ledger",
+    "edge.gate": "core.views edge.host edge.kernel _native",
+    "edge.containers": "core.model core.state core.views edge.host edge.kernel edge.clients edge.gate arrival paths simulator ways",
+    "edge.executor": "core.model edge.host edge.kernel edge.rpc edge.clients",
+    "edge.engine": "core.model core.state core.scheduler core.lifecycle core.manager edge.host edge.kernel edge.store edge.rpc"
+                   " edge.clients edge.ledger edge.gpu edge.gate edge.containers edge.executor",
+    "edge.setup": "core.model core.scheduler core.views edge.host edge.store edge.clients edge.gpu edge.gate edge.executor"
+                  " paths simulator ways verbs.presentation",
+    "edge.api": "core.model core.state core.scheduler core.lifecycle core.views edge.host edge.kernel edge.store edge.rpc edge.admin"
+                " edge.clients edge.engine edge.setup paths ways verbs.presentation",
+    "cli.users": "ways verbs verbs.arguments",
+    "cli.presentation": "cli cli.users paths ways verbs verbs.presentation verbs.arguments",
+    "cli.admins": "cli.presentation core.model edge.host edge.kernel edge.admin edge.setup edge.service paths _native"
+                  " ways verbs.presentation verbs.commands",
+}  # fmt: skip
+"""Room -> what its modules may import of nodemgr and client_plugin: rooms, and modules that lie beside rooms."""
+TESTED_ELSEWHERE = {
+    "nodemgr/core/manager.py": "tests/core/test_machine.py",
+    "nodemgr/core/model/words.py": "tests/cli/presentation/test_help.py",
+    "nodemgr/core/model/effects.py": "tests/core/lifecycle/test_leases.py",
+    "nodemgr/core/model/model.py": "tests/core/model/test_encoding.py",
+    "nodemgr/core/model/event_names.py": "tests/test_house.py",
+    "nodemgr/core/model/events.py": "tests/core/test_machine.py",
+    "nodemgr/core/model/job_ids.py": "tests/core/lifecycle/test_jobs.py",
+    "nodemgr/core/model/schema.py": "tests/core/model/test_encoding.py",
+    "nodemgr/core/state/books.py": "tests/core/lifecycle/test_memory.py",
+    "nodemgr/core/state/cpu_jobs.py": "tests/core/lifecycle/test_jobs.py",
+    "nodemgr/core/state/draft.py": "tests/core/test_purity.py",
+    "nodemgr/core/state/members.py": "tests/core/lifecycle/test_leases.py",
+    "nodemgr/core/state/state.py": "tests/core/test_purity.py",
+    "nodemgr/core/state/outcome.py": "tests/core/test_machine.py",
+    "nodemgr/core/state/tables.py": "tests/core/lifecycle/test_jobs.py",
+    "nodemgr/core/scheduler/admission.py": "tests/core/lifecycle/test_waiting.py",
+    "nodemgr/core/scheduler/own_tasks.py": "tests/core/scheduler/test_backfill.py",
+    "nodemgr/core/scheduler/reasons.py": "tests/core/lifecycle/test_waiting.py",
+    "nodemgr/core/scheduler/looking.py": "tests/core/scheduler/test_shortcuts.py",
+    "nodemgr/core/lifecycle/administration.py": "tests/core/lifecycle/test_gpus.py",
+    "nodemgr/core/lifecycle/records.py": "tests/core/lifecycle/test_leases.py",
+    "nodemgr/core/lifecycle/answers.py": "tests/core/lifecycle/test_waiting.py",
+    "nodemgr/core/lifecycle/job_orders.py": "tests/core/lifecycle/test_jobs.py",
+    "nodemgr/core/lifecycle/matching.py": "tests/core/scheduler/test_overtaking.py",
+    "nodemgr/core/lifecycle/telling.py": "tests/core/lifecycle/test_waiting.py",
+    "nodemgr/core/lifecycle/processes.py": "tests/core/lifecycle/test_stalls.py",
+    "nodemgr/core/lifecycle/queues.py": "tests/core/lifecycle/test_jobs.py",
+    "nodemgr/core/lifecycle/requests.py": "tests/core/lifecycle/test_waiting.py",
+    "nodemgr/core/lifecycle/submissions.py": "tests/core/lifecycle/test_jobs.py",
+    "nodemgr/core/lifecycle/time_passed.py": "tests/core/lifecycle/test_stalls.py",
+    "nodemgr/core/views/job_rows.py": "tests/core/views/test_pages.py",
+    "nodemgr/core/invariants/job_invariants.py": "tests/core/test_job_machine.py",
+    "nodemgr/core/invariants/invariants.py": "tests/core/test_machine.py",
+    "nodemgr/edge/service.py": "tests/edge/engine/test_daemon.py",
+    "nodemgr/edge/host/clock.py": "tests/edge/clients/test_udp.py",
+    "nodemgr/edge/host/file_events.py": "tests/supervisor/test_deaths.py",
+    "nodemgr/edge/host/journald.py": "tests/edge/executor/test_kept_logs.py",
+    "nodemgr/edge/host/log.py": "tests/edge/kernel/test_patience.py",
+    "nodemgr/edge/kernel/device_nodes.py": "tests/gate/test_nodes.py",
+    "nodemgr/edge/kernel/namespaces.py": "tests/inside/test_life.py",
+    "nodemgr/edge/kernel/belonging.py": "tests/edge/gpu/test_auditor.py",
+    "nodemgr/edge/store/store_mark.py": "tests/node/test_lost_commits.py",
+    "nodemgr/edge/store/disk_reserve.py": "tests/node/test_full_disk.py",
+    "nodemgr/edge/store/history_rows.py": "tests/edge/store/test_store.py",
+    "nodemgr/edge/rpc/sheets.py": "tests/edge/api/test_job_orders.py",
+    "nodemgr/edge/rpc/order.py": "tests/edge/admin/test_control.py",
+    "nodemgr/edge/rpc/wire.py": "tests/wire/test_wire.py",
+    "nodemgr/edge/admin/control_client.py": "tests/edge/admin/test_control.py",
+    "nodemgr/edge/clients/quarantine.py": "tests/edge/clients/test_clients.py",
+    "nodemgr/edge/clients/requests.py": "tests/edge/engine/test_daemon.py",
+    "nodemgr/edge/clients/rates.py": "tests/edge/clients/test_udp.py",
+    "nodemgr/edge/clients/sessions.py": "tests/edge/clients/test_clients.py",
+    "nodemgr/edge/clients/sift.py": "tests/edge/clients/test_udp.py",
+    "nodemgr/edge/clients/socket_access.py": "tests/edge/clients/test_clients.py",
+    "nodemgr/edge/ledger/ledger.py": "tests/ledger/test_ledger.py",
+    "nodemgr/edge/ledger/beats.py": "tests/ledger/test_beats.py",
+    "nodemgr/edge/gate/gate_lines.py": "tests/gate/test_rules.py",
+    "nodemgr/edge/gate/gate.py": "tests/gate/test_manager.py",
+    "nodemgr/edge/gate/gate_program.py": "tests/gate/test_program.py",
+    "nodemgr/edge/gate/gate_records.py": "tests/gate/test_hook.py",
+    "nodemgr/edge/containers/envs.py": "tests/edge/engine/test_daemon.py",
+    "nodemgr/edge/executor/attempt_files.py": "tests/supervisor/test_supervisor.py",
+    "nodemgr/edge/executor/runners.py": "tests/inside/test_life.py",
+    "nodemgr/edge/executor/resource_factory.py": "tests/jobs/test_factories.py",
+    "nodemgr/edge/executor/launcher.py": "tests/supervisor/test_supervisor.py",
+    "nodemgr/edge/executor/node_factory.py": "tests/supervisor/test_supervisor.py",
+    "nodemgr/edge/executor/remains.py": "tests/supervisor/test_deaths.py",
+    "nodemgr/edge/engine/jobs.py": "tests/jobs/test_queue.py",
+    "nodemgr/edge/engine/recovery.py": "tests/node/test_restart.py",
+    "nodemgr/edge/setup/settings_reference.py": "tests/edge/setup/test_installation.py",
+    "nodemgr/edge/setup/simulated.py": "tests/node/test_life.py",
+    "nodemgr/edge/api/orders.py": "tests/edge/admin/test_control.py",
+    "nodemgr/edge/api/many_orders.py": "tests/edge/api/test_job_orders.py",
+    "nodemgr/edge/api/job_places.py": "tests/inside/test_life.py",
+    "nodemgr/edge/api/job_arguments.py": "tests/edge/api/test_job_orders.py",
+    "nodemgr/edge/api/job_views.py": "tests/jobs/test_queue.py",
+    "nodemgr/edge/api/job_waits.py": "tests/jobs/test_queue.py",
+    "nodemgr/edge/api/task_rows.py": "tests/edge/api/test_views.py",
+}
+"""Module of nodemgr without a test file of its own place and name -> the file that tests it."""
+
+
+def folders(*tops: str) -> list[Path]:
+    return sorted({path.parent for path in sources(*tops)})
+
+
+FOLDERS = folders("nodemgr", "client_plugin", "tests")
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_a_folder_holds_few_modules(folder: Path) -> None:
+    modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(modules) <= MOST_MODULES, f"{len(modules)} modules: give them rooms"
+
+
+def room_of(name: str) -> str | None:
+    """The room of a module or of a name in one; the module itself if it lies in none. None: a name of another package."""
+    top, _, rest = name.partition(".")
+    if top not in {"nodemgr", "client_plugin"}:
+        return None
+    parts = rest.split(".")
+    room = ".".join(parts[:2])
+    if room in ROOMS or (top == "nodemgr" and room in {"core.manager", "edge.service"}):
+        return room
+    return parts[0] or None
+
+
+def roomed(path: Path) -> bool:
+    return room_of(module_name(path)) in ROOMS
+
+
+@pytest.mark.parametrize("path", [path for path in sources("nodemgr", "client_plugin") if roomed(path)], ids=module_name)
+def test_rooms_import_as_their_table_says(path: Path) -> None:
+    own = room_of(module_name(path))
+    assert own is not None
+    others = {room for name in imports(path) if (room := room_of(name)) not in {None, own}}
+    forbidden = others - set(ROOMS[own].split())
+    assert not forbidden, f"{module_name(path)} imports {forbidden}; a module of {own} may import {ROOMS[own] or 'nothing'}"
+
+
+def test_every_module_has_a_room() -> None:
+    """Beside the rooms stands a package's main module alone."""
+    inside = [path for path in sources("nodemgr/core", "nodemgr/edge", "nodemgr/cli", "client_plugin/verbs") if path.name != "__init__.py"]
+    outside = {str(path.relative_to(ROOT)) for path in inside if not roomed(path)}
+    assert outside == {"nodemgr/core/manager.py", "nodemgr/edge/service.py", "client_plugin/verbs/__main__.py"}
+    rooms = {room_of(module_name(path)) for path in inside if roomed(path)}
+    assert rooms == set(ROOMS)
+
+
+def test_rooms_stand_in_no_circle() -> None:
+    """A room imports only rooms that stand above it in the table."""
+    above: set[str] = set()
+    for room, allowed in ROOMS.items():
+        below = (set(allowed.split()) & set(ROOMS)) - above
+        assert not below, f"{room} stands above {below}, which it imports"
+        above.add(room)
+
+
+@pytest.mark.parametrize("path", [path for path in sources("nodemgr", "client_plugin") if path.name == "__init__.py"], ids=module_name)
+def test_a_room_says_what_it_may_import(path: Path) -> None:
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert room_of(module_name(path)) not in ROOMS or "\nMay import: " in text, f"{path} does not say what it may import"
+
+
+@pytest.mark.parametrize("path", [path for path in sources("nodemgr/core", "nodemgr/edge") if path.name != "__init__.py"], ids=module_name)
+def test_every_module_has_its_test(path: Path) -> None:
+    place = path.relative_to(ROOT / "nodemgr")
+    like_named = ROOT / "tests" / place.with_name(f"test_{place.name}")
+    elsewhere = TESTED_ELSEWHERE.get(str(path.relative_to(ROOT)))
+    if elsewhere is None:
+        assert like_named.is_file(), f"{place}: no {like_named.relative_to(ROOT)}, and no line in TESTED_ELSEWHERE"
+    else:
+        assert not like_named.is_file(), f"{place} has a test of its name: its line in TESTED_ELSEWHERE is too much"
+        assert (ROOT / elsewhere).is_file(), f"{place}: there is no {elsewhere}"
+
+
+def test_only_modules_are_tested_elsewhere() -> None:
+    assert not [place for place in TESTED_ELSEWHERE if not (ROOT / place).is_file()]

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, List
 
-    from client_plugin.verbs.parser import Verb
+    from client_plugin.verbs.arguments.parser import Verb
 
 VERBS = {
     "run": "Run a command in an environment of this node.",
@@ -29,7 +29,7 @@ VERBS = {
     "status": "Show GPUs, environments, tasks and the queue.",
     "release": "Take a task's GPUs back, or a waiting request out of the queue.",
 }
-"""Verb (and module in this package, whose VERB it is) -> its line in the help."""
+"""Verb (and module in commands, whose VERB it is) -> its line in the help."""
 INSIDE = {
     **{verb: line for verb, line in VERBS.items() if verb != "run"},
     "doctor": "Check what is active in this container, and what to do about what is not.",
@@ -43,7 +43,7 @@ NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def find(name: str) -> Verb:
     """A verb of VERBS or INSIDE."""
-    module = f"client_plugin.verbs.{name}"
+    module = f"client_plugin.verbs.commands.{name}"
     __import__(module)
     verb: Verb = sys.modules[module].VERB
     return verb
@@ -84,7 +84,7 @@ def give_up_stdout() -> None:
 
 
 def _said(words: List[str], inside: bool) -> int:
-    from client_plugin.verbs import parser
+    from client_plugin.verbs.arguments import parser
 
     try:
         said = parser.parse(find(words[0]), words[1:], inside)

@@ -25,7 +25,7 @@ VERBS = {
     "demo": "Show the whole story on this machine in half a minute.",
     "completion": "Print the shell's completion script.",
 }
-"""Verb -> its line in the help. The first ones are modules of client_plugin/verbs, the others of this package (`command`)."""
+"""Verb -> its line in the help. The first ones are modules of client_plugin/verbs, the others of the room admins (`command`)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words and words[0] in verbs.VERBS and "_NODEMGR_COMPLETE" not in os.environ:
         code = verbs.main(words)
     else:
-        from nodemgr.cli import group
+        from nodemgr.cli.presentation import group
 
         code = group.main(words)
     if arguments is None:

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from nodemgr.core import administration, audit, job_orders, jobs, matching, places, processes, queues, requests, submissions, time_passed
-from nodemgr.core.draft import Draft
-from nodemgr.core.events import (
+from nodemgr.core.lifecycle import administration, audit, job_orders, jobs, matching, processes, queues, requests, submissions, time_passed
+from nodemgr.core.model.events import (
     Acquire,
     Audited,
     Beat,
@@ -50,8 +49,10 @@ from nodemgr.core.events import (
     Tick,
     WithdrawJob,
 )
-from nodemgr.core.outcome import Transition, finish
-from nodemgr.core.state import State
+from nodemgr.core.scheduler import places
+from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.outcome import Transition, finish
+from nodemgr.core.state.state import State
 
 __all__ = ["Draft", "State", "Transition", "step"]
 

@@ -20,49 +20,49 @@ from typing import Any
 
 import zmq
 
-from nodemgr.core import events
+from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State
-from nodemgr.core.model import Gpu
-from nodemgr.core.restart import restore
-from nodemgr.edge import huge_pages, log, privileges, rundir
-from nodemgr.edge.ask import Questions
-from nodemgr.edge.auditor import Auditor
-from nodemgr.edge.belonging import Belonging
-from nodemgr.edge.clients import ClientServer
-from nodemgr.edge.clock import Clock, RealClock
-from nodemgr.edge.containers import Containers
-from nodemgr.edge.context_size import ContextSizes
-from nodemgr.edge.control import Control
-from nodemgr.edge.crowd import Crowd
-from nodemgr.edge.daemon import LEDGER_META, Daemon
-from nodemgr.edge.driver_limits import DriverLimits
-from nodemgr.edge.envs import Envs
-from nodemgr.edge.event_loop import EventLoop
-from nodemgr.edge.file_events import TOUCHED, FileEvents
-from nodemgr.edge.gate import Gate, GateUnavailable
-from nodemgr.edge.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
-from nodemgr.edge.history_rows import Bounds
-from nodemgr.edge.job_orders import JobOrders
-from nodemgr.edge.job_places import JobPlaces
-from nodemgr.edge.job_views import JobViews
-from nodemgr.edge.jobs import into_journal
-from nodemgr.edge.journal import Journal
-from nodemgr.edge.journald import Journald
-from nodemgr.edge.kept_logs import KeptLogs
-from nodemgr.edge.launcher import Launcher
-from nodemgr.edge.ledgers import LedgerFiles, Ledgers
-from nodemgr.edge.loop import new_loop
-from nodemgr.edge.node_factory import NodeFactory
-from nodemgr.edge.orders import Administration
-from nodemgr.edge.past import Past
-from nodemgr.edge.processes import boot_id, pid_of
-from nodemgr.edge.resource_factory import Listener, ResourceFactory
-from nodemgr.edge.runners import Runners
-from nodemgr.edge.settings import Settings
-from nodemgr.edge.store import CommitHook, Store, StoreFailed, StoreUnusable
-from nodemgr.edge.systemd import ServiceManager
-from nodemgr.edge.udp import UdpAddressError, UdpServer
-from nodemgr.edge.views import Views
+from nodemgr.core.model import events
+from nodemgr.core.model.model import Gpu
+from nodemgr.edge.admin.control import Control
+from nodemgr.edge.api.ask import Questions
+from nodemgr.edge.api.job_orders import JobOrders
+from nodemgr.edge.api.job_places import JobPlaces
+from nodemgr.edge.api.job_views import JobViews
+from nodemgr.edge.api.orders import Administration
+from nodemgr.edge.api.views import Views
+from nodemgr.edge.clients.clients import ClientServer
+from nodemgr.edge.clients.crowd import Crowd
+from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
+from nodemgr.edge.containers.containers import Containers
+from nodemgr.edge.containers.envs import Envs
+from nodemgr.edge.engine.daemon import LEDGER_META, Daemon
+from nodemgr.edge.engine.event_loop import EventLoop
+from nodemgr.edge.engine.jobs import into_journal
+from nodemgr.edge.executor.kept_logs import KeptLogs
+from nodemgr.edge.executor.launcher import Launcher
+from nodemgr.edge.executor.node_factory import NodeFactory
+from nodemgr.edge.executor.resource_factory import Listener, ResourceFactory
+from nodemgr.edge.executor.runners import Runners
+from nodemgr.edge.gate.gate import Gate, GateUnavailable
+from nodemgr.edge.gpu.auditor import Auditor
+from nodemgr.edge.gpu.context_size import ContextSizes
+from nodemgr.edge.gpu.driver_limits import DriverLimits
+from nodemgr.edge.gpu.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
+from nodemgr.edge.host import huge_pages, log, privileges, rundir
+from nodemgr.edge.host.clock import Clock, RealClock
+from nodemgr.edge.host.file_events import TOUCHED, FileEvents
+from nodemgr.edge.host.journald import Journald
+from nodemgr.edge.host.loop import new_loop
+from nodemgr.edge.host.systemd import ServiceManager
+from nodemgr.edge.kernel.belonging import Belonging
+from nodemgr.edge.kernel.processes import boot_id, pid_of
+from nodemgr.edge.ledger.ledgers import LedgerFiles, Ledgers
+from nodemgr.edge.setup.settings import Settings
+from nodemgr.edge.store.history_rows import Bounds
+from nodemgr.edge.store.journal import Journal
+from nodemgr.edge.store.past import Past
+from nodemgr.edge.store.store import CommitHook, Store, StoreFailed, StoreUnusable
 
 CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
 """Under --simulate alone: `before:N` or `after:N`, the manager kills itself around its Nth commit."""
@@ -198,7 +198,7 @@ class Service:
     def _nvml(self, known: list[Gpu]) -> GpuSource:
         if self.settings.simulate is None:
             return Nvml(known=known)
-        from nodemgr.edge.simulated import prepare_node
+        from nodemgr.edge.setup.simulated import prepare_node
 
         directory = prepare_node(self.settings.run_dir / rundir.SIMULATOR_DIR, *self.settings.simulate)
         return Nvml(directory, known)
@@ -283,7 +283,7 @@ class Service:
         for a GPU, and at the next look else; its event sets tell of faults only, and keep a thread in the driver that nobody could
         end.)"""
         if self.settings.simulate is not None and self._make_gpus == self._nvml:
-            from nodemgr.edge.simulated import state_file
+            from nodemgr.edge.setup.simulated import state_file
 
             touched = state_file(self.settings.run_dir / rundir.SIMULATOR_DIR)
             stack.callback(FileEvents(self.loop, touched, TOUCHED, self.daemon.informer.stirred).close)

@@ -26,6 +26,7 @@ NEEDED = {
     "client_plugin/bin/nodemgr",
     "client_plugin/_bin/nodemgr-runner",
     "client_plugin/verbs/__main__.py", "sitecustomize/sitecustomize.py",
+    *(str(path.relative_to(ROOT)) for top in ("nodemgr", "client_plugin") for path in (ROOT / top).rglob("*.py")),
 }  # fmt: skip
 
 

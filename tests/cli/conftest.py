@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from nodemgr import cli
-from nodemgr.edge import wire
-from nodemgr.edge.control_client import SYNC_PREFIX
+from nodemgr.edge.admin.control_client import SYNC_PREFIX
+from nodemgr.edge.rpc import wire
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
@@ -84,9 +84,9 @@ def nodemgr(short_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 STRANGER = """
 import datetime, difflib, os, pwd, shutil, sys, textwrap
-import nodemgr.edge.control_client, nodemgr.edge.wire, client_plugin.verbs.orders
+import nodemgr.edge.admin.control_client, nodemgr.edge.rpc.wire, client_plugin.verbs.commands.orders
 from nodemgr.cli import main
-from nodemgr.cli.group import nodemgr
+from nodemgr.cli.presentation.group import nodemgr
 for verb in ("doctor", "quota", "release", "status"):
     nodemgr.get_command(None, verb)  # what is loaded later must be readable for others, which an interpreter of root's is not
 os.setgroups([])

@@ -10,10 +10,10 @@ import click
 import pytest
 
 from client_plugin import verbs
-from client_plugin.verbs import parser
-from client_plugin.verbs.parser import Verb
+from client_plugin.verbs.arguments import parser
+from client_plugin.verbs.arguments.parser import Verb
 from nodemgr.cli import VERBS
-from nodemgr.cli.group import nodemgr
+from nodemgr.cli.presentation.group import nodemgr
 from tests.cli.conftest import ROOT
 
 DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import nodemgr.cli as cli
-from nodemgr.cli import group
+from nodemgr.cli.presentation import group
 from tests.cli.conftest import Run, clean_environment, one_line
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge.control_client import EventStream
+from nodemgr.edge.admin.control_client import EventStream
 from tests.cli.conftest import TIMEOUT_S, EnvStandIn, Run, RunningManager, clean_environment, event, one_line, status
 
 # -- status

@@ -1,7 +1,7 @@
 """A scripted manager: plain sockets, and nothing said but what the test says.
 
 The test plays the manager: it awaits a packet, and answers. What is sent and received are the wire's own bytes
-(nodemgr.edge.wire), so that both ends of it are tried at once.
+(nodemgr.edge.rpc.wire), so that both ends of it are tried at once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from nodemgr._native import lib
-from nodemgr.edge import wire
-from nodemgr.edge.ledger import Ledger, SlotState
+from nodemgr.edge.ledger.ledger import Ledger, SlotState
+from nodemgr.edge.rpc import wire
 
 GPUS = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(4))
 GPU_BYTES = 80 << 30

@@ -9,9 +9,9 @@ import socket
 
 import pytest
 
-from nodemgr.edge.ledger import SlotState
-from nodemgr.edge.quarantine import SO_PASSRIGHTS
-from nodemgr.edge.wire import Message
+from nodemgr.edge.clients.quarantine import SO_PASSRIGHTS
+from nodemgr.edge.ledger.ledger import SlotState
+from nodemgr.edge.rpc.wire import Message
 from tests.client_c.conftest import Child, Spawn
 from tests.client_c.manager import AFTER_LOSS, Books, Connection, Env, Manager
 from tests.client_c.test_unix import asked, held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from nodemgr.edge import wire
+from nodemgr.edge.rpc import wire
 from tests.client_c.conftest import Child, Spawn
 from tests.client_c.manager import AFTER_LOSS, GPUS, Env, UdpManager, grant_fields
 

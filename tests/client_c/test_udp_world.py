@@ -22,17 +22,18 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core import encoding, events, invariants
+from nodemgr.core.invariants import invariants
+from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State
-from nodemgr.core.model import Config, Gpu, Quota
-from nodemgr.core.restart import restore
-from nodemgr.edge.clock import SimulatedClock
-from nodemgr.edge.daemon import Daemon
-from nodemgr.edge.gpus import Reading
-from nodemgr.edge.journal import Journal
-from nodemgr.edge.ledgers import Ledgers
-from nodemgr.edge.store import Batch
-from nodemgr.edge.udp import UdpServer
+from nodemgr.core.model import encoding, events
+from nodemgr.core.model.model import Config, Gpu, Quota
+from nodemgr.edge.clients.udp import UdpServer
+from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.gpu.gpus import Reading
+from nodemgr.edge.host.clock import SimulatedClock
+from nodemgr.edge.ledger.ledgers import Ledgers
+from nodemgr.edge.store.journal import Journal
+from nodemgr.edge.store.store import Batch
 from tests.client_c.compiled import CLIENT_SOURCES, HIDDEN, compile_c
 from tests.support.examples import examples
 

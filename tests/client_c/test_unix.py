@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from nodemgr.edge import wire
-from nodemgr.edge.ledger import SlotState
+from nodemgr.edge.ledger.ledger import SlotState
+from nodemgr.edge.rpc import wire
 from tests.client_c.conftest import Child, Spawn
 from tests.client_c.manager import AFTER_LOSS, GPUS, Books, Connection, Manager
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nodemgr.core import jobs
-from nodemgr.core.effects import SendGrant, StartJob, StopJob
-from nodemgr.core.model import Cause
+from nodemgr.core.lifecycle import jobs
+from nodemgr.core.model.effects import SendGrant, StartJob, StopJob
+from nodemgr.core.model.model import Cause
 from tests.core import plain_jobs
 from tests.core.test_machine import Choices, pick
 from tests.core.walks import Rule, walk

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 import nodemgr.core
-from nodemgr.core import events
-from nodemgr.core.draft import Draft
 from nodemgr.core.manager import RULES, step
-from nodemgr.core.model import QueueRow, Quota
-from nodemgr.core.schema import TABLES
-from nodemgr.core.state import State
+from nodemgr.core.model import events
+from nodemgr.core.model.model import QueueRow, Quota
+from nodemgr.core.model.schema import TABLES
+from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.state import State
 from tests.core.world import WALL, Node, gpu, key, seen, submission
 
-SOURCES = sorted(Path(nodemgr.core.__file__).parent.glob("*.py"))
+SOURCES = sorted(Path(nodemgr.core.__file__).parent.rglob("*.py"))
 UNCLEAN = {
     "asyncio", "io", "multiprocessing", "os", "pathlib", "queue", "random", "secrets", "selectors", "shutil", "signal",
     "socket", "sqlite3", "subprocess", "tempfile", "threading", "time", "datetime", "uuid", "logging", "ctypes",

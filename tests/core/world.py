@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from nodemgr.core import encoding, events, invariants
-from nodemgr.core.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, StartJob, SubmitAnswered
+from nodemgr.core.invariants import invariants
+from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State, step
-from nodemgr.core.model import Cause, Config, Ended, Gpu, Grant, Job, JobPayload, JobSpec, Quota, Task, Transport
-from nodemgr.core.restart import restore
+from nodemgr.core.model import encoding, events
+from nodemgr.core.model.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, StartJob, SubmitAnswered
+from nodemgr.core.model.model import Cause, Config, Ended, Gpu, Grant, Job, JobPayload, JobSpec, Quota, Task, Transport
 
 GIB = 1 << 30
 MS = 1_000_000

@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from nodemgr.core.model import ConnectionId, ProcessKey
-from nodemgr.edge.processes import Credentials, Identity
-from nodemgr.edge.sessions import Session
-from nodemgr.edge.wire import Message
+from nodemgr.core.model.model import ConnectionId, ProcessKey
+from nodemgr.edge.clients.sessions import Session
+from nodemgr.edge.kernel.processes import Credentials, Identity
+from nodemgr.edge.rpc.wire import Message
 
 
 class StubHub:

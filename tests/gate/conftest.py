@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge import cgroups
-from nodemgr.edge.cgroups import Hierarchy
-from nodemgr.edge.device_nodes import Device
-from nodemgr.edge.gate_program import prepare_bpf
+from nodemgr.edge.gate.gate_program import prepare_bpf
+from nodemgr.edge.kernel import cgroups
+from nodemgr.edge.kernel.cgroups import Hierarchy
+from nodemgr.edge.kernel.device_nodes import Device
 
 PROBE = """
 import errno, os, sys

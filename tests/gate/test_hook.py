@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from nodemgr import gate_hook
-from nodemgr.edge.cgroups import Hierarchy
-from nodemgr.edge.device_nodes import Device
-from nodemgr.edge.gate import Gate
-from nodemgr.edge.gate_records import Place, Records
+from nodemgr.edge.gate.gate import Gate
+from nodemgr.edge.gate.gate_records import Place, Records
+from nodemgr.edge.kernel.cgroups import Hierarchy
+from nodemgr.edge.kernel.device_nodes import Device
 from tests.gate.conftest import Probe
 
 GPU0, GPU1, CONTROL = Device(195, 0), Device(195, 1), Device(195, 255)

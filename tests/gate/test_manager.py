@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge import cgroups
-from nodemgr.edge.cgroups import Hierarchy
-from nodemgr.edge.device_nodes import Device
-from nodemgr.edge.gate import HOOK, Gate, GateUnavailable
-from nodemgr.edge.gate_program import env_pins, pin_directory
+from nodemgr.edge.gate.gate import HOOK, Gate, GateUnavailable
+from nodemgr.edge.gate.gate_program import env_pins, pin_directory
+from nodemgr.edge.kernel import cgroups
+from nodemgr.edge.kernel.cgroups import Hierarchy
+from nodemgr.edge.kernel.device_nodes import Device
 from nodemgr.edge.service import ServiceFault
 from tests.gate.conftest import Probe
 from tests.support import ordinary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.edge.device_nodes import Device, Nodes, parse
+from nodemgr.edge.kernel.device_nodes import Device, Nodes, parse
 
 MAJORS = """Character devices:
   1 mem

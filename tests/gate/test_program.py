@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge import privileges
-from nodemgr.edge.cgroups import Hierarchy
-from nodemgr.edge.device_nodes import Device, Nodes
-from nodemgr.edge.gate_program import BPF_FS, PinnedGate, env_pins, unpin
+from nodemgr.edge.gate.gate_program import BPF_FS, PinnedGate, env_pins, unpin
+from nodemgr.edge.host import privileges
+from nodemgr.edge.kernel.cgroups import Hierarchy
+from nodemgr.edge.kernel.device_nodes import Device, Nodes
 from tests.gate.conftest import Probe
 from tests.support.examples import examples
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge import gate_lines
-from nodemgr.edge.cgroups import Hierarchy
-from nodemgr.edge.device_nodes import Device, Nodes
+from nodemgr.edge.gate import gate_lines
+from nodemgr.edge.kernel.cgroups import Hierarchy
+from nodemgr.edge.kernel.device_nodes import Device, Nodes
 from tests.gate.conftest import Probe
 
 NODES = Nodes(237, {0: frozenset({3, 4})})

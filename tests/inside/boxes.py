@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nodemgr.edge.control_client import ControlClient
+from nodemgr.edge.admin.control_client import ControlClient
 from nodemgr.paths import container_dir
 from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nodemgr.edge.control_client import ControlError
+from nodemgr.edge.admin.control_client import ControlError
 from tests.inside import boxes
 from tests.support.manager import Manager
 

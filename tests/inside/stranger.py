@@ -19,7 +19,7 @@ import stat
 import sys
 from typing import Any
 
-from nodemgr.edge import wire
+from nodemgr.edge.rpc import wire
 
 FALLOC_FL_KEEP_SIZE = 1
 PATH = os.path.join(os.environ["NODEMGR_ENV_DIR"], "socket")

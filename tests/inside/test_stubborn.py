@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodemgr.edge import node_factory
-from nodemgr.edge.control_client import EventStream
-from nodemgr.edge.node_factory import NodeFactory
+from nodemgr.edge.admin.control_client import EventStream
+from nodemgr.edge.executor import node_factory
+from nodemgr.edge.executor.node_factory import NodeFactory
 from tests.inside.boxes import PATIENCE_S, Box, outcome
 from tests.inside.test_life import CPU, named, runner_of
 from tests.support.local import LocalManager

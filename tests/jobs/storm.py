@@ -26,9 +26,9 @@ from typing import Any
 
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Exit, Fault, Lost
-from nodemgr.edge.control_client import ControlClient, ManagerLost, ManagerRefused, ManagerUnreachable
-from nodemgr.edge.launcher import CAP_SETUID, PROGRAM
-from nodemgr.edge.processes import ancestors
+from nodemgr.edge.admin.control_client import ControlClient, ManagerLost, ManagerRefused, ManagerUnreachable
+from nodemgr.edge.executor.launcher import CAP_SETUID, PROGRAM
+from nodemgr.edge.kernel.processes import ancestors
 from tests.supervisor.world import own_audit_session
 from tests.support.manager import Manager
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.effects import SubmitAnswered
-from nodemgr.core.model import JobState
+from nodemgr.core.model.effects import SubmitAnswered
+from nodemgr.core.model.model import JobState
 from tests.jobs.world import KINDS, PATIENCE_S, World
 from tests.support.local import DyingStore, FakeGpus
 

@@ -14,10 +14,10 @@ import pytest
 
 from client_plugin.ways import choice as ways
 from nodemgr import cli
-from nodemgr.core import events
-from nodemgr.core.model import JobState
-from nodemgr.edge.launcher import PROGRAM, Launcher
-from nodemgr.edge.resource_factory import Order
+from nodemgr.core.model import events
+from nodemgr.core.model.model import JobState
+from nodemgr.edge.executor.launcher import PROGRAM, Launcher
+from nodemgr.edge.executor.resource_factory import Order
 from tests.jobs.test_verbs import variables
 from tests.jobs.world import KINDS, TWO_NODES, World, open_gate
 from tests.supervisor.world import end

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.model import Cause
-from nodemgr.edge.launcher import Launcher
-from nodemgr.edge.node_factory import NodeFactory
-from nodemgr.edge.processes import ancestors
-from nodemgr.edge.resource_factory import Listener, Order, ResourceFactory, Status
+from nodemgr.core.model.model import Cause
+from nodemgr.edge.executor.launcher import Launcher
+from nodemgr.edge.executor.node_factory import NodeFactory
+from nodemgr.edge.executor.resource_factory import Listener, Order, ResourceFactory, Status
+from nodemgr.edge.kernel.processes import ancestors
 from tests.edge.hub import turn
 from tests.support.two_nodes import Cluster, TwoNodes
 

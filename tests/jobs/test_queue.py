@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core import events
-from nodemgr.core.model import DenyCode, JobState
-from nodemgr.edge.clock import RealClock
-from nodemgr.edge.control_client import ControlError
-from nodemgr.edge.journald import Journald
+from nodemgr.core.model import events
+from nodemgr.core.model.model import DenyCode, JobState
+from nodemgr.edge.admin.control_client import ControlError
+from nodemgr.edge.host.clock import RealClock
+from nodemgr.edge.host.journald import Journald
 from tests.jobs.world import KINDS, Refused, World, open_gate
 from tests.support.clients import FakeClient
 from tests.support.local import FakeGpus

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from client_plugin.verbs import history
+from client_plugin.verbs.commands import history
 from client_plugin.ways import choice as ways
 from client_plugin.ways.faults import Lost
 from nodemgr import cli

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nodemgr.core import events
-from nodemgr.core.effects import SubmitAnswered
-from nodemgr.core.model import Ended, Job, JobPayload, JobSpec
-from nodemgr.edge.control_client import EventStream
-from nodemgr.edge.jobs import Jobs
+from nodemgr.core.model import events
+from nodemgr.core.model.effects import SubmitAnswered
+from nodemgr.core.model.model import Ended, Job, JobPayload, JobSpec
+from nodemgr.edge.admin.control_client import EventStream
+from nodemgr.edge.engine.jobs import Jobs
 from tests.support.local import Died, LocalManager
 from tests.support.two_nodes import Cluster, TwoNodes
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.ledger import SLOTS, Ledger, SlotState
+from nodemgr.edge.ledger.ledger import SLOTS, Ledger, SlotState
 
 S = 10**9
 BEATS_AT = -8 * SLOTS

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.ledger import ROWS, SLOTS, Ledger, LedgerError, SlotState
+from nodemgr.edge.ledger.ledger import ROWS, SLOTS, Ledger, LedgerError, SlotState
 
 GIB = 1 << 30
 OK, OVER, FENCED, STALLED = lib.NM_OK, lib.NM_OVER, lib.NM_FENCED, lib.NM_STALLED

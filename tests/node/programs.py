@@ -9,7 +9,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from nodemgr.edge.control_client import EventStream, ManagerUnreachable
+from nodemgr.edge.admin.control_client import EventStream, ManagerUnreachable
 from tests.support.manager import PATIENCE_S, Manager
 
 

@@ -11,7 +11,7 @@ import pytest
 from nodemgr import cli
 from nodemgr.edge import service
 from nodemgr.edge.service import Service
-from nodemgr.edge.settings import Settings
+from nodemgr.edge.setup.settings import Settings
 from tests.support.manager import Manager
 
 Make = Callable[..., Manager]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.control_client import ManagerRefused
-from nodemgr.edge.store import FILE_NAME
+from nodemgr.edge.admin.control_client import ManagerRefused
+from nodemgr.edge.store.store import FILE_NAME
 from nodemgr.simulator import Node
 from tests.node.programs import finish, said
 from tests.support.clients import FakeClient

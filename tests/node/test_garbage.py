@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import zmq
 
-from nodemgr.edge import wire
-from nodemgr.edge.control_client import CONTROL_SOCKET
+from nodemgr.edge.admin.control_client import CONTROL_SOCKET
+from nodemgr.edge.rpc import wire
 from tests.support.manager import Manager
 from tests.wire import fuzz
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge.store_mark import Reached, StoreMark, lost
+from nodemgr.edge.store.store_mark import Reached, StoreMark, lost
 from tests.support.clients import FakeClient
 from tests.support.manager import HOLD, PATIENCE_S, Manager
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge import privileges
+from nodemgr.edge.host import privileges
 from tests.node.programs import finish, said
 from tests.support.manager import Manager
 
@@ -54,7 +54,7 @@ FILES = {
 asked, so nobody else on the node gets as far as those sockets."""
 
 COPIES = re.compile(r"/state/client/[0-9a-f]{16}(/|$)")
-"""The client as containers are shown it: tests/edge/test_payload.py."""
+"""The client as containers are shown it: tests/edge/containers/test_payload.py."""
 
 
 def listed(directory: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nodemgr.edge.wire import Direction, decode, encode
+from nodemgr.edge.rpc.wire import Direction, decode, encode
 from tests.support.manager import Manager
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has processes of other users")

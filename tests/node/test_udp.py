@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.control_client import ManagerRefused
+from nodemgr.edge.admin.control_client import ManagerRefused
 from tests.node.programs import finish, said
 from tests.support.manager import Manager
 

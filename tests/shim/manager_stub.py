@@ -21,8 +21,8 @@ from select import EPOLLIN, epoll
 from typing import Self
 
 from nodemgr._native import lib
-from nodemgr.edge import wire
-from nodemgr.edge.ledger import Ledger, SlotState
+from nodemgr.edge.ledger.ledger import Ledger, SlotState
+from nodemgr.edge.rpc import wire
 
 LOOK_S = 0.02
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.daemon import LEDGER_META
-from nodemgr.edge.ledgers import FileId, LedgerFiles
-from nodemgr.edge.store import FILE_NAME
+from nodemgr.edge.engine.daemon import LEDGER_META
+from nodemgr.edge.ledger.ledgers import FileId, LedgerFiles
+from nodemgr.edge.store.store import FILE_NAME
 from nodemgr.simulator import Node
 from tests.shim.world import MIB, compiled
 from tests.support.manager import Manager

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.model import Cause
-from nodemgr.edge import attempt_files, node_factory, remains
-from nodemgr.edge import launcher as launcher_module
-from nodemgr.edge.attempt_files import AttemptFiles, Facts
-from nodemgr.edge.launcher import PROGRAM
-from nodemgr.edge.node_factory import NODE_WENT_DOWN, SUPERVISOR_KILLED
-from nodemgr.edge.processes import ancestors, boot_id, start_ticks
+from nodemgr.core.model.model import Cause
+from nodemgr.edge.executor import attempt_files, node_factory, remains
+from nodemgr.edge.executor import launcher as launcher_module
+from nodemgr.edge.executor.attempt_files import AttemptFiles, Facts
+from nodemgr.edge.executor.launcher import PROGRAM
+from nodemgr.edge.executor.node_factory import NODE_WENT_DOWN, SUPERVISOR_KILLED
+from nodemgr.edge.kernel.processes import ancestors, boot_id, start_ticks
 from tests.supervisor.world import World, all_gone, end, is_running, own_audit_session, python
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.attempt_files import AttemptFiles
-from nodemgr.edge.launcher import PROGRAM
-from nodemgr.edge.processes import boot_id
+from nodemgr.edge.executor.attempt_files import AttemptFiles
+from nodemgr.edge.executor.launcher import PROGRAM
+from nodemgr.edge.kernel.processes import boot_id
 from tests.supervisor.world import World, python
 
 MIB = 2**20

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.model import Cause
-from nodemgr.edge.attempt_files import RECORD_LINE_BYTES, AttemptFiles
-from nodemgr.edge.launcher import PROGRAM
-from nodemgr.edge.processes import boot_id
-from nodemgr.edge.resource_factory import Status
+from nodemgr.core.model.model import Cause
+from nodemgr.edge.executor.attempt_files import RECORD_LINE_BYTES, AttemptFiles
+from nodemgr.edge.executor.launcher import PROGRAM
+from nodemgr.edge.executor.resource_factory import Status
+from nodemgr.edge.kernel.processes import boot_id
 from tests.supervisor.world import World, all_gone, python
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")

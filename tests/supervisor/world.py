@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from nodemgr.edge.launcher import PROGRAM, Launcher
-from nodemgr.edge.node_factory import NodeFactory
-from nodemgr.edge.processes import start_ticks
-from nodemgr.edge.resource_factory import Order, Status
+from nodemgr.edge.executor.launcher import PROGRAM, Launcher
+from nodemgr.edge.executor.node_factory import NodeFactory
+from nodemgr.edge.executor.resource_factory import Order, Status
+from nodemgr.edge.kernel.processes import start_ticks
 
 PATIENCE_S = 60.0
 ME = pwd.getpwuid(os.geteuid())

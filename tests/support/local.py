@@ -13,14 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nodemgr.core.model import Gpu
-from nodemgr.edge.clock import Clock
-from nodemgr.edge.control_client import ControlClient
-from nodemgr.edge.gpus import Reading
-from nodemgr.edge.resource_factory import Listener, ResourceFactory
+from nodemgr.core.model.model import Gpu
+from nodemgr.edge.admin.control_client import ControlClient
+from nodemgr.edge.executor.resource_factory import Listener, ResourceFactory
+from nodemgr.edge.gpu.gpus import Reading
+from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.service import Service
-from nodemgr.edge.settings import load
-from nodemgr.edge.store import CommitHook
+from nodemgr.edge.setup.settings import load
+from nodemgr.edge.store.store import CommitHook
 from nodemgr.paths import env_dir
 from tests.support.no_factory import NoFactory
 

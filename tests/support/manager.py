@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from client_plugin.ways import places
-from nodemgr.edge.control_client import ControlClient, EventStream
+from nodemgr.edge.admin.control_client import ControlClient, EventStream
 from nodemgr.paths import env_dir
 from tests.support.supervisor import Supervisor
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from nodemgr.core.model import Cause
-from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
+from nodemgr.core.model.model import Cause
+from nodemgr.edge.executor.resource_factory import Capacity, Listener, Order, Status
 
 WHY = "this manager cannot run jobs"
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodemgr.core.model import Cause
-from nodemgr.edge.resource_factory import Capacity, Listener, Order, Status
+from nodemgr.core.model.model import Cause
+from nodemgr.edge.executor.resource_factory import Capacity, Listener, Order, Status
 
 GPUS = 4
 """Of each node."""

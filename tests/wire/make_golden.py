@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodemgr.edge.wire import Value
+from nodemgr.edge.rpc.wire import Value
 
 DIRECTORY = Path(__file__).with_name("golden")
 TASK = "0123456789abcdef" * 2

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodemgr.edge import wire
-from nodemgr.edge.wire import Direction, WireError, decode, encode
+from nodemgr.edge.rpc import wire
+from nodemgr.edge.rpc.wire import Direction, WireError, decode, encode
 from tests.client_c.compiled import ENVIRONMENT
 from tests.support.examples import examples
 from tests.wire import fuzz, reference, sift_fuzz

@@ -7,7 +7,7 @@ import re
 import threading
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.ledger import SlotState
+from nodemgr.edge.ledger.ledger import SlotState
 from tests.shim.world import GIB, MIB, OUT_OF_MEMORY, Probe, World
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": GIB}

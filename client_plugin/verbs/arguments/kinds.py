@@ -1,0 +1,170 @@
+"""What the options of several verbs may be: sizes, durations, names, ids, moments.
+
+Knows: the right form of each, and what a shell may complete. Must not know: what is done with a value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from client_plugin.verbs.arguments.parser import Kind, WrongValue
+from client_plugin.verbs.presentation import units
+from client_plugin.ways import choice, places
+from client_plugin.ways.choice import Whom
+from client_plugin.ways.faults import Fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Set
+
+MAX_DIGITS = 19
+MAX_GPUS = 1_024
+MAX_ARRAY = 10_000
+ARRAY_FORM = "write indices and ranges: 0-9 or 0-9,12"
+COMPLETED_ENDED = 50
+"""So many of the jobs that ended last are among those that a shell completes."""
+JOB_FORM = r"j[0-9]{1,15}(\.[0-9]{1,10})?"
+
+
+def count(low: int, high: Optional[int] = None) -> Kind:
+    """A whole number within limits; no `high`: as many as one likes."""
+
+    def parse(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS else None
+        if value is None or value < low or (high is not None and value > high):
+            limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
+            raise WrongValue(f"{text!r} is no whole number {limits}")
+        return value
+
+    return Kind("n", parse)
+
+
+def _env(text: str) -> str:
+    if not places.is_env_name(text):
+        raise WrongValue(f"{text!r} is no name of an environment: {places.ENV_NAME_FORM}")
+    return text
+
+
+def _envs(whom: Whom, _incomplete: str) -> List[str]:
+    try:
+        return sorted(os.listdir(os.path.join(whom.found_run_dir(), "envs")))
+    except OSError:
+        return []
+
+
+def _queue(text: str) -> str:
+    if not places.is_env_name(text):
+        raise WrongValue(f"{text!r} is no name of a queue: {places.ENV_NAME_FORM}")
+    return text
+
+
+def queues(whom: Whom, _incomplete: str) -> List[str]:
+    try:
+        return [row["name"] for row in choice.choose(whom)[0].ask("queue", limit=1)["queues"]]
+    except Fault:
+        return []
+
+
+def job(requests: bool = False, ended: bool = False) -> Kind:
+    """The id of a job, of an array, or of a job of an array; `requests`: of a waiting request, too; `ended`: completed are those, too."""
+    form = JOB_FORM + ("|r[0-9]{1,15}" if requests else "")
+
+    def parse(text: str) -> str:
+        if re.fullmatch(form, text, re.ASCII) is None:
+            known = "j12, or j12.3 of an array" + (", or r17 of a request" if requests else "")
+            raise WrongValue(f"{text!r} is no job: write its id as `nodemgr queue` shows it ({known})")
+        return text
+
+    return Kind("job", parse, lambda whom, _incomplete: _jobs(whom, requests, ended))
+
+
+def _jobs(whom: Whom, requests: bool, ended: bool) -> List[str]:
+    found: Dict[str, None] = {}
+    try:
+        for way in choice.choose(whom):
+            past = way.ask("history", limit=COMPLETED_ENDED)["history"] if ended else []
+            present = [row["id"] for row in way.ask("queue")["queue"] if row["job"] or requests]
+            for one in (*(row["job"] for row in past), *present):
+                found[one.partition(".")[0]] = found[one] = None  # an array goes before its jobs
+    except Fault:
+        pass
+    return list(found)
+
+
+def _several(kind: Kind) -> Kind:
+    """`j3,j4` as ids."""
+
+    def complete(whom: Whom, incomplete: str) -> List[str]:
+        assert kind.complete is not None
+        before, comma, last = incomplete.rpartition(",")
+        return [before + comma + one for one in kind.complete(whom, last)]
+
+    return Kind("jobs", lambda text: [kind.parse(part.strip()) for part in text.split(",")], complete)
+
+
+def _array(text: str) -> List[int]:
+    """`0-9,12` as numbers."""
+    found: Set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip(), re.ASCII)
+        if match is None:
+            raise WrongValue(f"{text!r} is no array: {ARRAY_FORM}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise WrongValue(f"{part!r} runs backwards: {ARRAY_FORM}")
+        if last - first >= MAX_ARRAY or len(found) + last - first >= MAX_ARRAY:
+            raise WrongValue(f"{text!r} has more than {MAX_ARRAY} elements: submit several arrays")
+        found.update(range(first, last + 1))
+    return sorted(found)
+
+
+def _time_limit(text: str) -> int:
+    limit_ms = units.parse_duration_ms(text)
+    if limit_ms == 0:
+        raise WrongValue("a time limit of nothing ends the job before it begins: leave it out for none")
+    return limit_ms
+
+
+def _moment(text: str) -> int:
+    """A time in the past, as nanoseconds since the epoch: how long ago (`2h`), or a date (`2026-01-31T12:00`)."""
+    import datetime
+
+    try:
+        moment_ns = int(datetime.datetime.fromisoformat(text).timestamp()) * 10**9
+    except ValueError:
+        pass
+    else:
+        if moment_ns > time.time_ns():
+            raise WrongValue(f"{text} is still to come")
+        return moment_ns
+    try:
+        return time.time_ns() - units.parse_duration_ms(text) * 10**6
+    except units.UnitError:
+        raise WrongValue(f"{text!r} is no time: write how long ago (30min, 2h, 7d) or a date (2026-01-31T12:00)") from None
+
+
+def _task(text: str) -> str:
+    if text.startswith("j"):
+        raise WrongValue(f"{text!r} is a job, perhaps: nodemgr queue withdraw {text} ends it; nodemgr status shows tasks")
+    if re.fullmatch("[tr][0-9]{1,18}", text, re.ASCII) is None:
+        raise WrongValue(f"{text!r} is no task: write its id as `nodemgr status` shows it (t17, or r17 in the queue)")
+    return text
+
+
+TEXT = Kind("text", str)
+FILE = Kind("file", str)
+SIZE = Kind("size", units.parse_size)
+DURATION = Kind("duration", units.parse_duration_ms)
+TIME_LIMIT = Kind("duration", _time_limit)
+MOMENT = Kind("time", _moment)
+ENV = Kind("env", _env, _envs)
+QUEUE = Kind("queue", _queue, queues)
+GPUS = count(0, MAX_GPUS)
+ARRAY = Kind("indices", _array)
+JOB = job()
+JOB_OR_ENDED = job(ended=True)
+JOB_OR_REQUEST = job(requests=True)
+JOBS = _several(JOB_OR_ENDED)
+TASK = Kind("task", _task)

@@ -1,0 +1,261 @@
+"""Options and verbs as tables, and what a command line says by them.
+
+Knows: how options are written, help, the one line for a mistake. Must not know: any verb. (argparse knows no option that stops the
+options at the first word of a command, and its import costs as much as a whole answer of the manager.)
+"""
+
+from __future__ import annotations
+
+import os
+
+from client_plugin.ways import places
+from client_plugin.ways.choice import Whom
+from client_plugin.ways.faults import Exit, Fault
+from client_plugin.ways.nearest import did_you_mean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
+
+HELP_WIDTH = 100
+HELP_COLUMN = 26
+
+
+class WrongValue(ValueError):
+    """What stands on the command line is no such value; the message shows the right form."""
+
+
+class Kind:
+    """What an option's value may be. `parse` raises WrongValue; `complete` offers what a shell may complete."""
+
+    def __init__(
+        self, name: str, parse: Callable[[str], Any], complete: Optional[Callable[[Whom, str], Sequence[str]]] = None
+    ) -> None:
+        self.name = name
+        self.parse = parse
+        self.complete = complete
+
+
+class Option:
+    """One row of a verb's table. Without a dash before its name it is an argument by its place."""
+
+    def __init__(
+        self, *names: str, kind: Optional[Kind] = None, help: str = "", key: Optional[str] = None, metavar: Optional[str] = None,
+        repeat: bool = False, required: bool = False, rest: bool = False, hidden: bool = False,
+    ) -> None:  # fmt: skip
+        """`kind` None: a flag, or a plain text for an argument. `repeat`: any number of values, as a list; `rest`: all words from here on
+        are values, options too."""
+        self.names = names
+        self.kind = kind
+        self.help = help
+        self.key = key or max(names, key=len).lstrip("-").replace("-", "_")
+        self.metavar = metavar
+        self.repeat = repeat or rest
+        self.required = required
+        self.rest = rest
+        self.hidden = hidden
+
+    @property
+    def is_argument(self) -> bool:
+        return not self.names[0].startswith("-")
+
+    @property
+    def is_flag(self) -> bool:
+        return self.kind is None and not self.is_argument
+
+    def shown(self) -> str:
+        """As a usage line shows its value."""
+        name = self.metavar or (self.names[0] if self.is_argument else self.kind.name if self.kind else "").upper()
+        return name + ("..." if self.repeat and self.is_argument else "")
+
+
+class Verb:
+    """A row of the command line: `run` gets what was said and returns the exit code."""
+
+    def __init__(
+        self, name: str, help: str, run: Callable[[Said], int], options: Sequence[Option] = (), text: str = "",
+        under: Optional[Dict[str, str]] = None, find: Optional[Callable[[str], Verb]] = None,
+    ) -> None:  # fmt: skip
+        """`text`: what its help says below the first line. `under`: verbs that may follow it, with their help; `find` gives one."""
+        self.name = name
+        self.help = help
+        self.run = run
+        self.options = options
+        self.text = text
+        self.under = under or {}
+        self.find = find
+
+    def usage(self) -> str:
+        words = [option.shown() if option.required else f"[{option.shown()}]" for option in self.options if option.is_argument]
+        return " ".join(["nodemgr", self.name, "[OPTIONS]", *words, *(["VERB ..."] if self.under else [])])
+
+
+class Said:
+    """What a command line says: one attribute for each option, None (or [], False) where it is not said."""
+
+    def __init__(self, verb: Verb, inside: bool) -> None:
+        self.verb = verb
+        self.inside = inside
+        """In a container."""
+        self.run_dir: Optional[str] = None
+        self.env: Optional[str] = None
+        for option in verb.options:
+            setattr(self, option.key, False if option.is_flag else [] if option.repeat else None)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def whom(self) -> Whom:
+        return Whom(self.run_dir or places.named_run_dir(), self.env, self.inside)
+
+
+def mistake(verb: Verb, text: str) -> NoReturn:
+    raise Fault(f"{text} (see: nodemgr {verb.name} --help)", Exit.USAGE)
+
+
+class HelpWanted(Exception):
+    """Not a verb's work but its help is asked for."""
+
+    def __init__(self, verb: Verb) -> None:
+        super().__init__(verb.name)
+        self.verb = verb
+
+
+def parse(verb: Verb, words: Sequence[str], inside: bool = False, before: Optional[Said] = None) -> Said:
+    """Raises Fault for a mistake, HelpWanted. `before`: what was said to the verb above, which holds here where nothing else is said."""
+    said = Said(verb, inside)
+    if before is not None:
+        said.run_dir, said.env = before.run_dir, before.env
+    named = {name: option for option in verb.options if not option.is_argument for name in option.names}
+    places_of = [option for option in verb.options if option.is_argument]
+    values: List[str] = []
+    queue = list(reversed(words))
+    while queue:
+        word = queue.pop()
+        if word == "--":
+            values += reversed(queue)
+            break
+        if not word.startswith("-") or word == "-":
+            values.append(word)
+            if verb.under and word in verb.under:
+                values += reversed(queue)
+                break
+            if places_of and places_of[0].rest:
+                values += reversed(queue)
+                break
+            continue
+        _option(verb, said, named, word, queue)
+    if verb.under and values:
+        assert verb.find is not None
+        if values[0] not in verb.under:
+            mistake(verb, f"No such command {values[0]!r}{did_you_mean(values[0], verb.under)}")
+        if getattr(said, "as_json", False):
+            mistake(verb, "--json stands behind the verb that it is for")
+        return parse(verb.find(values[0]), values[1:], inside, said)
+    _arguments(verb, said, places_of, values)
+    for option in verb.options:
+        if option.required and not option.is_argument and getattr(said, option.key) is None:
+            mistake(verb, f"Missing option {option.names[0]!r}")
+    return said
+
+
+def _option(verb: Verb, said: Said, named: Dict[str, Option], word: str, queue: List[str]) -> None:
+    """Takes one option, and its value where it has one."""
+    if word in ("-h", "--help"):
+        raise HelpWanted(verb)
+    name, equals, value = word.partition("=")
+    if not word.startswith("--") and word not in named:
+        name, equals, value = word[:2], word[2:], word[2:]
+    option = named.get(name)
+    if option is None:
+        mistake(verb, f"No such option {name!r}{did_you_mean(name, named)}")
+    if option.is_flag:
+        if equals:
+            mistake(verb, f"Option {name!r} does not take a value")
+        setattr(said, option.key, True)
+        return
+    if not equals:
+        if not queue:
+            mistake(verb, f"Option {name!r} requires an argument")
+        value = queue.pop()
+    parsed = convert(verb, option, value)
+    if option.repeat:
+        getattr(said, option.key).append(parsed)
+    else:
+        setattr(said, option.key, parsed)
+
+
+def _arguments(verb: Verb, said: Said, options: Sequence[Option], values: Sequence[str]) -> None:
+    """Values by their places."""
+    left = list(values)
+    for option in options:
+        if option.repeat:
+            found, left = left, []
+            setattr(said, option.key, [convert(verb, option, value) for value in found])
+        elif left:
+            setattr(said, option.key, convert(verb, option, left.pop(0)))
+        if option.required and getattr(said, option.key) in (None, []):
+            mistake(verb, f"Missing argument '{option.shown()}'")
+    if left:
+        extra = f"s ({' '.join(left)})" if len(left) > 1 else f" ({left[0]})"
+        mistake(verb, f"Got unexpected extra argument{extra}")
+
+
+def convert(verb: Verb, option: Option, value: str) -> Any:
+    if option.kind is None:
+        return value
+    try:
+        return option.kind.parse(value)
+    except ValueError as wrong:  # WrongValue, and a UnitError of a unit's own parser
+        name = option.shown() if option.is_argument else option.names[0]
+        mistake(verb, f"Invalid value for '{name}': {wrong}")
+
+
+# -- help --
+
+
+def help_of(verb: Verb) -> str:
+    import textwrap
+
+    from client_plugin.verbs.presentation.helps import EXAMPLES, default_of
+
+    lines = [f"Usage: {verb.usage()}", ""]
+    for paragraph in (verb.help, *verb.text.split("\n\n")):
+        if paragraph:
+            lines += [*textwrap.wrap(" ".join(paragraph.split()), HELP_WIDTH - 2, initial_indent="  ", subsequent_indent="  "), ""]
+    if verb.name in EXAMPLES:
+        lines += ["Examples:", *(f"  {example}" for example in EXAMPLES[verb.name]), ""]
+    rows = []
+    for option in verb.options:
+        if not option.is_argument and not option.hidden:
+            default = "" if option.is_flag or option.required else default_of(verb.name, max(option.names, key=len))
+            held = " [required]" if option.required else f" [default: {default}]" if default else ""
+            rows.append((_written(option), option.help + held))
+    lines += ["Options:", *_rows([*rows, ("-h, --help", "Show this message and exit.")])]
+    if verb.under:
+        lines += ["", "Verbs:", *_rows(list(verb.under.items()))]
+    return "\n".join(lines)
+
+
+def _written(option: Option) -> str:
+    names = ", ".join(sorted(option.names, key=len))
+    return names if option.is_flag else f"{names} {option.shown()}"
+
+
+def _rows(rows: Sequence[Tuple[str, str]]) -> List[str]:
+    import textwrap
+
+    column = min(HELP_COLUMN, max(len(left) for left, _ in rows) + 4)
+    lines = []
+    for left, right in rows:
+        text = textwrap.wrap(right, HELP_WIDTH - column) or [""]
+        if len(left) + 4 > column:
+            lines.append(f"  {left}")
+        else:
+            lines.append(f"  {left}".ljust(column) + text.pop(0))
+        lines += [" " * column + line for line in text]
+    return [line.rstrip() for line in lines]
+
+
+RUN_DIR = Option("--run-dir", kind=Kind("directory", os.fspath), help="The manager's run directory (NODEMGR_RUN_DIR).")
+JSON = Option("--json", key="as_json", help="JSON on stdout: bytes and seconds as integers.")

@@ -1,0 +1,195 @@
+"""What is active in this container, each with its cure: one row of CHECKS a check.
+
+Knows: what the way in brings, and what a program that is in an environment looks like from inside. Must not know: how it came in.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import socket
+import subprocess
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from client_plugin.verbs import INSIDE
+from client_plugin.verbs.arguments.parser import JSON, Said, Verb
+from client_plugin.verbs.presentation import tables
+from client_plugin.ways import places
+from client_plugin.ways.choice import UserWay
+from client_plugin.ways.faults import Fault
+
+PAYLOAD = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+SHIM = places.preload_entry(PAYLOAD)
+PRELOAD_FILE = "/etc/ld.so.preload"
+CHILD_TIMEOUT_S = 20
+MUSL = "/lib/ld-musl-*.so.1"
+ASK_PYTHON = "import sys; print(any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
+Row = Dict[str, Any]
+Outcome = Tuple[Optional[bool], str]
+"""(whether it is well, None: there was nothing to check; what was found)."""
+
+
+class Check(NamedTuple):
+    name: str
+    look: Callable[[], Union[Outcome, List[Row]]]
+    cure: str
+
+
+def environment() -> Outcome:
+    if os.environ.get("NODEMGR_OFF") == "1":
+        return False, "NODEMGR_OFF=1 is set: the client does nothing in programs started from here"
+    settings = places.read_conf(places.around_us())
+    if "env" not in settings or "address" not in settings:
+        return False, f"{places.around_us()}/client.conf names no env or no address"
+    address = settings["address"]
+    if address.startswith("unix:"):
+        address = "unix:" + os.path.join(places.around_us(), address[len("unix:") :])
+    return True, f"environment {settings['env']}, manager at {address}"
+
+
+def preload() -> Outcome:
+    """Whether the dynamic linker of this image brings the shim into what is started: tried with this image's own linker."""
+    if glob.glob(MUSL) and not _has_mapped("self", "ld-linux"):
+        return False, "this image has musl, which ignores /etc/ld.so.preload"
+    if _has_mapped("self", "libnodemgr"):
+        return True, f"{SHIM} is in this process"
+    try:
+        with open(PRELOAD_FILE) as file:
+            named = file.read().split()
+    except OSError as error:
+        return False, f"{PRELOAD_FILE}: {error.strerror}"
+    return False, f"the shim is not in this process; {PRELOAD_FILE} names {', '.join(named) or 'nothing'}"
+
+
+def hook() -> Outcome:
+    """In the Python that a user of this container gets."""
+    python = shutil.which("python3") or shutil.which("python")
+    if python is None:
+        return None, "no python3 in PATH"
+    answer = subprocess.run(
+        [python, "-c", ASK_PYTHON], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        universal_newlines=True, timeout=CHILD_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    if answer.stdout.strip() == "True":
+        return True, f"{python} starts with the import hook"
+    said = answer.stderr.strip().splitlines()
+    return False, f"{python} starts without the import hook{': ' + said[-1] if said else ''}"
+
+
+def manager() -> List[Row]:
+    """The way there, and what the manager says of this environment."""
+    address = places.read_conf(places.around_us()).get("address", "")
+    if address.startswith("unix:"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            probe.connect(os.path.join(places.around_us(), address[len("unix:") :]))
+    told = UserWay(places.around_us()).question("doctor")["checks"]
+    return [{"name": "socket", "ok": True, "detail": "the manager answers", "cure": None}, *told]
+
+
+FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", re.MULTILINE)
+"""In /proc/PID/maps: once for each list of libraries of the dynamic linker that has a driver."""
+
+
+def ledger() -> Outcome:
+    """Every process of this container and environment that uses the driver has mapped the ledger too."""
+    if places.read_conf(places.around_us()).get("address", "").startswith("udp:"):
+        return None, "over UDP there is none: each process has a fixed cap"
+    others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
+    users = [pid for pid in others if _has_mapped(pid, "libcuda.so") and _is_beside_us(pid)]
+    without = [pid for pid in users if not _has_mapped(pid, "memfd:nodemgr")]
+    if without:
+        return False, f"processes that use the driver without a ledger: {', '.join(without)}"
+    twice = [pid for pid in users if len(FIRST_PAGE_OF_DRIVER.findall(_maps_of(pid))) > 1]
+    if twice:
+        return False, f"processes with a second driver (dlmopen), whose memory the ledger does not have: {', '.join(twice)}"
+    if not users:
+        return None, "no process here uses the driver at the moment"
+    return True, f"in all {len(users)} processes here that use the driver"
+
+
+def driver() -> Outcome:
+    try:
+        import ctypes
+
+        found = [name for name in ("libcuda.so.1", "libnvidia-ml.so.1") if ctypes.CDLL(name)]
+    except (ImportError, OSError) as error:
+        return False, str(error)
+    return True, f"{' and '.join(found)} load"
+
+
+def _is_beside_us(pid: str) -> bool:
+    """In our container, started into our environment: with the host's PIDs (--pid=host) there are others."""
+    try:
+        if os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:
+            return False
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            named = re.search(rb"(?:^|\0)NODEMGR_ENV_DIR=([^\0]+)", file.read())
+    except OSError:
+        return False
+    return (os.fsdecode(named[1]) if named else places.CONTAINER_ENV_DIR) == places.around_us()
+
+
+def _maps_of(pid: str) -> str:
+    """Empty where this user may not look."""
+    try:
+        with open(f"/proc/{pid}/maps", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _has_mapped(pid: str, name: str) -> bool:
+    return re.search(rf"/{re.escape(name)}", _maps_of(pid)) is not None
+
+
+FLAG = "start the container with --device nodemgr.local/env=NAME (on the node: nodemgr env show NAME)"
+CHECKS = (
+    Check("environment", environment, FLAG),
+    Check("preload", preload, f"{FLAG}; an image with glibc is needed: on musl nothing of ours is active"),
+    Check("hook", hook, "unset what keeps Python from PYTHONPATH; with -E and -I the shim alone asks for GPUs"),
+    Check("socket", manager, "the node's manager must run (systemctl status nodemgr), and the env's directory be mounted"),
+    Check("ledger", ledger, "such a program escapes its quota: static linking, NODEMGR_OFF, or an old lease"),
+    Check("driver", driver, "bring the driver in, too: --device nvidia.com/gpu=all (the NVIDIA container toolkit makes it)"),
+)
+
+
+def examine() -> List[Row]:
+    """All checks; one that cannot look is not well."""
+    return [row for check in CHECKS for row in _run(check)]
+
+
+def _run(check: Check) -> List[Row]:
+    try:
+        found = check.look()
+    except (Fault, OSError, subprocess.SubprocessError) as error:
+        found = (False, str(error))
+    if isinstance(found, list):
+        return found
+    ok, detail = found
+    return [{"name": check.name, "ok": ok, "detail": detail, "cure": check.cure if ok is False else None}]
+
+
+WORDS = {True: "ok", False: "FAIL", None: "skip"}
+
+
+def lines(answer: Row) -> List[str]:
+    width = max(len(row["name"]) for row in answer["checks"])
+    shown = []
+    for row in answer["checks"]:
+        cure = f" -> {row['cure']}" if row["ok"] is False and row["cure"] else ""
+        shown.append(f"{WORDS[row['ok']]:<6}{row['name']:<{width}}  {tables.printable(row['detail'] + cure)}")
+    return shown
+
+
+def run(said: Said) -> int:
+    answer: Row = {"schema_version": 1, "checks": examine()}
+    if said.as_json:
+        tables.print_json(answer)
+    else:
+        print("\n".join(lines(answer)))
+    return 1 if any(check["ok"] is False for check in answer["checks"]) else 0
+
+
+VERB = Verb("doctor", INSIDE["doctor"], run, (JSON,))

@@ -1,0 +1,180 @@
+"""`nodemgr history`: the jobs that have ended, newest last; of one job the whole story."""
+
+from __future__ import annotations
+
+from client_plugin.verbs import VERBS
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.commands.queue import EXPAND, by_array, line_of
+from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.ways import choice
+from client_plugin.ways.faults import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+    from client_plugin.ways.choice import Way
+
+DEFAULT_COUNT = 100
+PAGE = 200
+LOOKED_BACK = 10_000
+"""Without --count or --since at most so many jobs are read for the lines: as many as one array may have."""
+
+COLUMNS = (
+    Column("JOB", lambda j: j["job"]),
+    Column("ENV", lambda j: j["env"]),
+    Column("STATE", lambda j: j["state"]),
+    Column("EXIT", lambda j: exit_word(j), right=True),
+    Column("GPUS", lambda j: j["gpus"], right=True, spare=2),
+    Column("STARTS", lambda j: len(j["attempts"]) or None, right=True, spare=4),
+    Column("WAITED", lambda j: tables.seconds(_between(j, "entered", "started")), right=True, spare=3),
+    Column("RAN", lambda j: tables.seconds(_between(j, "started", "ended")), right=True),
+    Column("ENDED", lambda j: _moment(j["ended"])),
+    Column("USER", lambda j: j["user"], spare=5),
+    Column("NAME", lambda j: j["name"], spare=1),
+    Column("WHY", lambda j: j["why"] or None, spare=1),
+    Column("COMMAND", lambda j: j["command"], rest=True),
+)
+ATTEMPTS = (
+    Column("START", lambda a: a["number"], right=True),
+    Column("STARTED", lambda a: _moment(a["started"])),
+    Column("RAN", lambda a: tables.seconds(_between(a, "started", "ended")), right=True),
+    Column("EXIT", lambda a: exit_word(a), right=True),
+    Column("GPUS", lambda a: tables.gpu_list(a["gpu_indices"])),
+    Column("WHY", lambda a: a["why"] or None, rest=True),
+)
+DEEDS = (
+    Column("WHEN", lambda d: _moment(d["time"])),
+    Column("WHO", lambda d: d["who"]),
+    Column("WHAT", lambda d: d["what"], rest=True),
+)
+
+
+def exit_word(row: Row) -> Optional[str]:
+    """An exit code, or a signal."""
+    if row["signal"]:
+        return f"signal {row['signal']}"
+    return None if row["exit_code"] is None else str(row["exit_code"])
+
+
+def _between(row: Row, first: str, last: str) -> Optional[int]:
+    began, ended = row[first], row[last]
+    return None if began is None or ended is None else max(0, ended - began)
+
+
+def _moment(wall_s: Optional[int]) -> Optional[str]:
+    return tables.wall_time(None if wall_s is None else wall_s * 10**9)
+
+
+def folded(rows: Sequence[Row]) -> List[Row]:
+    """The jobs of one array that ended alike as one row, where the last of them stands, which counts them."""
+    groups = by_array(list(reversed(rows)), "job")
+    return [_together(group) for group in reversed(groups)]
+
+
+def _together(group: List[Row]) -> Row:
+    """Newest first."""
+    last = group[0]
+    if len(group) == 1:
+        return last
+    same = {key: last[key] for key in ("signal", "exit_code", "why") if all(row[key] == last[key] for row in group)}
+    began = [row["started"] for row in group if row["started"] is not None]
+    entered = [row["entered"] for row in group if row["entered"] is not None]
+    return {
+        **last, "signal": None, "exit_code": None, "why": "", **same, "job": f"{last['job'].partition('.')[0]} ({len(group)} jobs)",
+        "attempts": [attempt for row in group for attempt in row["attempts"]],
+        "started": min(began, default=None), "entered": min(entered, default=None),
+    }  # fmt: skip
+
+
+def run(said: Said) -> int:
+    if said.job is None:
+        told: Dict[str, Any] = {"schema_version": 1, "history": Past(said).rows()}
+    else:
+        told = choice.way_to(said.job, said.whom()).ask("job_show", job=said.job)
+    if said.as_json:
+        tables.print_json(told)
+    elif said.job is None:
+        of, since = f" of {said.env}" if said.env else "", " since then" if said.since else ""
+        rows = told["history"] if said.expand else folded(told["history"])
+        tables.show(COLUMNS, rows, empty=f"No job{of} has ended{since}.")
+    else:
+        _stories(told["jobs"], said.expand)
+    return 0
+
+
+class Past:
+    """The jobs that a command line asks for, newest last. A number is one of lines."""
+
+    def __init__(self, said: Said) -> None:
+        self._ways: Sequence[Way] = choice.choose(said.whom())
+        self._since: int = said.since or 0
+        self._is_folded = not (said.expand or said.as_json)
+        by_default = said.count is None and said.since is None
+        self._count: Optional[int] = DEFAULT_COUNT if by_default else said.count
+        self._most: Optional[int] = LOOKED_BACK if by_default else None
+
+    def rows(self) -> List[Row]:
+        rows = [row for way in self._ways for row in self._read(way)]
+        if len(self._ways) > 1:
+            rows.sort(key=lambda row: row["ended"])
+        if self._count is None:
+            return rows
+        lines = list(dict.fromkeys(self._line(row) for row in reversed(rows)))
+        last = set(lines[: self._count])
+        return [row for row in rows if self._line(row) in last]
+
+    def _line(self, row: Row) -> Tuple[str, ...]:
+        return line_of(row, "job") if self._is_folded else (row["job"],)
+
+    def _read(self, way: Way) -> List[Row]:
+        """Until there is one line more than asked for: then no line lacks a job because the page ended."""
+        rows: List[Row] = []
+        lines: Set[Tuple[str, ...]] = set()
+        before = None
+        while self._count is None or len(lines) <= self._count:
+            if self._most is not None and len(rows) >= self._most:
+                say(f"only the last {len(rows)} jobs were read for these lines (--count N reads as many as N lines take)")
+                break
+            limit = PAGE if self._count is None else min(PAGE, max(self._count + 1 - len(lines), len(rows)))
+            page = way.ask("history", since_wall_ns=self._since, before=before, limit=limit)
+            rows = page["history"] + rows
+            lines.update(self._line(row) for row in page["history"])
+            before = page["before"]
+            if before is None:
+                break
+        return rows
+
+
+def _stories(rows: List[Row], expand: bool) -> None:
+    """Of an array only the table."""
+    tables.show(COLUMNS, rows if expand else folded(rows))
+    if len(rows) != 1:
+        return
+    (row,) = rows
+    if row["attempts"]:
+        print()
+        tables.show(ATTEMPTS, row["attempts"])
+    print()
+    tables.show(DEEDS, row["deeds"])
+    tail = row["attempts"][-1]["log_tail"] if row["attempts"] else ""
+    if tail:
+        print()
+        for line in tail.splitlines():
+            print(tables.printable(line))
+
+
+VERB = Verb(
+    "history", VERBS["history"], run,
+    (
+        Option("job", kind=kinds.JOB_OR_ENDED),
+        Option("--env", kind=kinds.ENV, help="Only this environment's."),
+        Option("--since", kind=kinds.MOMENT, help="Those that ended since then: 2h, 7d, 2026-01-31T12:00."),
+        Option("--count", "-n", kind=kinds.count(1), help="So many lines at most, the last ones (with --expand or --json: jobs)."),
+        EXPAND, RUN_DIR, JSON,
+    ),
+    text="Shows the jobs that have ended, newest last; or all about JOB: its starts, who did what to it, and what it wrote last. The jobs "
+    "of an array that ended alike are one line.",
+)  # fmt: skip

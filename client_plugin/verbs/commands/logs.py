@@ -1,0 +1,187 @@
+"""`nodemgr logs JOB`: what a job wrote, and with --follow what it writes, until it has ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from client_plugin.verbs import VERBS
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import RUN_DIR, Option, Said, Verb, mistake
+from client_plugin.verbs.commands.queue import standing
+from client_plugin.verbs.launch import runner
+from client_plugin.verbs.presentation.tables import Row
+from client_plugin.verbs.presentation.units import format_size
+from client_plugin.ways import choice, log_pieces
+from client_plugin.ways.faults import Exit, Fault, say
+from client_plugin.ways.lasting import LastingWay
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional
+
+    from client_plugin.ways.choice import Way
+
+LOOK_S = 0.25
+ASK_EVERY = 4
+"""Looks in vain, after which the manager is asked whether the job still lives."""
+FINAL = frozenset({"done", "failed", "withdrawn"})
+
+
+class Log:
+    """One attempt's output: of a file, or as an administrator's way gives it, piece by piece. Of one whose file is gone, the last lines
+    that the history keeps."""
+
+    def __init__(self, way: Way, told: Row, descriptor: Optional[int]) -> None:
+        self._way = way
+        self._descriptor = descriptor
+        self._first: Optional[Row] = told
+        """Of what is asked for piece by piece, the first."""
+        self._job: str = told["job"]
+        self.attempt: int = told["attempt"]
+        self.living: bool = told["living"]
+        self.tail: Optional[str] = told.get("tail")
+        self.offset = 0
+        """Where the next piece is looked for."""
+
+    def read(self) -> log_pieces.Piece:
+        """What was written since the last read; without data: nothing."""
+        if self.tail is not None:
+            piece, self.tail = log_pieces.Piece(self.offset, self.tail.encode(errors="surrogateescape")), ""
+        elif self._descriptor is not None:
+            piece = log_pieces.read(self._descriptor, self.offset)
+        else:
+            told, self._first = self._first, None
+            if told is None:
+                told = self._way.ask("job_log_read", job=self._job, attempt=self.attempt, offset=self.offset)
+            piece = log_pieces.Piece(told.get("at", self.offset), bytes.fromhex(told.get("data", "")))
+        self.offset = piece.at + len(piece.data)
+        return piece
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def open_log(way: Way, job_id: str, attempt: Optional[int]) -> Log:
+    return Log(way, *way.log(job_id, attempt))
+
+
+def run(said: Said) -> int:
+    if said.follow and said.attempt is not None:
+        mistake(said.verb, "--follow goes on with the present start: leave --attempt out")
+    if said.follow and said.inside:
+        runner.ensure(said.whom())
+    way = choice.way_to(said.job, said.whom())
+    if said.follow:
+        _follow(LastingWay(way), said.job)
+    else:
+        _copy(open_log(way, said.job, said.attempt))
+    return 0
+
+
+def _copy(log: Log) -> None:
+    if log.tail is not None:
+        say("the log is gone, these are its last lines")
+    while _write_next(log):
+        pass
+    log.close()
+
+
+def _write_next(log: Log) -> bool:
+    """False: nothing more is there now."""
+    expected = log.offset
+    piece = log.read()
+    sys.stdout.flush()
+    if piece.at != expected:
+        sys.stdout.buffer.write(b"\n")
+        sys.stdout.buffer.flush()
+        what = f"{format_size(piece.at - expected)} of its output were dropped here, beyond the room that a log may take (job_log_bytes)"
+        say(what if piece.at > expected else "its log begins anew here")
+    sys.stdout.buffer.write(piece.data)
+    sys.stdout.buffer.flush()
+    return bool(piece.data)
+
+
+def _follow(way: Way, job: str) -> None:
+    """Over all starts of the job from the present one on, and over restarts of the manager."""
+    told = _started(way, job)
+    while True:
+        log = open_log(way, job, None)
+        ended = _follow_one(way, job, log)
+        log.close()
+        if ended["state"] in FINAL:
+            return
+        number = log.attempt
+        say(f"{job}: start {number} has ended ({_how(ended, number)}); waiting for the next")
+        told = _started(way, job, after=number)
+        if told["state"] in FINAL and not _has(told, number + 1):
+            return
+
+
+def _has(told: Row, number: int) -> bool:
+    return any(attempt["number"] == number for attempt in told["attempts"])
+
+
+def _how(told: Row, number: int) -> str:
+    attempt = next((attempt for attempt in told["attempts"] if attempt["number"] == number), None)
+    if attempt is None:
+        return "unknown"
+    if attempt["signal"]:
+        return f"signal {attempt['signal']}"
+    return f"exit code {attempt['exit_code']}" if attempt["exit_code"] is not None else attempt["why"] or "unknown"
+
+
+def _show(way: Way, job: str) -> Row:
+    """Its story."""
+    rows: List[Row] = way.ask("job_show", job=job)["jobs"]
+    if rows[0]["job"] != job:
+        raise Fault(f"{job} is an array: name one of its jobs ({rows[0]['job']}, say)", Exit.USAGE)
+    return rows[0]
+
+
+def _started(way: Way, job: str, after: int = 0) -> Row:
+    """When it has begun a start beyond that number, or has ended without."""
+    told_last = ""
+    while True:
+        told = _show(way, job)
+        if told["state"] in FINAL or any(attempt["number"] > after for attempt in told["attempts"]):
+            return told
+        line = standing(told)
+        if line != told_last:
+            told_last = line
+            say(f"{job}: {line}")
+        time.sleep(ASK_EVERY * LOOK_S)
+
+
+def _follow_one(way: Way, job: str, log: Log) -> Row:
+    """Until that start has ended and all that it wrote is copied; the job's story then."""
+    idle = 0
+    while True:
+        if _write_next(log):
+            idle = 0
+            continue
+        idle += 1
+        if idle % ASK_EVERY == 0 or not log.living:
+            told = _show(way, job)
+            attempt = next((attempt for attempt in told["attempts"] if attempt["number"] == log.attempt), None)
+            if told["state"] in FINAL or attempt is None or attempt["ended"] is not None:
+                while _write_next(log):  # what it wrote between our last look and its end
+                    pass
+                return told
+        time.sleep(LOOK_S)
+
+
+VERB = Verb(
+    "logs", VERBS["logs"], run,
+    (
+        Option("job", kind=kinds.JOB_OR_ENDED, required=True),
+        Option("--follow", "-f", help="Go on with what it writes, over its restarts, until it has ended."),
+        Option("--attempt", kind=kinds.count(1), help="Of an earlier start of it: 1 is the first."),
+        Option("--env", kind=kinds.ENV, help="As a user of this environment."),
+        RUN_DIR,
+    ),
+    text="Shows what JOB wrote to stdout and stderr in its last start. Of an array, name one job: j12.3.",
+)  # fmt: skip

@@ -1,0 +1,159 @@
+"""`nodemgr queue`: what waits and what runs; `nodemgr queue move|hold|…` changes it (orders)."""
+
+from __future__ import annotations
+
+from client_plugin.verbs import VERBS
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.commands import status
+from client_plugin.verbs.launch import runner
+from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.ways import choice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Sequence, Tuple
+
+WAITING = (
+    Column("PLACE", lambda r: r["position"], right=True),
+    Column("ID", lambda r: r["id"]),
+    Column("ENV", lambda r: r["env"]),
+    Column("QUEUE", lambda r: r["priority"], spare=1),
+    Column("GPUS", lambda r: r["gpus"], right=True),
+    Column("WHO", status.who, spare=3),
+    Column("WAITED", lambda r: tables.seconds(r["waited_seconds"]), right=True, spare=2),
+    Column("STARTS ABOUT", lambda r: expected(r), spare=1),
+    Column("NAME", lambda r: r["name"] or r["command"], spare=2),
+    Column("WHY", tables.why, rest=True),
+)
+UNDER_WAY = (
+    Column("ID", lambda r: r["id"]),
+    Column("STATE", lambda r: r["state"]),
+    Column("ENV", lambda r: r["env"]),
+    Column("GPUS", lambda r: r["gpus"], right=True),
+    Column("WHO", status.who, spare=2),
+    Column("SINCE", lambda r: tables.wall_time(r["since"] * 10**9), spare=3),
+    Column("LIMIT", lambda r: tables.seconds(r["time_limit_seconds"]), right=True, spare=1),
+    Column("NAME", lambda r: r["name"]),
+    Column("COMMAND", lambda r: r["command"], rest=True),
+)
+QUEUES = (
+    Column("QUEUE", lambda q: q["name"]),
+    Column("RANK", lambda q: q["rank"], right=True),
+    Column("WAITING", lambda q: q["length"], right=True),
+    Column("CAP", lambda q: q["cap"], right=True),
+    Column("RESTARTS", lambda q: q["max_restarts"], right=True),
+    Column("USERS", lambda q: ",".join([*q["users"], *("@" + group for group in q["groups"])]) or "all"),
+)
+RUNS = frozenset({"starting", "running", "stopping"})
+PRESETS = ("high", "normal", "low")
+"""Queues that are not worth a table of their own."""
+UNDER = {
+    "position": "Say where JOB stands, and why it waits.",
+    "withdraw": "Take jobs (or waiting requests, r17) out of their queue, or end those that run.",
+    "hold": "Take jobs out of their queue until they are freed.",
+    "free": "Put held jobs at the end of their queue, or paused ones back at their places.",
+    "move": "Put JOB at the end of another queue, or at the front of its own.",
+    "requeue": "Have jobs begin anew: one that runs is ended first (by an admin's order it keeps its place), ended ones run again.",
+    "create": "Make a queue, or change it (for admins).",
+    "rm": "Remove a queue in which nothing waits (for admins).",
+}
+
+
+def expected(row: Row) -> Optional[str]:
+    """An estimate, and how far it may be wrong; None where nothing is known."""
+    start = row.get("expected_start")
+    if start is None:
+        return None
+    spread = row.get("expected_spread_seconds") or 0
+    return f"~{tables.clock_time(start)}" + (f" ±{tables.seconds(spread)}" if spread else "")
+
+
+def line_of(row: Row, id_key: str) -> Tuple[str, ...]:
+    """What rows of one line have in common: the array and the state; a job that is in no array has a line of its own."""
+    array, point, _ = row[id_key].partition(".")
+    return (array, row["state"]) if point else (array,)
+
+
+def by_array(rows: Sequence[Row], id_key: str) -> List[List[Row]]:
+    """The rows of one array and state together, where the first of them stands; every other row alone."""
+    found: Dict[Tuple[str, ...], List[Row]] = {}
+    for row in rows:
+        found.setdefault(line_of(row, id_key), []).append(row)
+    return list(found.values())
+
+
+def folded(rows: Sequence[Row]) -> List[Row]:
+    """Arrays as one row each, which counts their jobs."""
+    return [group[0] if len(group) == 1 else _array(group) for group in by_array(rows, "id")]
+
+
+def _array(group: Sequence[Row]) -> Row:
+    """The first row, with the name of the array in place of the job's, also in the order that its reason proposes."""
+    first = group[0]
+    array = first["id"].partition(".")[0]
+    reason = first["reason"].replace(f"nodemgr queue free {first['id']}", f"nodemgr queue free {array}")
+    return {**first, "id": f"{array} ({len(group)} jobs)", "reason": reason}
+
+
+def run(said: Said) -> int:
+    if said.env is not None and not said.inside:
+        choice.known_env_dir(said.whom().found_run_dir(), said.env)
+    if said.inside:
+        runner.ensure(said.whom())
+    rows: Dict[str, Row] = {}
+    queues: List[Row] = []
+    store: Optional[Row] = None
+    launcher: Optional[Row] = None
+    for way in choice.choose(said.whom()):
+        for page in choice.pages(way, "queue"):
+            queues, store, launcher = page["queues"], page["store"], page.get("launcher")
+            rows.update((row["id"], row) for row in page["queue"])  # one that moved meanwhile comes twice
+    waiting = [row for row in rows.values() if row["state"] not in RUNS]
+    running = [row for row in rows.values() if row["state"] in RUNS]
+    if said.as_json:
+        health = {"store": store, "launcher": launcher}
+        tables.print_json({"schema_version": 1, "queue": waiting, "running": running, "queues": queues, **health})
+        return 0
+    fold = list if said.expand else folded
+    tables.show(WAITING, fold(waiting), empty="Nothing waits.")
+    if running:
+        print()
+        tables.show(UNDER_WAY, fold(running))
+    if any(row["cap"] is not None or row["max_restarts"] or row["users"] or row["groups"] for row in queues) or len(queues) > len(PRESETS):
+        print()
+        tables.show(QUEUES, queues)
+    status.say_if_failing(store, launcher, waiting)
+    return 0
+
+
+def standing(row: Row) -> str:
+    """Where a job stands, in a line."""
+    state = row["state"]
+    if state in ("queued", "waiting", "away"):
+        start = expected(row)
+        about = f" (starts about {start}, an estimate)" if start else ""
+        return f"place {row['position']} in queue {row['priority']}: {tables.why(row) or 'its turn comes next'}{about}"
+    if state in ("held", "paused", "after"):
+        return str(row["reason"])
+    if state in RUNS:
+        since = tables.wall_time(row["started"] * 10**9 if row["started"] else None)
+        return f"{state} since {since}" if since else str(state)
+    return f"{state} ({row['why']})" if row["why"] else str(state)
+
+
+def _under(name: str) -> Verb:
+    from client_plugin.verbs.commands import orders
+
+    return orders.VERBS[name]
+
+
+EXPAND = Option("--expand", help="Each job of an array on a line of its own (--json has them all in any case).")
+VERB = Verb(
+    "queue", VERBS["queue"], run, (Option("--env", kind=kinds.ENV, help="Only this environment's."), EXPAND, RUN_DIR, JSON),
+    text="Shows all that waits, in the order of service, and the jobs that run: an admin sees the node, a user the environments that "
+    "are open to him.\n\nAn array is one line. A start that is shown is an estimate (~), by time limits or by how long the same command "
+    "took before.",
+    under=UNDER, find=_under,
+)  # fmt: skip

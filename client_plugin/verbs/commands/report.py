@@ -1,0 +1,69 @@
+"""`nodemgr report`: GPU hours, waits and jobs of each environment."""
+
+from __future__ import annotations
+
+import time
+
+from client_plugin.verbs import VERBS
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.ways import choice
+
+DEFAULT_S = 7 * 86_400
+
+COLUMNS = (
+    Column("ENV", lambda e: e["env"]),
+    Column("GPU HOURS", lambda e: hours(e), right=True),
+    Column("OF THE NODE", lambda e: percent(e), right=True, spare=2),
+    Column("GRANTS", lambda e: e["allocations"], right=True, spare=4),
+    Column("WAIT: MEDIAN", lambda e: tables.seconds(e["wait_median_seconds"]), right=True, spare=1),
+    Column("90 %", lambda e: tables.seconds(e["wait_p90_seconds"]), right=True, spare=3),
+    Column("LONGEST", lambda e: tables.seconds(e["wait_max_seconds"]), right=True, spare=3),
+    Column("JOBS DONE", lambda e: e["jobs_done"], right=True),
+    Column("FAILED", lambda e: e["jobs_failed"], right=True),
+    Column("WITHDRAWN", lambda e: e["jobs_withdrawn"], right=True, spare=5),
+    Column("TRIED AGAIN", lambda e: e["restarts"], right=True, spare=6),
+)
+
+
+def hours(row: Row) -> str:
+    return f"{row['gpu_seconds'] / 3_600:.{1 if row['gpu_seconds'] >= 36_000 else 2}f}"
+
+
+def percent(row: Row) -> str:
+    return f"{row['utilisation_ratio'] * 100:.1f} %"
+
+
+def run(said: Said) -> int:
+    since_wall_ns = time.time_ns() - DEFAULT_S * 10**9 if said.since is None else said.since
+    answers = [way.ask("report", since_wall_ns=since_wall_ns) for way in choice.choose(said.whom())]
+    told = {
+        **answers[0],
+        "since": min(answer["since"] for answer in answers),
+        "until": max(answer["until"] for answer in answers),
+        "envs": [row for answer in answers for row in answer["envs"]],
+    }
+    if said.as_json:
+        tables.print_json(told)
+        return 0
+    nothing = "No environment has a quota yet (nodemgr quota set ENV --gpus N)." if said.env is None else f"Nothing is known of {said.env}."
+    tables.show(COLUMNS, told["envs"], empty=nothing)
+    span = f"{tables.wall_time(told['since'] * 10**9)} to {tables.wall_time(told['until'] * 10**9)}"
+    node = told.get("node")
+    held = "" if node is None else f"; {node['gpus']} GPUs, {hours(node)} GPU hours held, {percent(node)}"
+    print(f"\n{span}{held}")
+    return 0
+
+
+VERB = Verb(
+    "report", VERBS["report"], run,
+    (
+        Option("--env", kind=kinds.ENV, help="Only this environment."),
+        Option("--since", kind=kinds.MOMENT, help="From then on: 2h, 30d, 2026-01-01."),
+        RUN_DIR, JSON,
+    ),
+    text="An admin sees the node, a user the environments that are open to him.\n\nA GPU counts for an environment while it holds it, "
+    "once, however many of its tasks share it.",
+)  # fmt: skip

@@ -1,0 +1,84 @@
+"""`nodemgr run --env ENV -- COMMAND`: become COMMAND, inside an environment.
+
+Sets the environment variables that bring the shim, the hook and the environment's directory into the command, and executes it in this
+process: its pid, signals, terminal and exit code are its own. What would be refused for certain is refused before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+from client_plugin.verbs import VERBS
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.launch import programs
+from client_plugin.verbs.launch.surroundings import Wish, environment, own_environ, refusal, settings_of
+from client_plugin.ways import places
+from client_plugin.ways.choice import UserWay
+from client_plugin.ways.faults import Exit, Fault, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Mapping, NoReturn
+
+ABSENT = {
+    "wait": "the first use of CUDA will wait for it",
+    "cpu": "until it is back there is only the CPU",
+    "error": "until it is back each use of CUDA fails",
+}
+"""The environment's policy `no_manager`, as said before a command starts."""
+
+
+def run(said: Said) -> int:
+    directory = places.env_dir(os.path.abspath(said.whom().found_run_dir()), said.env or "")
+    settings = settings_of(directory, said.env or "")
+    wish = Wish(said.gpus, said.memory, said.wait)
+    program = programs.program_of(said.command[0])
+    _refuse_early(directory, settings, wish)
+    _become(program, said.command, environment(own_environ(), directory, settings, wish, program))
+
+
+def _refuse_early(directory: str, settings: Mapping[str, str], wish: Wish) -> None:
+    """Refuses what the manager would refuse whenever it was asked. An absent manager refuses nothing: its clients
+    follow the environment's policy for that when they need it."""
+    if not settings.get("address", "unix:").startswith("unix:"):
+        return
+    try:
+        status = UserWay(directory).status()
+    except Fault as fault:
+        if fault.code != Exit.UNREACHABLE:
+            raise
+        say(f"{fault.message}; {ABSENT.get(settings.get('no_manager', 'wait'), ABSENT['wait'])}")
+        return
+    if (reason := refusal(status, settings, wish)) is not None:
+        raise Fault(reason, Exit.QUOTA_REFUSES)
+
+
+def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoReturn:
+    # Python ignores these two for itself; an ignored signal would stay ignored in the command.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execve(program, command, variables)
+    except OSError as error:
+        if error.errno == errno.ENOEXEC:  # a script without #!: what execvp and every shell do
+            os.execve("/bin/sh", ["/bin/sh", program, *command[1:]], variables)
+        if error.errno == errno.ENOENT:
+            raise Fault(f"{program}: its interpreter is not found", Exit.NOT_FOUND) from None
+        raise Fault(f"{program}: cannot be executed ({error.strerror})", Exit.NOT_EXECUTABLE) from None
+
+
+VERB = Verb(
+    "run", VERBS["run"], run,
+    (
+        Option("--env", kind=kinds.ENV, required=True, help="The environment to enter."),
+        Option("--gpus", kind=kinds.GPUS, help="GPUs for the task; 0: none."),
+        Option("--memory", kind=kinds.SIZE, help="Device memory that it needs on each GPU, e.g. 8GiB."),
+        Option("--wait", kind=kinds.DURATION, help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
+        RUN_DIR,
+        Option("command", rest=True, required=True),
+    ),
+    text="Runs COMMAND in environment ENV. It asks for GPUs when it starts to use CUDA; its exit code is its own.",
+)  # fmt: skip

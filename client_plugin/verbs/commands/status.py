@@ -1,0 +1,173 @@
+"""`nodemgr status`: GPUs, environments, tasks and the queue, as tables or as one JSON object."""
+
+from __future__ import annotations
+
+from client_plugin.verbs import VERBS
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.ways import choice
+from client_plugin.ways.faults import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, Optional, Sequence
+
+MAX_PIDS_SHOWN = 4
+
+
+def _pids(task: Row, inside: bool) -> str:
+    """On the node its own numbers, in a container those that the processes have there, if any."""
+    places = task.get("places") if inside else None
+    pids = task["pids"] if not places else [place["pid_inside"] or place["pid"] for place in places]
+    more = f"+{len(pids) - MAX_PIDS_SHOWN}" if len(pids) > MAX_PIDS_SHOWN else ""
+    return ",".join(map(str, pids[:MAX_PIDS_SHOWN])) + more or "-"
+
+
+def who(row: Row) -> str:
+    """root@web-1, or the user alone where there is no container."""
+    found = {(place["user"], place["container_name"] or place["container"]) for place in row.get("places", ())}
+    if not found:  # a job's user, where no process of it has come; its place is ENV/UID/CONTAINER
+        found = {(user, (row.get("place") or "").split("/", 2)[-1]) for user in row.get("users", ())}
+    return ",".join(sorted(f"{user}@{container}" if container else user for user, container in found)) or "-"
+
+
+def _held_to(task: Row) -> str:
+    """How its memory is limited: over UDP there is no ledger, only a fixed cap for each process."""
+    ways = [word for transport, word in (("unix", "shared"), ("udp", "fixed cap (udp)")) if transport in task.get("transports", ())]
+    return " + ".join(ways) or "shared"
+
+
+def gpu_columns() -> Sequence[Column]:
+    return (
+        Column("GPU", lambda g: g["index"], right=True),
+        Column("NAME", lambda g: g["name"], spare=2),
+        Column("STATE", lambda g: g["state"]),
+        Column("MEMORY", lambda g: tables.size(g["memory_total_bytes"]), right=True),
+        Column("GRANTED", lambda g: tables.size(g["memory_granted_bytes"]), right=True),
+        Column("USED", lambda g: tables.size(g["memory_used_bytes"]), right=True),
+        Column("TASKS", lambda g: g["tasks"], right=True, spare=1),
+        Column("UUID", lambda g: g["uuid"], spare=3),
+    )
+
+
+def env_columns() -> Sequence[Column]:
+    return (
+        Column("ENV", lambda e: e["name"]),
+        Column("GPUS", lambda e: f"{len(e['gpus'])}/{e['quota']['gpus']}", right=True),
+        Column("MEMORY QUOTA", lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs", right=True),
+        Column("REMAINING", lambda e: tables.size(e["memory_remaining_bytes"]), right=True),
+        Column("PENDING", lambda e: tables.size(e.get("memory_pending_bytes") or None), right=True, spare=2),
+        Column("OVER UDP", lambda e: tables.size(e.get("memory_capped_bytes") or None), right=True, spare=3),
+        Column("QUEUE", lambda e: e["quota"]["priority"], spare=1),
+    )
+
+
+def task_columns(index_of: Dict[str, int], *, jobs: bool, inside: bool = False) -> Sequence[Column]:
+    """`jobs`: some of the tasks are batch jobs."""
+    job = (Column("JOB", lambda t: t.get("job"), spare=5),) if jobs else ()
+    return (
+        Column("TASK", lambda t: t["id"]),
+        *job,
+        Column("ENV", lambda t: t["env"]),
+        Column("STATE", lambda t: t["state"]),
+        Column("MEMORY", _held_to, spare=3),
+        Column("GPUS", lambda t: tables.gpu_list([index_of.get(gpu, gpu) for gpu in t["gpus"]])),
+        Column("FOR", lambda t: tables.seconds(t["duration_seconds"]), right=True),
+        Column("LAST BEAT", lambda t: _age(t["last_beat_age_seconds"]), right=True, spare=4),
+        Column("PIDS", lambda t: _pids(t, inside), spare=2),
+        Column("WHO", who, spare=1),
+        Column("COMMAND", lambda t: t["command"], rest=True),
+    )
+
+
+def queue_columns() -> Sequence[Column]:
+    return (
+        Column("PLACE", lambda r: r["position"], right=True),
+        Column("WHAT", lambda r: r["id"]),
+        Column("ENV", lambda r: r["env"]),
+        Column("GPUS", lambda r: r["gpus"], right=True),
+        Column("QUEUE", lambda r: r["priority"], spare=1),
+        Column("WHO", who, spare=1),
+        Column("WHY", tables.why, rest=True),
+    )
+
+
+def residue_columns() -> Sequence[Column]:
+    return (
+        Column("GPU", lambda r: r["gpu_index"], right=True),
+        Column("STILL HOLDS", lambda r: f"{'up to ' if r['at_most'] else ''}{tables.size(r['memory_bytes'])}", right=True),
+        Column("PID", lambda r: r["pid"], right=True),
+        Column("ENV", lambda r: r["env"]),
+        Column("WHO", who, spare=1),
+        Column("WHY", lambda r: "lives without a lease" if r["alive"] else "is dead: the driver has not let go of it"),
+    )
+
+
+def violation_columns() -> Sequence[Column]:
+    return (
+        Column("PID", lambda v: v["pid"], right=True),
+        Column("ENV", lambda v: v["env"]),
+        Column("GPU", lambda v: v["gpu_index"], right=True),
+        Column("USES", lambda v: tables.size(v["memory_bytes"]), right=True),
+        Column("MAY USE", lambda v: tables.size(v["allowed_bytes"]), right=True),
+        Column("WHAT", lambda v: {"no_lease": "no lease", "over_quota": "beyond its quota"}.get(v["offence"], v["offence"])),
+        Column("FOR", lambda v: tables.seconds(v["duration_seconds"]), right=True),
+        Column("ENFORCE", lambda v: v["enforce"], spare=1),
+        Column("COMMAND", lambda v: v["command"], rest=True),
+    )
+
+
+def _age(seconds: Optional[float]) -> Optional[str]:
+    text = tables.seconds(seconds)
+    return None if text is None else f"{text} ago"
+
+
+def run(said: Said) -> int:
+    status = choice.node_or_env(said.whom()).status()
+    if said.as_json:
+        tables.print_json(status)
+    else:
+        show(status, said.inside)
+    return 0
+
+
+def show(status: Row, inside: bool = False) -> None:
+    index_of = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
+    tables.show(gpu_columns(), status["gpus"], empty="No GPU.")
+    print()
+    tables.show(env_columns(), status["envs"], empty="No environment has a quota yet (nodemgr quota set ENV --gpus N).")
+    if status["tasks"]:
+        print()
+        jobs = any(task.get("job") for task in status["tasks"])
+        tables.show(task_columns(index_of, jobs=jobs, inside=inside), status["tasks"])
+    if status["queue"]:
+        print()
+        tables.show(queue_columns(), status["queue"])
+        if (more := status.get("queue_length", 0) - len(status["queue"])) > 0:
+            print(f"and {more} more (nodemgr queue)")
+    if status.get("residues"):
+        print()
+        tables.show(residue_columns(), status["residues"])
+    if status.get("violations"):
+        print()
+        tables.show(violation_columns(), status["violations"])
+    for crowd in status.get("crowds", ()):
+        say(f"warning: {crowd['text']}")
+    say_if_failing(status.get("store"), status.get("launcher"), status["queue"])
+
+
+def say_if_failing(store: Optional[Row], launcher: Optional[Row], queue: Iterable[Row]) -> None:
+    """What keeps everybody who waits from what he waits for."""
+    if launcher is not None and launcher["state"] != "ok" and any(row["state"] == "queued" and not row.get("place") for row in queue):
+        say(f"warning: {launcher['error']} (nodemgr doctor says what to do; the jobs keep their places)")
+    if store is not None and store["state"] != "ok":
+        say(f"warning: nothing new is granted or started, since the manager cannot store it: {store['error']}")
+
+
+VERB = Verb(
+    "status", VERBS["status"], run,
+    (Option("--env", kind=kinds.ENV, help="Only this environment, asked as one of its users."), RUN_DIR, JSON),
+    text="An admin sees the node, a user the environment's part of it.",
+)  # fmt: skip

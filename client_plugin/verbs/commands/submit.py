@@ -1,0 +1,168 @@
+"""`nodemgr submit -- COMMAND`: have COMMAND run in an environment when its turn comes.
+
+What it will find around it is taken from here and now: the working directory, the variables (on the node as `nodemgr run` composes
+them), the umask, the user. What would be refused for certain is refused at once. Prints the job's id and nothing else on stdout.
+"""
+
+from __future__ import annotations
+
+import os
+
+from client_plugin.verbs import VERBS
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import RUN_DIR, Option, Said, Verb, mistake
+from client_plugin.verbs.launch import programs, runner, surroundings
+from client_plugin.ways import choice
+from client_plugin.ways.faults import Away, Fault, say
+from client_plugin.ways.patience import Patience
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+    from client_plugin.ways.choice import UserWay
+
+KEY_BYTES = 16
+UNKNOWN = "whether the job was taken is not known: look with nodemgr queue"
+
+WISHES = (
+    Option("--gpus", kind=kinds.GPUS, help="GPUs for the job; 0: none."),
+    Option("--memory", kind=kinds.SIZE, key="memory_bytes", help="Device memory that it needs on each GPU, e.g. 8GiB."),
+    Option("--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them)."),
+    Option("--after", kind=kinds.JOBS, repeat=True, metavar="JOB", help="Only when these jobs have ended well: j3,j4 (repeatable)."),
+    Option("--array", kind=kinds.ARRAY, metavar="0-9,12", help="One job for each index, which it finds in NODEMGR_ARRAY_INDEX."),
+    Option("--time", kind=kinds.TIME_LIMIT, key="time_limit_ms", help="It is ended when it has run so long, e.g. 2h."),
+    Option("--max-restarts", kind=kinds.count(0, 1_000), help="How often it is tried again after it failed."),
+    Option("--name", kind=kinds.TEXT, help="What it is called in lists."),
+    Option("--hold", help="It waits until it is freed: nodemgr queue free JOB."),
+)
+"""What a job may ask for; each option's key is the order's argument."""
+
+
+def wishes_of(said: Said) -> Dict[str, Any]:
+    """Those that were said, as the order has them."""
+    wishes = {option.key: getattr(said, option.key) for option in WISHES}
+    wishes["after"] = [job for jobs in said.after for job in jobs]
+    return {key: value for key, value in wishes.items() if not (value is None or value is False or value == [])}
+
+
+class Surroundings:
+    """What every job of one call of `submit` finds around it."""
+
+    def __init__(self, way: UserWay, said: Said) -> None:
+        self._way = way
+        self._inside = said.inside
+        self._base = surroundings.own_environ()
+        self._settings = {} if said.inside else surroundings.settings_of(way.directory, way.env or "")
+        self._environs: Dict[str, List[str]] = {}
+        self.cwd = _here()
+        self.umask = _umask()
+
+    def environ(self, program: str) -> List[str]:
+        """The variables of a job that runs this program, without its own wishes."""
+        if program not in self._environs:
+            variables = self._base
+            if not self._inside:  # there the container's own mounts bring the client in
+                nothing = surroundings.Wish()
+                variables = surroundings.environment(variables, self._way.directory, self._settings, nothing, program)
+            self._environs[program] = [f"{name}={value}" for name, value in variables.items()]
+        return self._environs[program]
+
+
+def wished_variables(wishes: Dict[str, Any]) -> List[str]:
+    """By which the programs of the job ask for what the job has."""
+    wish = surroundings.Wish(wishes.get("gpus"), wishes.get("memory_bytes"))
+    return [f"{name}={value}" for name, value in wish.variables().items()]
+
+
+def new_key() -> str:
+    """By which the manager knows a submission again that is sent twice."""
+    return os.urandom(KEY_BYTES).hex()
+
+
+def run(said: Said) -> int:
+    if said.from_file is not None:
+        from client_plugin.verbs.commands import batch
+
+        return batch.run(said)
+    if not said.command:
+        mistake(said.verb, "Missing argument 'COMMAND...'")
+    patience = Patience(0) if said.no_wait else Patience()
+    way = find_way(said, patience)
+    program = programs.program_of(said.command[0])
+    around = Surroundings(way, said)
+    wishes = wishes_of(said)
+    arguments = {
+        "argv": said.command, "cwd": around.cwd, "environ": around.environ(program) + wished_variables(wishes), "umask": around.umask,
+        "key": new_key(), **wishes,
+    }  # fmt: skip
+    job = _submit(way, patience, arguments)["job"]
+    try:
+        print(job, flush=True)
+    except OSError:  # a full disk, a reader that left: the job runs all the same
+        say(f"{job} is submitted")
+        raise
+    finally:
+        if said.inside:
+            runner.ensure(said.whom())
+    return 0
+
+
+def find_way(said: Said, patience: Patience) -> UserWay:
+    """To the environment that the jobs run in. Raises Fault."""
+    way = patience.outlast(lambda: choice.users_way(said.whom()))
+    if said.inside:
+        patience.outlast(lambda: runner.check(way))
+    return way
+
+
+def _submit(way: UserWay, patience: Patience, arguments: Dict[str, Any]) -> Any:
+    """The answer. One that was lost is asked for again: the key makes it the same submission."""
+    try:
+        return patience.outlast(lambda: way.ask("job_submit", **arguments))
+    except Away as away:
+        if patience.lost:
+            raise Fault(f"{away.message}; {UNKNOWN}", away.code) from None
+        raise
+    except KeyboardInterrupt:
+        if patience.lost:
+            say(UNKNOWN)
+        raise
+
+
+def _umask() -> int:
+    """There is no way to read it but to set it."""
+    os.umask(mask := os.umask(0o077))
+    return mask
+
+
+def _here() -> str:
+    """The working directory as the shell calls it, where that is the same one."""
+    named = os.environ.get("PWD", "")
+    try:
+        real = os.getcwd()
+    except OSError:
+        raise Fault("the working directory is gone: change to another one") from None
+    try:
+        return named if named.startswith("/") and os.path.samefile(named, real) else real
+    except OSError:
+        return real
+
+
+VERB = Verb(
+    "submit", VERBS["submit"], run,
+    (
+        Option("--env", kind=kinds.ENV, help="The environment to run in."),
+        *WISHES,
+        Option("--from", kind=kinds.FILE, key="from_file", metavar="FILE",
+               help='Submit every line of FILE (-: stdin): a command, or {"command": "...", "gpus": 1, "time": "2h"} with the names '
+               "of these options. What is said here holds where a line says nothing else."),
+        Option("--no-wait", help="Fail at once where the manager is away (not said: it is waited for, up to 30 s)."),
+        RUN_DIR,
+        Option("command", rest=True),
+    ),
+    text="Has COMMAND run in environment ENV when its turn comes, as you, in this directory, with these variables and this umask. It finds "
+    "nothing to read on stdin.\n\nPrints the job's id. nodemgr queue shows where it waits and why, nodemgr logs what it wrote, nodemgr "
+    "wait ends with its exit code.\n\nWith --from it prints an id or an error for each line, in order, and ends with 1 if one failed. A "
+    "line is split into words as a shell does it, and given to no shell; empty lines and lines that begin with # are skipped.",
+)  # fmt: skip

@@ -1,0 +1,148 @@
+"""What surrounds a command that enters an environment: its variables, and why it could never be served.
+
+Knows: the clients' variables (csrc/client/client.h), an environment's client.conf, what a preloaded library meets in a program. Must not
+know: who executes the command, now (run) or when its turn comes (submit).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from client_plugin.verbs.launch.programs import Preload, preload
+from client_plugin.verbs.presentation import units
+from client_plugin.ways import choice, places
+from client_plugin.ways.faults import Exit, Fault, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, Optional
+
+NOTES = {
+    Preload.WORKS: None,
+    Preload.STATIC: "is statically linked: nothing can be preloaded into it, so it gets no GPU by itself; programs that it starts do",
+    Preload.MUSL: "runs on musl, into which nothing is preloaded: only the Python hook is active, and no memory quota is enforced in it",
+    Preload.FOREIGN: "is built for another kind of machine: nothing is preloaded into it, so it gets no GPU by itself",
+    Preload.PRIVILEGED: "is setuid or setgid: nothing is preloaded into it, so it gets no GPU by itself",
+}
+"""What to say about a program before it starts."""
+
+
+class Wish:
+    """What a command asks for. `memory_bytes`: per GPU."""
+
+    def __init__(self, gpus: Optional[int] = None, memory_bytes: Optional[int] = None, wait_ms: Optional[int] = None) -> None:
+        self.gpus = gpus
+        self.memory_bytes = memory_bytes
+        self.wait_ms = wait_ms
+
+    def variables(self) -> Dict[str, str]:
+        """By which the clients in the command hear of it."""
+        wishes = {
+            "NODEMGR_GPUS": self.gpus,
+            "NODEMGR_MEMORY": self.memory_bytes,
+            "NODEMGR_WAIT": None if self.wait_ms is None else -(-self.wait_ms // 1_000),
+        }
+        return {name: str(value) for name, value in wishes.items() if value is not None}
+
+
+def settings_of(directory: str, env: str) -> Dict[str, str]:
+    try:
+        return places.read_conf(directory)
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            raise Fault(f"you may not look into {directory}: ask an admin to name you in the quota of {env}", Exit.QUOTA_REFUSES) from None
+        choice.refuse_env(os.path.dirname(os.path.dirname(directory)), env)
+
+
+def refusal(status: Mapping[str, Any], settings: Mapping[str, str], wish: Wish) -> Optional[str]:
+    """Why this wish can never be granted under the present quota, in the order in which the manager looks."""
+    env = settings.get("env", "")
+    quota = next((row["quota"] for row in status["envs"] if row["name"] == env), None)
+    if quota is None:
+        return None
+    if wish.gpus:
+        reason = _too_many_gpus(env, wish.gpus, quota["gpus"], int(settings.get("node_gpus", wish.gpus)))
+        if reason is not None:
+            return reason
+    return _too_much_memory(env, wish, quota, max((gpu["memory_total_bytes"] for gpu in status["gpus"]), default=0))
+
+
+def _too_many_gpus(env: str, gpus: int, quota_gpus: int, node_gpus: int) -> Optional[str]:
+    if gpus > quota_gpus:
+        return f"--gpus {gpus} is more than the quota of {env}, {quota_gpus}: ask for fewer, or an admin for more"
+    return f"--gpus {gpus} is more than this node has, {node_gpus}: ask for fewer" if gpus > node_gpus else None
+
+
+def _too_much_memory(env: str, wish: Wish, quota: Mapping[str, Any], largest_bytes: int) -> Optional[str]:
+    """A request that names no number of GPUs needs its memory as well, unless it would get no GPU."""
+    gpus = wish.gpus if wish.gpus is not None else quota["gpus"] if quota["default_gpus"] is None else quota["default_gpus"]
+    limit_bytes = quota["memory_per_gpu_bytes"]
+    if limit_bytes is None or 0 < largest_bytes < limit_bytes:
+        limit_bytes = largest_bytes
+    if not gpus or not wish.memory_bytes or not limit_bytes or wish.memory_bytes <= limit_bytes:
+        return None
+    wished, allowed = units.format_size(wish.memory_bytes), units.format_size(limit_bytes)
+    return f"--memory {wished} is more than {env} may use on one GPU, {allowed}: ask for less, or an admin for more"
+
+
+def own_environ() -> Dict[str, str]:
+    """Our caller's environment: an interpreter in a C locale adds LC_CTYPE to its own, which is nobody else's business."""
+    variables = dict(os.environ)
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read()
+    except OSError:
+        return variables
+    if not given.startswith(b"LC_CTYPE=") and b"\0LC_CTYPE=" not in given:
+        variables.pop("LC_CTYPE", None)
+    return variables
+
+
+def environment(base: Mapping[str, str], directory: str, settings: Mapping[str, str], wish: Wish, program: str) -> Dict[str, str]:
+    """The command's environment variables (names: CONTRACT of the clients in csrc/client/client.h), and a note where the shim
+    cannot come along."""
+    variables = dict(base)
+    if variables.get("NODEMGR_ENV_DIR") != directory:
+        leave_task(variables)
+    variables["NODEMGR_ENV_DIR"] = directory
+    variables.update(wish.variables())
+    if library_path := settings.get("library_path"):
+        _prepend(variables, "LD_LIBRARY_PATH", library_path)
+    _bring_client(variables, program)
+    return variables
+
+
+def leave_task(variables: Dict[str, str]) -> None:
+    """What another environment's task gave its children means nothing in this one."""
+    variables.pop("NODEMGR_TASK", None)
+    visible = variables.pop("NODEMGR_VISIBLE", None)
+    if visible is not None and variables.get("CUDA_VISIBLE_DEVICES") == visible:
+        del variables["CUDA_VISIBLE_DEVICES"]
+
+
+def _bring_client(variables: Dict[str, str], program: str) -> None:
+    """The shim, which brings the hook into Python interpreters; where it cannot come, the hook alone."""
+    library = places.client_library()
+    if not os.path.isfile(library):
+        say(f"{library} is missing, so nothing here gets a GPU by itself or is held to a quota: install nodemgr again (nodemgr doctor)")
+    elif any(letter in library for letter in " :\t\n"):
+        # ld.so splits LD_PRELOAD there, and knows no quoting
+        say(f"{library} has a blank or colon in its path, so it cannot be preloaded: only the Python hook is active")
+    else:
+        meeting = preload(program, library)
+        if note := NOTES[meeting]:
+            say(f"{program} {note}")
+        _prepend(variables, "LD_PRELOAD", places.preload_entry())  # its children may take it
+        if meeting is not Preload.MUSL:
+            return
+    _prepend(variables, "PYTHONPATH", os.path.join(places.payload_dir(), "sitecustomize"))
+
+
+def _prepend(variables: Dict[str, str], name: str, entry: str) -> None:
+    """Before what the user has there, which stays as it is (an empty entry means the working directory)."""
+    present = variables.get(name)
+    if not present:
+        variables[name] = entry
+    elif present.split(":")[0] != entry:
+        variables[name] = f"{entry}:{present}"

@@ -1,0 +1,174 @@
+"""Tables for people: one list of columns a table, aligned, coloured only on a terminal without NO_COLOR.
+
+Knows: how text is laid out. Must not know: where rows come from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+
+from client_plugin.verbs.presentation import units
+from client_plugin.ways import terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Mapping, Optional, Sequence
+
+    Row = Mapping[str, Any]
+else:
+    Row = dict
+
+GAP = "  "
+REST_LEAST = 24
+"""Of a command line or a reason so much is to be seen before another column is worth its room."""
+
+COLOURS = {
+    "healthy": "green", "running": "green", "ok": "green", "done": "green",
+    "waiting": "yellow", "stalled": "yellow", "away": "yellow", "held": "yellow", "paused": "yellow", "withdrawn": "yellow",
+    "lost": "red", "unhealthy": "red", "failed": "red", "FAIL": "red",
+}  # fmt: skip
+"""Words of state that stand out."""
+
+
+class Column:
+    """One of a table: its title, and how a row's cell is made."""
+
+    __slots__ = ("cell", "rest", "right", "spare", "title")
+
+    def __init__(self, title: str, cell: Callable[[Row], object], right: bool = False, rest: bool = False, spare: int = 0) -> None:
+        """`right`: numbers stand at the right. `rest`: the last column may be long, and is cut at the terminal's edge. `spare`, not 0:
+        left out where the terminal is too narrow for the table, the highest first."""
+        self.title = title
+        self.cell = cell
+        self.right = right
+        self.rest = rest
+        self.spare = spare
+
+
+ANSI = {"green": 32, "yellow": 33, "red": 31}
+
+
+def styled(text: str, colour: Optional[str] = None) -> str:
+    """Coloured, or without a colour bold."""
+    return f"\x1b[{ANSI[colour] if colour else 1}m{text}\x1b[0m"
+
+
+def colours_wanted() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def printable(text: str) -> str:
+    """Text from outside (a command line, say) on one line, without anything that steers a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], width_limit: Optional[int]) -> str:
+    parts = [
+        cell.rjust(width) if column.right else cell.ljust(width)
+        for cell, column, width in zip(cells, columns, widths)
+    ]
+    line = GAP.join(parts).rstrip()
+    if width_limit is not None and len(line) > width_limit and columns[-1].rest:
+        line = line[: width_limit - 1] + "…"
+    return line
+
+
+def _cell(column: Column, row: Row) -> str:
+    value = column.cell(row)
+    return printable("-" if value is None else str(value))
+
+
+def _width(column: Column, rows: Sequence[Row]) -> int:
+    return max(len(text) for text in (column.title, *(_cell(column, row) for row in rows)))
+
+
+def _fitting(columns: Sequence[Column], rows: Sequence[Row], width_limit: int) -> List[Column]:
+    """The columns that there is room for: of one that may be cut, a part that still says something."""
+    kept = list(columns)
+    needed = {column.title: min(_width(column, rows), REST_LEAST if column.rest else sys.maxsize) for column in columns}
+    for column in sorted((column for column in columns if column.spare), key=lambda column: -column.spare):
+        if sum(needed[one.title] + len(GAP) for one in kept) - len(GAP) <= width_limit:
+            break
+        kept.remove(column)
+    return kept
+
+
+def render(columns: Sequence[Column], rows: Sequence[Row]) -> List[str]:
+    """The lines of a table with its titles; a value of None shows as `-`."""
+    limit = terminal.columns() if sys.stdout.isatty() else None
+    if limit is not None:
+        columns = _fitting(columns, rows, limit)
+    titles = [column.title for column in columns]
+    cells = [[_cell(column, row) for column in columns] for row in rows]
+    widths = [_width(column, rows) for column in columns]
+    widths[-1] = 0 if not columns[-1].right else widths[-1]
+    lines = [_line(line, columns, widths, limit) for line in (titles, *cells)]
+    if not colours_wanted():
+        return lines
+    return [styled(lines[0]), *(_coloured(line) for line in lines[1:])]
+
+
+def _coloured(line: str) -> str:
+    return " ".join(styled(word, COLOURS[word]) if word in COLOURS else word for word in line.split(" "))
+
+
+def show(columns: Sequence[Column], rows: Sequence[Row], *, heading: Optional[str] = None, empty: Optional[str] = None) -> None:
+    """Prints a table, or where it has no rows the line `empty`."""
+    if heading is not None:
+        print(styled(heading) if colours_wanted() else heading)
+    if rows:
+        for line in render(columns, rows):
+            print(line)
+    elif empty is not None:
+        print(empty)
+
+
+def size(size_bytes: Optional[int]) -> Optional[str]:
+    return None if size_bytes is None else units.format_size(size_bytes)
+
+
+def seconds(value: Optional[float]) -> Optional[str]:
+    if not value:  # whole seconds: nought is less than one
+        return None if value is None else "0 s"
+    return units.format_duration(int(value * 1_000))
+
+
+def wall_time(wall_ns: Optional[int]) -> Optional[str]:
+    """Local time, to the second."""
+    return None if wall_ns is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns // 1_000_000_000))
+
+
+def clock_time(wall_s: int) -> str:
+    """Local time of a near moment, to the minute; of another day with its date."""
+    then = time.localtime(wall_s)
+    return time.strftime("%H:%M" if then[:3] == time.localtime()[:3] else "%m-%d %H:%M", then)
+
+
+def why(row: Row) -> str:
+    """Why somebody waits: without the place, which has a column of its own, and with times as everything beside it has them."""
+    place, colon, reason = row["reason"].partition(": ")
+    reason = reason if colon and place.startswith("place ") else row["reason"]
+    return re.sub(UTC, _local, reason) if "UTC" in reason else reason
+
+
+UTC = "([0-9]{2}):([0-9]{2}) UTC"
+"""How the manager writes times into its words, whoever reads them."""
+
+
+def _local(found: re.Match[str]) -> str:
+    minutes = int(found[1]) * 60 + int(found[2]) + time.localtime().tm_gmtoff // 60
+    return f"{minutes // 60 % 24:02}:{minutes % 60:02}"
+
+
+def gpu_list(indices: Sequence[object] | None) -> str:
+    return ",".join(str(index) for index in indices) if indices else "-"
+
+
+def print_json(value: object) -> None:
+    """One object, readable; streams print one line an object instead."""
+    import json
+
+    print(json.dumps(value, indent=2, ensure_ascii=False))

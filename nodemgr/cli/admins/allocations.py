@@ -1,0 +1,57 @@
+"""`nodemgr allocations`: the record of each allocation, newest last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.ways import places
+from client_plugin.ways.control import Control, may_control
+from nodemgr.cli.admins import asking
+from nodemgr.cli.presentation import options
+
+COLUMNS = (
+    Column("TASK", lambda a: a["task_id"]),
+    Column("ENV", lambda a: a["env"]),
+    Column("NEW GPUS", lambda a: tables.gpu_list(_shown(a, "gpus_new"))),
+    Column("REUSED", lambda a: tables.gpu_list(_shown(a, "gpus_reused"))),
+    Column("GRANT", lambda a: "+".join(str(tables.size(size)) for size in a["grant_bytes"]) or None, right=True, spare=3),
+    Column("GPUS LEFT", lambda a: a["remaining_gpus"], right=True, spare=6),
+    Column("MEMORY LEFT", lambda a: tables.size(a["remaining_memory_bytes"]), right=True, spare=5),
+    Column("GRANTED", lambda a: tables.wall_time(a["granted_wall_ns"])),
+    Column("WAITED", lambda a: tables.seconds((a["granted_wall_ns"] - a["asked_wall_ns"]) / 1e9), right=True, spare=4),
+    Column("ENDED", lambda a: tables.wall_time(a["ended_wall_ns"]), spare=2),
+    Column("WHY", lambda a: a["why"], spare=1),
+    Column("COMMAND", lambda a: a["command"], rest=True),
+)
+
+
+def _shown(record: Row, key: str) -> list[object]:
+    """By index where the manager tells it, as people know GPUs."""
+    return list(record.get(f"{key}_index") or record[key])
+
+
+@click.command(short_help="Show who was given which GPUs, when and why it ended.")
+@click.argument("env", type=options.ENV, required=False)
+@click.option("--since", type=options.MOMENT, help="Only those granted since then: 2h, 7d, 2026-01-31T12:00.")
+@options.run_dir_option
+@options.json_option
+def command(env: str | None, since: int | None, run_dir: str | None, as_json: bool) -> None:
+    """Show who was given which GPUs, when and why it ended: of ENV, or of what this user may see."""
+    result = _ask(run_dir, env, {} if since is None else {"since_wall_ns": since})
+    result["allocations"] = [record for record in result["allocations"] if record["granted_wall_ns"] >= (since or 0)]
+    if as_json:
+        tables.print_json(result)
+    else:
+        tables.show(COLUMNS, result["allocations"], empty="Nothing was allocated.")
+
+
+def _ask(run_dir: str | None, env: str | None, said: dict[str, Any]) -> Any:
+    """An admin asks about any environment over his own way; a user as that environment's."""
+    directory = run_dir or places.find_run_dir()
+    if env is not None and may_control(directory):
+        return Control(directory).call("allocations", env=env, **said)
+    return asking.own_or_all("allocations", run_dir=run_dir, env=env, **said)

@@ -1,0 +1,73 @@
+"""`nodemgr doctor`: one line a check, with its cure; exit 1 if one fails.
+
+The checks are rows of one table. Each looks at one thing and says what it saw; those that concern what only the manager
+sees (store, NVML, its descriptors) are asked of the manager. A check that cannot be made is skipped, and does not fail.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from client_plugin.verbs.presentation import tables
+from client_plugin.ways import places
+from client_plugin.ways.faults import Exit, Fault
+from nodemgr import paths
+from nodemgr.cli.admins.checks import CHECKS, Check, Outcome, Subject
+from nodemgr.cli.admins.node_checks import NODE_CHECKS
+from nodemgr.cli.presentation import options
+
+WORDS = {True: "ok", False: "FAIL", None: "skip"}
+
+
+@click.command(short_help="Check this installation, the manager and the environment.")
+@click.option("--env", type=options.ENV, help="Also look at this environment as one of its users.")
+@click.option("--state-dir", type=options.DIRECTORY, envvar="NODEMGR_STATE_DIR", help="The manager's state directory")
+@options.run_dir_option
+@options.json_option
+def command(env: str | None, state_dir: str | None, run_dir: str | None, as_json: bool) -> None:
+    """Check this installation, the manager, and inside an environment what is active in it."""
+    subject = _subject(env, run_dir, state_dir)
+    results = [result for check in (*CHECKS, *NODE_CHECKS) if check.place in subject.places for result in _run(check, subject)]
+    failed = any(result["ok"] is False for result in results)
+    if as_json:
+        tables.print_json({"schema_version": 1, "checks": results})
+    else:
+        _show(results)
+    sys.exit(Exit.FAILED if failed else 0)
+
+
+def _subject(env: str | None, run_dir: str | None, state_dir: str | None) -> Subject:
+    directory = Path(run_dir) if run_dir else paths.find_run_dir()
+    state_directory = Path(state_dir) if state_dir else None
+    around = places.own_env_dir()
+    own = None if around is None else Path(around)
+    if env is not None:
+        return Subject(directory, state_directory, paths.env_dir(directory, env), inside=own is not None)
+    inside = own is not None and run_dir is None
+    return Subject(directory, state_directory, own if inside else None, inside=inside)
+
+
+def _run(check: Check, subject: Subject) -> list[dict[str, Any]]:
+    """A check's result; a check that stands for several (the manager's own) gives several."""
+    try:
+        found = check.look(subject)
+    except Fault as fault:
+        found = Outcome(False, fault.message)
+    except OSError as error:
+        found = Outcome(False, str(error))
+    if isinstance(found, list):
+        return found
+    return [{"name": check.name, "ok": found.ok, "detail": found.detail, "cure": check.cure if found.ok is False else None}]
+
+
+def _show(results: list[dict[str, Any]]) -> None:
+    width = max(len(result["name"]) for result in results)
+    for result in results:
+        word = WORDS[result["ok"]]
+        shown = click.style(word, fg=tables.COLOURS.get(word)) if tables.colours_wanted() else word
+        cure = f" -> {result['cure']}" if result["ok"] is False and result["cure"] else ""
+        click.echo(f"{shown}{' ' * (6 - len(word))}{result['name'].ljust(width)}  {tables.printable(result['detail'] + cure)}")

@@ -1,0 +1,161 @@
+"""`nodemgr env create|list|show|rm|rekey`: environments, and the one flag by which a container is in one."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+
+from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.ways import choice
+from client_plugin.ways.faults import say
+from nodemgr.cli.admins import asking, quota
+from nodemgr.cli.presentation import options
+from nodemgr.cli.presentation.group import Group
+
+READ_BY_ENGINES = ("/etc/cdi", "/var/run/cdi")
+
+COLUMNS = (
+    Column("ENV", lambda e: e["env"]),
+    Column("GPUS", lambda e: e["quota"]["gpus"], right=True),
+    Column("MEMORY", lambda e: tables.size(e["quota"]["memory_bytes"]) or "whole GPUs", right=True),
+    Column("TASKS", lambda e: len(e["tasks"]), right=True),
+    Column("WAITING", lambda e: len(e["waiting"]), right=True),
+    Column("DEVICE", lambda e: e["device"]),
+)
+WAYS = {
+    "podman": "podman run {flags} IMAGE COMMAND",
+    "docker": "docker run {flags} IMAGE COMMAND",
+    "compose": """\
+services:
+  SERVICE:
+    deploy:
+      resources:
+        reservations:
+          devices:
+          - {{driver: cdi, device_ids: [{quoted}], capabilities: [gpu]}}""",
+    "compose, of podman": "services:\n  SERVICE:\n    devices: [{quoted}]",
+    "kubernetes, in a pod": """\
+# a pod names no CDI device: its volumes show it the same, without the device gate; the driver comes as for any other pod
+spec:
+  containers:
+  - volumeMounts:
+{volume_mounts}
+  volumes:
+{volumes}""",
+}
+"""How each engine is told what is a container's."""
+
+
+@click.group("env", cls=Group, short_help="Create, list, show and remove environments, and give them to containers.")
+def command() -> None:
+    """Environments: what each may use of this node, and how a container is in one: by one flag.
+
+    Docker 25 to 27 want CDI switched on ("features": {"cdi": true} in /etc/docker/daemon.json); podman 4 and newer, and Docker 28
+    have it.
+    """
+
+
+@command.command("create")
+@click.argument("env", type=options.ENV)
+@quota.quota_options(gpus_required=True)
+@options.run_dir_option
+@options.json_option
+def create(env: str, run_dir: str | None, as_json: bool, nobody: bool, **said: Any) -> None:
+    """Make ENV: its quota, its directory, its key where clients come over UDP, and its device for containers.
+
+    A container with the device is in ENV, whoever its users are. --user and --group name who else on this node may enter.
+    """
+    arguments = quota.arguments_of(nobody=nobody, **said)
+    made = asking.control(run_dir).call("env_create", env=env, **arguments, by=choice.user())
+    for warning in made["warnings"]:
+        say(f"warning: {warning}")
+    if as_json:
+        tables.print_json({"schema_version": 1, "env": made["env"]})
+    else:
+        _show(made["env"])
+
+
+@command.command("list")
+@options.run_dir_option
+@options.json_option
+def list_all(run_dir: str | None, as_json: bool) -> None:
+    """List every environment, what runs in it, and its device."""
+    found = asking.control(run_dir).call("env_show")
+    if as_json:
+        tables.print_json(found)
+    else:
+        tables.show(COLUMNS, found["envs"], empty="No environment yet (nodemgr env create ENV --gpus N).")
+
+
+@command.command("show")
+@click.argument("env", type=options.ENV)
+@options.run_dir_option
+@options.json_option
+def show(env: str, run_dir: str | None, as_json: bool) -> None:
+    """Show ENV: its quota, what runs in it, and the flag that brings a container in."""
+    found = asking.control(run_dir).call("env_show", env=env)
+    if as_json:
+        tables.print_json(found)
+    else:
+        _show(found["envs"][0])
+
+
+@command.command("rm")
+@click.argument("env", type=options.ENV)
+@quota.force_option
+@options.run_dir_option
+def remove(env: str, force: bool, run_dir: str | None) -> None:
+    """Forget ENV. What still runs or waits in it is said, and nothing is done then without --force."""
+    quota.remove(env, force, run_dir)
+    say(f"{env} is removed; containers that have its device go on without GPUs")
+
+
+@command.command("rekey")
+@click.argument("env", type=options.ENV)
+@click.option("--grace", type=options.DURATION, default=0, help="So long the old key is heard as well, unless the manager restarts.")
+@options.run_dir_option
+def rekey(env: str, grace: int, run_dir: str | None) -> None:
+    """Give ENV another key for its clients over UDP: the old one may be known to others.
+
+    Copy the printed directory to those machines again. A task whose machine has only the old key when that ends falls silent, and
+    its GPUs are taken back; one that finds the new key in its place by then goes on.
+    """
+    made = asking.control(run_dir).call("env_rekey", env=env, grace_ms=grace, by=choice.user())
+    click.echo(made["key_directory"])
+
+
+def _show(env: Row) -> None:
+    """What an administrator copies from. Data: on stdout."""
+    tables.show(COLUMNS, [env])
+    if env["cdi_fault"]:
+        say(f"warning: {env['cdi_fault']}")
+    if env["device"] is None:
+        say(f"warning: no container can be given {env['env']}: its name is none for a CDI device, which ends with a letter or digit")
+        return
+    for engine, text in ways(env).items():
+        click.echo(f"\n{engine}:\n" + "\n".join("  " + line for line in text.splitlines()))
+    directory = os.path.dirname(env["cdi_file"])
+    if directory not in READ_BY_ENGINES:
+        say(f"the container engine must be told to read {directory} (podman: --cdi-spec-dir; docker: cdi-spec-dirs in daemon.json)")
+    if env["key_directory"]:
+        say(f"clients on other machines need {env['key_directory']}, as their NODEMGR_ENV_DIR")
+
+
+def ways(env: Row) -> dict[str, str]:
+    """Engine -> how it is told to put a container into the environment."""
+    devices = [env["device"], *env["companions"]]
+    mounts = [(f"nodemgr-{number}", *mount) for number, mount in enumerate(env["mounts"])]
+    said = {
+        "flags": " ".join(f"--device {device}" for device in devices),
+        "quoted": ", ".join(f'"{device}"' for device in devices),
+        "volume_mounts": "\n".join(
+            f"    - {{name: {name}, mountPath: {json.dumps(there)}, readOnly: {json.dumps(not writable)}}}"
+            for name, _, there, writable in mounts
+        ),
+        "volumes": "\n".join(f"  - {{name: {name}, hostPath: {{path: {json.dumps(here)}}}}}" for name, here, _, _ in mounts),
+    }
+    return {engine: form.format(**said) for engine, form in WAYS.items()}

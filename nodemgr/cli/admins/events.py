@@ -1,0 +1,105 @@
+"""`nodemgr events`: what happened on the node, and with --follow what happens, one event a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from client_plugin.verbs.presentation import tables, units
+from client_plugin.ways import places
+from client_plugin.ways.control import Control
+from client_plugin.ways.nearest import did_you_mean
+from nodemgr.cli.admins import asking
+from nodemgr.cli.presentation import options
+from nodemgr.core.model import event_names
+
+ENVELOPE = {"schema_version", "sequence", "name", "time_ns", "monotonic_ns"}
+"""What every event carries; the other fields are the event's own."""
+BY_INDEX = {"gpus", "fresh_gpus"}
+"""UUIDs that a person need not see where indices stand beside them."""
+DEFAULT_COUNT = 50
+PAGE = 1_000
+
+
+def _known_names(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not event_names.is_known(name):
+            family = name.partition(".")[0]
+            others = [one for one in event_names.EVENT_NAMES if one.startswith(family + ".")] or event_names.FAMILIES
+            meant = did_you_mean(name, (*event_names.EVENT_NAMES, *event_names.FAMILIES))
+            raise click.BadParameter(f"there is no event {name!r} (known: {', '.join(others)}){meant}")
+    return names
+
+
+@click.command(short_help="Show what happened on the node, and with --follow what happens.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.option("--since", type=options.Count(0), metavar="SEQUENCE", help="Events after this sequence number.")
+@click.option("--count", "-n", type=options.Count(0), help="So many past ones at most.")
+@click.option(
+    "--name", "names", multiple=True, callback=_known_names, metavar="NAME",
+    help=f"Only events of this name (task.granted) or family: {', '.join(event_names.FAMILIES)} (repeatable).",
+)  # fmt: skip
+@options.run_dir_option
+@options.json_option
+def command(
+    follow: bool, since: int | None, count: int | None, names: tuple[str, ...], run_dir: str | None, as_json: bool
+) -> None:
+    """Show what happened on the node, oldest first (for admins). JSON is one object a line."""
+    control = asking.control(run_dir)
+    last = since or 0
+    for event in _past(control, since, DEFAULT_COUNT if count is None and since is None else count):
+        last = event["sequence"]
+        _print(event, names, as_json)
+    if not follow:
+        return
+    if count == 0 and since is None:
+        last = max((event["sequence"] for event in _past(control, None, 1)), default=0)
+    for event in asking.follow(run_dir or places.find_run_dir(), last):
+        _print(event, names, as_json)
+
+
+def _past(control: Control, since: int | None, count: int | None) -> Iterator[tables.Row]:
+    """Stored events, oldest first: the last `count`, or the first `count` (None: all) after `since`."""
+    left = count
+    while left is None or left > 0:
+        limit = PAGE if left is None else min(left, PAGE) if since is not None else left
+        page = control.call("events", **({} if since is None else {"since": since}), limit=limit)["events"]
+        yield from page
+        if since is None or len(page) < limit:
+            return
+        since = page[-1]["sequence"]
+        left = None if left is None else left - len(page)
+
+
+def _print(event: tables.Row, names: tuple[str, ...], as_json: bool) -> None:
+    if names and not any(event["name"] == name or event["name"].startswith(name + ".") for name in names):
+        return
+    if as_json:
+        options.print_json_line(event)
+    else:
+        click.echo(_line(event))
+
+
+def _line(event: tables.Row) -> str:
+    hidden = ENVELOPE | (BY_INDEX if "gpu_indices" in event else set())
+    own = {key: value for key, value in event.items() if key not in hidden and value not in (None, "", [])}
+    told = "  ".join(f"{_name(key)}={_value(key, value)}" for key, value in own.items())
+    return f"{tables.wall_time(event['time_ns'])}  {event['sequence']:>6}  {event['name']:<17} {told}".rstrip()
+
+
+def _name(key: str) -> str:
+    """Without the unit, which stands beside the figure."""
+    return key.removesuffix("_bytes").removesuffix("_ns")
+
+
+def _value(key: str, value: Any) -> str:
+    """By the unit at the end of the name, as everywhere."""
+    if isinstance(value, int) and key.endswith("_bytes"):
+        return units.format_size(value)
+    if isinstance(value, int) and key.endswith("_ns") and not key.endswith("wall_ns"):
+        return units.format_duration(value // options.NS_PER_MS)
+    if isinstance(value, list):
+        return ",".join(_value(key, item) for item in value)
+    return tables.printable(str(value))

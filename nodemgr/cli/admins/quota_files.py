@@ -1,0 +1,70 @@
+"""Quotas out of a file: what `nodemgr quota show --json` printed, or the state.db of a manager of any version.
+
+Knows: where the two have quotas, and queues. Must not know: the manager, which checks what each of them says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from client_plugin.ways.faults import Fault
+from nodemgr.core.model.model import QueueRow, Quota
+
+DATABASE_MAGIC = b"SQLite format 3\0"
+SAID = tuple(field.name for field in fields(Quota))
+"""What a quota says; the rest of a row follows from it, or is another version's."""
+QUEUE = tuple(field.name for field in fields(QueueRow) if field.name != "name")
+"""What is set of a queue."""
+STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    quotas: dict[str, dict[str, Any]]
+    """Environment -> what its quota says, as the manager is told it."""
+    queues: list[dict[str, Any]]
+    """Arguments of queue_create. Of a database only: a quota may name one of them."""
+
+
+def read(path: str) -> Kept:
+    """Raises Fault."""
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
+            beginning = file.read(len(DATABASE_MAGIC))
+            if beginning == DATABASE_MAGIC:
+                return _of_database(Path(path))
+            return _of_rows(json.loads(beginning + file.read())["quotas"])
+    except OSError as error:
+        raise Fault(f"{path} cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise Fault(f"{path} has no quotas: name what nodemgr quota show --json printed, or a manager's state.db") from None
+    except sqlite3.Error as error:
+        raise Fault(f"{path} has no quotas that can be read: {error}") from None
+
+
+def _of_rows(rows: list[dict[str, Any]]) -> Kept:
+    return Kept({str(row["env"]): _said(row) for row in rows}, [])
+
+
+def _of_database(path: Path) -> Kept:
+    """Its tables may be another version's: only what all have in common is asked for."""
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        envs = list(_values(database, "env"))
+        queues = [{"queue": row["name"], **{name: row[name] for name in QUEUE if name in row}} for row in _values(database, "queue")]
+    return Kept({str(row["name"]): _said(row["quota"]) for row in envs}, queues)
+
+
+def _values(database: sqlite3.Connection, kind: str) -> Iterator[dict[str, Any]]:
+    for (text,) in database.execute("SELECT value FROM current WHERE kind = ? ORDER BY key", (kind,)):
+        yield json.loads(text)
+
+
+def _said(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in SAID if name in row}

@@ -1,0 +1,37 @@
+"""`nodemgr serve`: the manager in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from client_plugin.ways.faults import Exit, Fault
+
+
+@click.command()
+@click.option("--simulate", metavar="NODE", help="A node without hardware, e.g. 4x80GiB: simulated GPUs, everything else real.")
+@click.option("--run-dir", metavar="DIR", type=click.Path(path_type=Path), help="Sockets and what clients are shown (NODEMGR_RUN_DIR).")
+@click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help="What survives a restart (NODEMGR_STATE_DIR).")
+@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Settings (the node's own: /etc/nodemgr/config.toml).")
+@click.option("--udp", metavar="HOST:PORT", help="Also listen for clients over UDP, each with its environment's key.")
+def command(simulate: str | None, run_dir: Path | None, state_dir: Path | None, config: Path | None, udp: str | None) -> None:
+    """Run the manager in the foreground, until SIGTERM or Ctrl-C. Tasks that run go on without it, and are found again.
+
+    Flags go over NODEMGR_* variables, and those over the settings file.
+    """
+    from nodemgr.edge.host import huge_pages
+
+    huge_pages.begin()  # before all else is imported
+    from nodemgr.edge.setup.settings import SettingsError, load
+
+    try:
+        settings = load({"simulate": simulate, "run_dir": run_dir, "state_dir": state_dir, "udp": udp}, config)
+    except SettingsError as error:
+        raise Fault(str(error), Exit.USAGE) from None
+    from nodemgr.edge.service import ServiceFault, serve
+
+    try:
+        serve(settings)
+    except ServiceFault as error:
+        raise Fault(str(error)) from None

@@ -1,0 +1,92 @@
+"""`nodemgr setup`: makes this machine a node, or takes that back: shows each change, asks, does it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from client_plugin.verbs.presentation import tables
+from client_plugin.ways.faults import Exit, Fault, say
+
+if TYPE_CHECKING:
+    from nodemgr.edge.setup.installation import Machine
+
+Planned = tuple[str, str, Callable[["Machine"], None]]
+"""The verb, what it concerns, and what does it."""
+
+
+@click.command(short_help="Make this machine a node: group, settings, service.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--uninstall", is_flag=True, help="Take back what a setup has made; quotas and history stay.")
+@click.option(
+    "--root", "directory", type=click.Path(path_type=Path, file_okay=False, exists=True), default=Path("/"),
+    help="Do it to the system in this directory (an image), not to this one.",
+)  # fmt: skip
+def command(yes: bool, dry_run: bool, uninstall: bool, directory: Path) -> None:
+    """Show what makes this machine a node, ask, and do it. What is done already is left alone, and what an administrator has
+    edited is kept, so it can be run again at any time, after an upgrade too."""
+    from nodemgr.edge.setup import installation
+
+    machine = installation.Machine(directory.resolve())
+    if machine.root == Path("/") and os.geteuid() != 0 and not dry_run:
+        raise Fault("this changes the system: run it as root (sudo nodemgr setup), or look first with --dry-run", Exit.USAGE)
+    if uninstall and not machine.record:
+        raise Fault(f"no setup was made here ({machine.at(installation.RECORD_FILE)} is missing): nothing to take back")
+    try:
+        planned = _plan(machine, uninstall)
+    except OSError as error:
+        raise Fault(f"cannot look at what is there: {error}") from None
+    changes = [change for change in planned if change[0] not in installation.IDLE]
+    _show(planned)
+    if not uninstall:
+        for doubt in installation.doubts(machine.program):
+            say(f"mind: {doubt}")
+    if not changes:
+        click.echo("nothing to do")
+        return
+    if dry_run:
+        return
+    if not yes:
+        _ask()
+    _carry_out(changes, machine, uninstall)
+    click.echo("done" if uninstall else f"done; next: nodemgr env create ENV --gpus N, and usermod -aG {installation.GROUP} ADMIN")
+
+
+def _plan(machine: Machine, uninstall: bool) -> list[Planned]:
+    from nodemgr.edge.setup.installation import STEPS
+
+    if uninstall:
+        return [(*step.unplan(machine), step.undo) for step in STEPS[::-1]]
+    return [(*step.plan(machine), step.do) for step in STEPS]
+
+
+def _show(planned: list[Planned]) -> None:
+    width = max(len(verb) for verb, _, _ in planned)
+    for verb, what, _ in planned:
+        click.echo(f"{verb.ljust(width)}  {tables.printable(what)}")
+
+
+def _ask() -> None:
+    if not sys.stdin.isatty():
+        raise Fault("nobody is there to be asked: say --yes, or --dry-run to look", Exit.USAGE)
+    click.confirm("Do this?", abort=True)
+
+
+def _carry_out(changes: list[Planned], machine: Machine, uninstall: bool) -> None:
+    from nodemgr.edge.setup.installation import StepFailed
+
+    done: list[str] = []
+    for verb, what, act in changes:
+        try:
+            act(machine)
+        except (StepFailed, OSError) as error:
+            before = f"done before: {'; '.join(done)}" if done else "nothing was changed"
+            back = "" if uninstall else ", or nodemgr setup --uninstall takes it back"
+            raise Fault(f"could not {verb} {what.partition(':')[0]}: {error} ({before}); mend that and run it again{back}") from None
+        done.append(f"{verb} {what.partition(':')[0]}")

@@ -1,0 +1,234 @@
+"""The demo's stage: a private manager in a directory of its own, the programs that run in its environments, its events.
+
+Knows: how to start, await and end things within a deadline. Must not know: the story that is told on it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from client_plugin.ways.control import Control
+from client_plugin.ways.faults import Fault
+
+START_TIMEOUT_S = 60.0
+MOST_TMPDIR_BYTES = 40
+STEP_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 3.0
+LOOK_S = 0.3
+"""How long no event comes until we look whether the program that is to bring one still lives."""
+SAID_LINES = 3
+
+Event = Mapping[str, Any]
+
+
+class NotSeen(Exception):
+    """Something that should have happened did not, in time or at all. One line."""
+
+
+class Program:
+    """A command in an environment: it says a line at each of its steps, and goes on at each line that it is told."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], variables: Mapping[str, str], directory: Path, patience_s: float = STEP_TIMEOUT_S
+    ) -> None:
+        self.name = name
+        self._patience_s = patience_s
+        self._errors = directory / f"{name.replace('/', '-')}.err"
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, start_new_session=True
+            )
+        self._text = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def line(self, beginning: str, timeout_s: float | None = None) -> str:
+        """Waits for a line that begins so; others are passed over. Raises NotSeen."""
+        timeout_s = timeout_s or self._patience_s
+        deadline = time.monotonic() + timeout_s
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        while True:
+            line, newline, rest = self._text.partition(b"\n")
+            if newline:
+                self._text = rest
+                if (text := line.decode(errors="replace")).startswith(beginning):
+                    return text
+                continue
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise NotSeen(f"{self.name} did not say {beginning!r} within {timeout_s:g} s{self.said()}")
+            more = os.read(descriptor, 65_536)
+            if not more:
+                raise NotSeen(f"{self.name} ended without saying {beginning!r}{self.said()}")
+            self._text += more
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b"\n")
+        except BrokenPipeError:
+            raise NotSeen(f"{self.name} ended before it was told to go on{self.said()}") from None
+
+    def ended(self) -> int:
+        """Its exit code, when it has ended. Raises NotSeen."""
+        try:
+            return self._process.wait(self._patience_s)
+        except subprocess.TimeoutExpired:
+            raise NotSeen(f"{self.name} did not end within {self._patience_s:g} s{self.said()}") from None
+
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    def kill(self) -> int:
+        """kill -9; returns the time of it on the monotonic clock, in ns."""
+        at_ns = time.monotonic_ns()
+        self._process.send_signal(signal.SIGKILL)
+        return at_ns
+
+    def maps(self, library: str) -> bool:
+        """Whether the process has this library in its memory."""
+        try:
+            return library in Path(f"/proc/{self.pid}/maps").read_text(errors="replace")
+        except OSError:
+            return False
+
+    def said(self) -> str:
+        """The end of what it said on stderr, for a message."""
+        lines = self._errors.read_text(errors="replace").strip().splitlines()
+        return f"; it said: {' | '.join(lines[-SAID_LINES:])}" if lines else ""
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def _short(directory: str) -> str:
+    """TMPDIR, where the paths of the demo's sockets fit into a socket address."""
+    return directory if len(os.fsencode(directory)) <= MOST_TMPDIR_BYTES else "/tmp"
+
+
+class Stage:
+    """A manager of our own, ended with everything started here when the `with` block ends."""
+
+    def __init__(self, simulate: str | None, patience_s: float = STEP_TIMEOUT_S) -> None:
+        """`patience_s`: how long a step may take before it counts as one that did not happen."""
+        self._simulate = simulate
+        self._patience_s = patience_s
+        self._directory = Path(tempfile.mkdtemp(prefix="nodemgr-demo-", dir=_short(tempfile.gettempdir())))
+        self.run_dir = self._directory / "run"
+        self._programs: list[Program] = []
+        self._manager: subprocess.Popen[bytes] | None = None
+        self._seen: list[Event] = []
+        self._last = 0
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        for program in self._programs:
+            program.close()
+        if self._manager is not None:
+            self._manager.terminate()
+            try:
+                self._manager.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._manager.kill()
+                self._manager.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def start_manager(self) -> None:
+        """Starts the manager and waits until it answers. Raises NotSeen."""
+        self._directory.chmod(0o755)
+        log = self._directory / "manager.log"
+        node = ["--simulate", self._simulate] if self._simulate else []
+        directories = ["--run-dir", str(self.run_dir), "--state-dir", str(self._directory / "state")]
+        with log.open("wb") as errors:
+            self._manager = subprocess.Popen(
+                [sys.executable, "-P", "-m", "nodemgr", "serve", *node, *directories],
+                env=self._variables(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            said = log.read_text(errors="replace").strip().splitlines()[-SAID_LINES:]
+            if self._manager.poll() is not None:
+                raise NotSeen(f"the manager ended with {self._manager.returncode}: {' | '.join(said)}")
+            if time.monotonic() > deadline:
+                raise NotSeen(f"the manager was not ready within {START_TIMEOUT_S:g} s: {' | '.join(said)}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        try:
+            self.call("ping")
+        except Fault:
+            return False
+        return True
+
+    def call(self, verb: str, **arguments: Any) -> Any:
+        return Control(self.run_dir).call(verb, **arguments)
+
+    def status(self) -> Any:
+        return self.call("status")
+
+    def program(self, env: str, name: str, command: Sequence[object], options: Sequence[object] = (), **variables: str) -> Program:
+        """Starts `nodemgr run --env ENV [OPTIONS] -- COMMAND`, which becomes the command."""
+        start = [sys.executable, "-P", "-m", "nodemgr", "run", "--run-dir", self.run_dir, "--env", env, *options, "--", *command]
+        program = Program(f"{env}/{name}", list(map(str, start)), self._variables(**variables), self._directory, self._patience_s)
+        self._programs.append(program)
+        return program
+
+    @staticmethod
+    def _variables(**variables: str) -> dict[str, str]:
+        """Ours, without what the user's own environment or task would bring into the story."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("NODEMGR_") and key != "CUDA_VISIBLE_DEVICES"}
+        return {**kept, **variables}
+
+    @contextmanager
+    def events(self) -> Iterator[None]:
+        """Within the block, `event` may be used."""
+        from nodemgr.edge.admin.control_client import EventStream
+
+        with EventStream(self.run_dir) as self._stream:
+            yield
+
+    def event(self, name: str, *, of: Program | None = None, **fields: object) -> Event:
+        """The first event not yet told that has this name and these fields; waits for it, but not longer than `of`, the
+        program that is to bring it about, lives. Raises NotSeen."""
+
+        def matches(event: Event) -> bool:
+            return bool(event["name"] == name) and all(event.get(key) == value for key, value in fields.items())
+
+        for index, event in enumerate(self._seen):
+            if matches(event):
+                return self._seen.pop(index)
+        what = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
+        said = of.said if of is not None else str
+        deadline = time.monotonic() + self._patience_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            over = of is not None and of.is_over()
+            for event in self._stream.follow(self._last, timeout_s=min(left_s, LOOK_S)):
+                self._last = event["sequence"]
+                if matches(event):
+                    return event
+                self._seen.append(event)
+            if over and of is not None:
+                raise NotSeen(f"{of.name} ended with {of.ended()} and brought no event {what}{said()}")
+        raise NotSeen(f"no event {what} within {self._patience_s:g} s{said()}")

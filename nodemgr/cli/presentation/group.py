@@ -1,0 +1,121 @@
+"""The node's verbs by click: administrators' own, and for help and completion the users', too.
+
+Each verb is a module that is imported only when the verb is called, so that `--help` starts fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+import click
+
+from client_plugin import verbs
+from client_plugin.verbs import give_up_stdout, guarded
+from client_plugin.ways import terminal
+from client_plugin.ways.faults import Exit, say
+from client_plugin.ways.nearest import did_you_mean
+from nodemgr.cli import VERBS
+from nodemgr.cli.presentation.helps import helped
+
+MIN_HELP_COLUMNS, MAX_HELP_COLUMNS = 50, 100
+
+
+class _Ended(Exception):
+    """A verb was ended from outside: nothing is left to say."""
+
+    def __init__(self, code: Exit) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Group(click.Group):
+    """Of verbs, or of a verb's orders: one that is mistyped is answered with the one that was meant."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        return None if command is None else helped(f"{self.name} {cmd_name}", command)
+
+
+class LazyGroup(Group):
+    """Imports a verb's module when the verb is needed, and not for the list of all verbs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        if cmd_name in verbs.VERBS:
+            from nodemgr.cli.users.bridge import command_of
+
+            return command_of(verbs.find(cmd_name))
+        command = importlib.import_module(f"nodemgr.cli.admins.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return helped(cmd_name, command)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Ends by a reader that left or by Ctrl-C are told to `main` by names that click does not turn into its own."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _Ended(Exit.BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            raise _Ended(Exit.INTERRUPTED) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from nodemgr import paths  # it imports pathlib, which other verbs do without
+
+        click.echo(f"nodemgr {paths.installed_version()}")
+        ctx.exit()
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_COLUMNS})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
+def nodemgr() -> None:
+    """GPUs on demand: a program gets its GPUs when it starts to use CUDA, within its environment's quota, and gives
+    them back when it ends."""
+
+
+def _help_columns() -> int:
+    """As click has it, which would import shutil to find out."""
+    return max(MIN_HELP_COLUMNS, min(terminal.columns(), MAX_HELP_COLUMNS) - 2)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one verb; returns the exit code."""
+    return guarded(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Raises Fault and OSError; what click reports is handled here."""
+    try:
+        outcome = nodemgr.main(arguments, prog_name="nodemgr", standalone_mode=False, terminal_width=_help_columns())
+        return outcome if isinstance(outcome, int) else 0
+    except click.exceptions.NoArgsIsHelpError as wanted:
+        wanted.show()
+        return Exit.USAGE
+    except click.UsageError as mistake:
+        path = mistake.ctx.command_path if mistake.ctx else "nodemgr"
+        say(f"{mistake.format_message().rstrip('.')} (see: {path} --help)")
+        return Exit.USAGE
+    except click.ClickException as mistake:
+        say(mistake.format_message())
+        return mistake.exit_code
+    except click.Abort:
+        return Exit.INTERRUPTED
+    except _Ended as ended:
+        give_up_stdout()
+        return ended.code

@@ -1,0 +1,118 @@
+"""What admins and the hardware change: quotas, GPUs, and tasks that are taken away by order.
+
+Knows: what a change means for those who hold and wait. Must not know: who may order it.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.lifecycle import answers, job_orders, jobs, leases, waiting
+from nodemgr.core.model import effects
+from nodemgr.core.model.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
+from nodemgr.core.model.model import DenyCode, Env, Gpu, Uuid
+from nodemgr.core.model.values import replace
+from nodemgr.core.scheduler import reasons
+from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.state import State
+
+
+def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:
+    """Live: GPUs from the next request, memory from the next allocation of a running task. Waiting requests that it does not admit
+    wait until it is raised (scheduler/admission.py)."""
+    before = {uuid: grant for uuid in draft.gpus if (grant := draft.grants.get((event.env, uuid))) is not None}
+    draft.put_env(Env(event.env, event.quota))
+    draft.emit(effects.EnvChanged(event.env))
+    draft.publish("quota.set", {"env": event.env, "by": event.by, "quota_gpus": event.quota.gpus, **event.quota.terms()})
+    for uuid, grant in before.items():
+        if draft.grants[event.env, uuid] != grant:
+            leases.publish_grant(draft, event.env, uuid)
+    draft.rescan = True
+
+
+def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
+    reason = f"the quota of {event.env} was removed by {event.by}"
+    if event.env not in draft.envs:
+        return
+    for request in [request for request in draft.requests.values() if request.env == event.env and request.job_id is None]:
+        waiting.refuse(draft, request, DenyCode.UNKNOWN_ENV, reason, now_ns)
+    for task_id in list(draft.env_tasks.members(event.env)):
+        leases.fence(draft, draft.tasks[task_id], reason, now_ns, event.wall_ns, by=event.by)
+    job_orders.environment_removed(draft, event.env, reason, now_ns, event.wall_ns)
+    draft.envs.drop(event.env)
+    draft.emit(effects.EnvChanged(event.env))
+    draft.publish("quota.removed", {"env": event.env, "by": event.by})
+    draft.rescan = True
+
+
+def present_id(state: Draft | State, name: str) -> str:
+    """The id under which a lease or a waiting request is known now. A request and the lease that it becomes have one number:
+    `r12` is `t12` since it was granted."""
+    number = name[1:]
+    if name == f"r{number}" and f"t{number}" in state.tasks:
+        return f"t{number}"
+    if name == f"t{number}" and f"r{number}" in state.requests:
+        return f"r{number}"
+    return name
+
+
+def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
+    """A lease, or a waiting request, of that id. Of another env than the asking user's, or unknown: nothing happens. A job goes with
+    its lease or request: it is withdrawn."""
+    task_id = present_id(draft, event.task_id)
+    task, request = draft.tasks.get(task_id), draft.requests.get(task_id)
+    row = task or request
+    job = None if row is None or row.job_id is None or event.env not in (None, row.env) else draft.jobs[row.job_id]
+    if job is not None:
+        job_orders.withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
+    elif task is not None and event.env in (None, task.env):
+        leases.fence(draft, task, reasons.taken_back(event.by), now_ns, event.wall_ns, by=event.by)
+    elif request is not None and event.env in (None, request.env):
+        waiting.refuse(draft, request, DenyCode.RELEASED, reasons.taken_out(event.by), now_ns)
+
+
+def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:
+    """The whole inventory. A GPU that is missing or ill stays known, and its leases stay the tasks' until they end; but
+    nobody is given it, and its env's `used` does not count it, until it is back."""
+    seen = {gpu.uuid: gpu for gpu in event.gpus}
+    for known in list(draft.gpus.values()):
+        now = seen.get(known.uuid)
+        healthy = now is not None and now.healthy
+        changed = replace(known if now is None else now, index=known.index, healthy=healthy)
+        if changed != known:
+            draft.put_gpu(changed)
+            draft.rescan = True
+        if healthy != known.healthy:
+            _tell_health(draft, changed)
+    for gpu in event.gpus:
+        if gpu.uuid not in draft.gpus:
+            _add(draft, gpu)
+
+
+def _tell_health(draft: Draft, gpu: Gpu) -> None:
+    draft.publish("gpu.restored" if gpu.healthy else "gpu.lost", {**answers.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name})
+    for task_id in draft.gpu_tasks.members(gpu.uuid):
+        task = draft.tasks[task_id]
+        answers.note(draft, task, reasons.gpu_health(gpu))
+        if task.job_id is not None and not gpu.healthy:
+            jobs.gpu_lost(draft, draft.jobs[task.job_id], gpu.uuid)
+
+
+def _add(draft: Draft, gpu: Gpu) -> None:
+    """A GPU that was not known: its index is a row of the ledgers, so nobody else may have it."""
+    taken = {known.index: known for known in draft.gpus.values()}
+    before = taken.get(gpu.index)
+    index = gpu.index
+    if before is not None and _replaceable(draft, before):
+        draft.gpus.drop(before.uuid)
+    elif before is not None:
+        index = next(free for free in range(len(taken) + 1) if free not in taken)
+    draft.put_gpu(replace(gpu, index=index))
+    draft.rescan = True
+
+
+def _replaceable(draft: Draft, gpu: Gpu) -> bool:
+    """It is gone, and nobody has anything on it."""
+    return not gpu.healthy and not draft.charged.get(gpu.uuid) and not _held(draft, gpu.uuid)
+
+
+def _held(draft: Draft, uuid: Uuid) -> bool:
+    return any(True for _ in draft.gpu_tasks.members(uuid))

@@ -1,0 +1,268 @@
+"""The driver's truth: what it shows of each process is held against the books, and acted upon by policy.
+
+Knows: who may use which GPU, and how much of what the driver shows can be explained. Must not know: NVML, /proc, how a process is
+ended; to which env a process belongs is told, by whoever can prove it.
+
+The rules, of one look at one GPU:
+- A process without a lease there: one that is no member of any task, or whose env holds nothing on this GPU. What an env's
+  processes left there when they lost a lease is no offence: it is charged as residue until it is gone.
+- A process beyond its quota: the env's members together hold more than its grant, by more than `audit_tolerance_bytes` for each
+  of them (contexts, modules and local memory, which no estimate knows beforehand); to blame are those of whom the driver shows
+  that much more than they had charged. Since what is charged never exceeds the grant, there is at least one.
+- A process that nobody can tell the env of is only counted, and named where the memory that is in nobody's books exceeds the
+  tolerance. On a GPU with leases over UDP such memory is theirs as far as their caps reach, for their PIDs are not known.
+- Two looks a beat apart must agree before anything is said or done, and again before it counts as over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Protocol
+
+from nodemgr.core.lifecycle import answers, jobs, leases
+from nodemgr.core.model import effects
+from nodemgr.core.model.events import Audited, Seen
+from nodemgr.core.model.model import FINAL, MS, Env, JobState, Offence, Process, ProcessKey, Residue, Task, Uuid, Violation
+from nodemgr.core.model.values import replace, value
+from nodemgr.core.scheduler import reasons
+from nodemgr.core.state import books
+from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.tables import Readable
+
+
+class Book(books.Book, Protocol):
+    """The tables that an audit reads, in a State or in a Draft."""
+
+    @property
+    def processes(self) -> Readable[ProcessKey, Process]: ...
+    @property
+    def tasks(self) -> Readable[str, Task]: ...
+    @property
+    def residues(self) -> Readable[tuple[ProcessKey, Uuid], Residue]: ...
+    @property
+    def violations(self) -> Readable[tuple[ProcessKey, Uuid], Violation]: ...
+
+
+@value
+class Finding:
+    """One process that breaks a rule, by one look."""
+
+    offence: Offence
+    seen: Seen
+    task_id: str | None
+    allowed_bytes: int
+    """What its env may use of this GPU."""
+
+
+def audited(draft: Draft, event: Audited, now_ns: int) -> None:
+    """A look at the driver."""
+    findings, unbooked = examine(draft, event)
+    _count(draft, event, unbooked)
+    for finding in findings:
+        _note(draft, finding, now_ns)
+    found = {(finding.seen.process, finding.seen.uuid) for finding in findings}
+    for key, violation in [(key, draft.violations[key]) for key in draft.violations]:
+        if key in found:
+            _act(draft, violation, now_ns, event.wall_ns)
+        elif violation.uuid in event.read or violation.uuid not in draft.gpus:
+            _fades(draft, violation, now_ns)
+
+
+def is_news(book: Book, event: Audited) -> bool:
+    """Is there anything that the books do not explain, now or until now?"""
+    if any(True for _ in book.violations.values()) or any(True for _ in book.unbooked.values()):
+        return True
+    findings, unbooked = examine(book, event)
+    return bool(findings or unbooked)
+
+
+def is_acting(book: Book) -> bool:
+    """Was somebody asked to end, who may have to be ended?"""
+    return any(violation.term_ns is not None and not violation.killed for violation in book.violations.values())
+
+
+def examine(book: Book, event: Audited) -> tuple[list[Finding], dict[Uuid, int]]:
+    """What breaks a rule; and per GPU what is in nobody's books, where it is more than the tolerance."""
+    by_gpu: dict[Uuid, list[Seen]] = {}
+    for seen in event.seen:
+        if seen.memory_bytes > 0 and book.gpus.get(seen.uuid) is not None and not _is_left_by_the_dead(book, seen):
+            by_gpu.setdefault(seen.uuid, []).append(seen)
+    findings: list[Finding] = []
+    unbooked: dict[Uuid, int] = {}
+    for uuid, there in by_gpu.items():
+        beyond_bytes = _beyond_the_books(book, uuid, there)
+        if beyond_bytes > book.config.audit_tolerance_bytes:
+            unbooked[uuid] = beyond_bytes
+        findings += _without_lease(book, uuid, there, nameless=uuid in unbooked)
+        findings += _beyond_quota(book, uuid, there)
+    return findings, unbooked
+
+
+def _is_left_by_the_dead(book: Book, seen: Seen) -> bool:
+    residue = book.residues.get((seen.process, seen.uuid))
+    return residue is not None and not residue.alive
+
+
+def _allowed(book: Book, env: str, uuid: Uuid) -> int:
+    """What the ledger may give the env's processes there: all but what is given away over UDP."""
+    grant = book.grants[env, uuid]
+    return max(grant.memory_bytes - grant.caps_bytes, book.residue_alive.get((env, uuid)) or 0)
+
+
+def _booked(book: Book, env: str, uuid: Uuid) -> int:
+    """What the GPU is charged for the env's living processes."""
+    grant = book.grants.get((env, uuid))
+    return max(0 if grant is None else grant.memory_bytes, book.residue_alive.get((env, uuid)) or 0)
+
+
+def _caps(book: Book, uuid: Uuid) -> int:
+    """What was given to processes over UDP, whose PIDs nobody knows."""
+    return sum(grant.caps_bytes for grant in book.grants.values() if grant.uuid == uuid)
+
+
+def _beyond_the_books(book: Book, uuid: Uuid, there: list[Seen]) -> int:
+    held: Counter[str | None] = Counter()
+    for seen in there:
+        held[seen.env] += seen.memory_bytes
+    nameless_bytes = max(0, held.pop(None, 0) - _caps(book, uuid))
+    return nameless_bytes + sum(max(0, held_bytes - _booked(book, env, uuid)) for env, held_bytes in held.items() if env is not None)
+
+
+def _without_lease(book: Book, uuid: Uuid, there: list[Seen], *, nameless: bool) -> Iterator[Finding]:
+    strangers = [seen for seen in there if book.processes.get(seen.process) is None]
+    caps_bytes = _caps(book, uuid)
+    if caps_bytes and sum(seen.memory_bytes for seen in strangers) <= caps_bytes + book.config.audit_tolerance_bytes:
+        strangers = []
+    for seen in strangers:
+        if seen.env is not None or nameless:
+            yield Finding(Offence.NO_LEASE, seen, None, 0)
+    for seen in there:
+        member = book.processes.get(seen.process)
+        if member is not None and not member.fenced and book.grants.get((member.env, uuid)) is None:
+            yield Finding(Offence.NO_LEASE, seen, member.task_id, 0)
+
+
+def _beyond_quota(book: Book, uuid: Uuid, there: list[Seen]) -> Iterator[Finding]:
+    members: dict[str, list[Seen]] = {}
+    for seen in there:
+        member = book.processes.get(seen.process)
+        if member is not None and not member.fenced and book.grants.get((member.env, uuid)) is not None:
+            members.setdefault(member.env, []).append(seen)
+    tolerance_bytes = book.config.audit_tolerance_bytes
+    for env, group in members.items():
+        allowed_bytes = _allowed(book, env, uuid)
+        if sum(seen.memory_bytes for seen in group) - allowed_bytes > tolerance_bytes * len(group):
+            for seen in group:
+                if seen.memory_bytes - seen.charged_bytes > tolerance_bytes:
+                    yield Finding(Offence.OVER_QUOTA, seen, book.processes[seen.process].task_id, allowed_bytes)
+
+
+def _count(draft: Draft, event: Audited, unbooked: dict[Uuid, int]) -> None:
+    """Nobody is promised what is not there (promise 5)."""
+    for uuid in {*unbooked, *draft.unbooked}:
+        before_bytes, now_bytes = draft.unbooked.get(uuid) or 0, unbooked.get(uuid, 0)
+        if uuid not in draft.gpus:
+            draft.unbooked.drop(uuid)
+        elif uuid in event.read and now_bytes != before_bytes:
+            if now_bytes:
+                draft.unbooked.put(uuid, now_bytes)
+            else:
+                draft.unbooked.drop(uuid)
+            draft.rescan = draft.rescan or now_bytes < before_bytes
+
+
+def _note(draft: Draft, finding: Finding, now_ns: int) -> None:
+    seen = finding.seen
+    before = draft.violations.get((seen.process, seen.uuid))
+    if before is None or before.offence is not finding.offence:
+        before = Violation(finding.offence, seen.uuid, seen.process, seen.pid, seen.command, now_ns)
+    noted = replace(
+        before, env=seen.env, task_id=finding.task_id, memory_bytes=seen.memory_bytes, allowed_bytes=finding.allowed_bytes, last_ns=now_ns
+    )
+    draft.violations.put((seen.process, seen.uuid), noted)
+
+
+def _fades(draft: Draft, violation: Violation, now_ns: int) -> None:
+    """Not seen any more: forgotten, if it was not yet sure; else over, when a second look agrees."""
+    if violation.told and now_ns - violation.last_ns < draft.config.beat_ms * MS:
+        return
+    draft.violations.drop((violation.process, violation.uuid))
+    if violation.told and violation.uuid in draft.gpus:
+        draft.publish("audit.ended", _fields(draft, violation))
+
+
+def policy(book: Book, env: str | None) -> str:
+    """What is done about an env's violations: warn, fence or kill. About what is no env's, nothing can be done."""
+    row: Env | None = None if env is None else book.envs.get(env)
+    return "warn" if row is None else row.quota.enforce or book.config.enforce
+
+
+def _act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
+    if now_ns - violation.since_ns < draft.config.beat_ms * MS:
+        return  # a race between driver and ledger looks the same
+    enforce = policy(draft, violation.env)
+    if violation.done != enforce:
+        # Another policy starts with its first step, even where SIGKILL was sent under the last one: a process whose env is no longer
+        # known falls under "warn", and gets SIGTERM and the grace time again when its env is known again.
+        acted = replace(violation, told=True, done=enforce, term_ns=now_ns if enforce == "kill" else None, killed=False)
+        draft.violations.put((violation.process, violation.uuid), acted)
+        action = _action(draft, violation, enforce)
+        draft.publish("audit.violation", {**_fields(draft, violation), "enforce": enforce, "action": action})
+        _ACTIONS[action](draft, violation, now_ns, wall_ns)
+    elif enforce == "kill" and not violation.killed and now_ns - (violation.term_ns or now_ns) >= draft.config.enforce_grace_ms * MS:
+        draft.violations.put((violation.process, violation.uuid), replace(violation, killed=True))
+        draft.emit(effects.Kill(violation.process, violation.pid))
+        draft.publish("audit.killed", _fields(draft, violation))
+
+
+def _action(draft: Draft, violation: Violation, enforce: str) -> str:
+    """What of the policy can be done: a name in _ACTIONS."""
+    if enforce == "kill":
+        return "SIGTERM"
+    if enforce == "fence" and violation.task_id is not None and violation.task_id in draft.tasks:
+        return "fenced"
+    return "warned" if enforce == "warn" and violation.process in draft.connections else "none"
+
+
+def _nothing(_draft: Draft, _violation: Violation, _now_ns: int, _wall_ns: int) -> None:
+    """Without a lease there is no way to tell it, and nothing to take."""
+
+
+def _warn(draft: Draft, violation: Violation, _now_ns: int, _wall_ns: int) -> None:
+    """One line on the process's stderr, through its lease."""
+    connection = draft.connections.get(violation.process)
+    if connection is not None:
+        draft.emit(effects.SendNote(connection, reasons.audit_note(draft, violation)))
+
+
+def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
+    """Its task's lease is taken back, as a whole; a job is ended."""
+    task = draft.tasks[violation.task_id or ""]
+    if task.job_id is not None:
+        job = draft.jobs[task.job_id]
+        if job.then not in FINAL:
+            jobs.stop(draft, job, JobState.FAILED, reasons.audit_note(draft, violation))
+        return
+    leases.fence(draft, task, reasons.audit_note(draft, violation), now_ns, wall_ns, by="the audit")
+
+
+def _ask_to_end(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
+    _warn(draft, violation, now_ns, wall_ns)
+    draft.emit(effects.Kill(violation.process, violation.pid, gently=True))
+
+
+_ACTIONS = {"none": _nothing, "warned": _warn, "fenced": _fence, "SIGTERM": _ask_to_end}
+
+
+def _fields(draft: Draft, violation: Violation) -> dict[str, object]:
+    return {
+        "env": violation.env,
+        "task": violation.task_id,
+        **answers.named_gpus(draft, [violation.uuid]),
+        "pid": violation.pid,
+        "offence": violation.offence.value,
+        "memory_bytes": violation.memory_bytes,
+        "allowed_bytes": violation.allowed_bytes,
+        "command": violation.command,
+    }

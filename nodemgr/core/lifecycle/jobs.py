@@ -1,0 +1,367 @@
+"""The life of a job: it enters its queue, is started, ends, tries again, or is over; and what that means for those who wait for it.
+
+Knows: jobs, their requests and their leases. Must not know: what was submitted (submissions.py), who may order what
+(job_orders.py), which GPUs a job gets (matching.py), how a program is run.
+
+A job waits as a request without askers, and holds its GPUs by a task that lasts as long as the attempt, whoever joins and leaves.
+STARTING is stored before anything is run, so an attempt runs at most once; what becomes of it is told by JobEnded, always.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.lifecycle import answers, leases
+from nodemgr.core.model import effects, endings, job_ids
+from nodemgr.core.model.events import JobEnded, JobStarted, JobUnbegun
+from nodemgr.core.model.model import (
+    FINAL,
+    KEPT_ATTEMPTS,
+    KEPT_DEEDS,
+    LOG_TAIL_CHARACTERS,
+    MS,
+    UNDER_WAY,
+    Attempt,
+    Cause,
+    Deed,
+    Ended,
+    Job,
+    JobState,
+    Request,
+    Uuid,
+)
+from nodemgr.core.model.schema import IDS, PAUSE
+from nodemgr.core.model.values import replace
+from nodemgr.core.scheduler import reasons
+from nodemgr.core.scheduler.allocator import Choice
+from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.state import State
+
+
+def facts(job: Job) -> dict[str, object]:
+    """What each event says of a job."""
+    return {"env": job.env, "job": job.job_id, "user": job.user, "queue": job.priority, "command": job.command}
+
+
+def noted(job: Job, wall_ns: int, who: str, what: str) -> Job:
+    """The job, with one deed more."""
+    return replace(job, deeds=(*job.deeds, Deed(wall_ns, who, what))[-KEPT_DEEDS:])
+
+
+# Into the queue, and out of it.
+
+
+def enqueue(draft: Draft, job: Job, now_ns: int, wall_ns: int, queued_ns: int | None = None) -> Job:
+    """It waits, at the end of its queue or where `queued_ns` puts it there, also while its env's quota does not admit it. The job has
+    its row."""
+    number = draft.count(IDS)
+    request = Request(
+        request_id=f"r{number}",
+        env=job.env,
+        token="",
+        gpus=job.gpus,
+        memory_bytes=job.memory_bytes,
+        command=job.command,
+        priority=job.priority,
+        sequence=number,
+        since_ns=now_ns,
+        since_wall_ns=wall_ns,
+        wait_ms=None,
+        askers=(),
+        job_id=job.job_id,
+        time_limit_ms=job.time_limit_ms,
+        queued_ns=draft.stamp(now_ns) if queued_ns is None else queued_ns,
+        place=job.place,
+    )
+    draft.put_request(request)
+    job = replace(
+        job,
+        state=JobState.QUEUED,
+        request_id=request.request_id,
+        entered_wall_ns=wall_ns,
+        queued_ns=request.queued_ns,
+        resumes_wall_ns=None,
+    )
+    draft.put_job(job)
+    draft.rescan = True
+    return job
+
+
+def dequeue(draft: Draft, job: Job) -> Job:
+    """It waits no more, if it did. Its row is the caller's to write."""
+    if job.request_id is None:
+        return job
+    draft.drop_request(draft.requests[job.request_id])
+    draft.rescan = True
+    return replace(job, request_id=None)
+
+
+def publish_queued(draft: Draft, job: Job, reason: str, *, name: str = "job.queued", **more: object) -> None:
+    """It has just come to the end of its queue."""
+    place = draft.queued.get(job.priority) or 0
+    draft.publish(name, {**facts(job), **more, "position": place, "restarts": job.restarts, "reason": reason})
+
+
+# An attempt.
+
+
+def start(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: int) -> None:
+    """Its turn has come. The request's row is the caller's to drop."""
+    job = draft.jobs[request.job_id or ""]
+    number = job.attempt + 1
+    task = None
+    if choice.fresh or choice.reused:
+        task = leases.begin(draft, replace(request, token=_token(draft, job, number)), choice, now_ns, wall_ns)
+    attempt = Attempt(number, None, None, () if task is None else task.gpus, None, None, "", "")
+    job = replace(
+        job,
+        state=JobState.STARTING,
+        attempt=number,
+        request_id=None,
+        task_id=None if task is None else task.task_id,
+        started_wall_ns=None,
+        ended_wall_ns=None,
+        attempts=(*job.attempts, attempt)[-KEPT_ATTEMPTS:],
+    )
+    draft.put_job(job)
+    draft.emit(start_of(draft, job))
+    waited_ns = max(0, now_ns - request.since_ns)
+    draft.publish("job.starting", {**facts(job), "attempt": number, **answers.named_gpus(draft, attempt.gpus), "waited_ns": waited_ns})
+
+
+def _token(draft: Draft, job: Job, attempt: int) -> str:
+    """The attempt's, or another if somebody of the env guessed it."""
+    salt = 0
+    while (key := (job.env, job_ids.token(job.job_id, attempt, salt))) in draft.task_of_token or key in draft.request_of_token:
+        salt += 1
+    return key[1]
+
+
+def start_of(book: Draft | State, job: Job) -> effects.StartJob:
+    """How the attempt under way is to be run."""
+    task = None if job.task_id is None else book.tasks[job.task_id]
+    return effects.StartJob(
+        job_id=job.job_id,
+        attempt=job.attempt,
+        env=job.env,
+        spec_id=job.spec_id,
+        token=job_ids.token(job.job_id, job.attempt) if task is None else task.token,
+        gpus=() if task is None else task.gpus,
+        memory_bytes=job.memory_bytes,
+        time_limit_ms=job.time_limit_ms,
+        array_index=job_ids.index_of(job.job_id),
+    )
+
+
+def _under_way(draft: Draft, job_id: str, attempt: int) -> Job | None:
+    """The job, if that attempt of it is under way."""
+    job = draft.jobs.get(job_id)
+    return job if job is not None and job.state in UNDER_WAY and job.attempt == attempt else None
+
+
+def started(draft: Draft, event: JobStarted, _now_ns: int) -> None:
+    job = _under_way(draft, event.job_id, event.attempt)
+    if job is None or job.attempts[-1].started_wall_ns is not None:
+        return  # told again, after a restart
+    state = JobState.RUNNING if job.state is JobState.STARTING else job.state
+    attempt = replace(job.attempts[-1], started_wall_ns=event.wall_ns)
+    draft.put_job(replace(job, state=state, started_wall_ns=event.wall_ns, attempts=(*job.attempts[:-1], attempt)))
+    gpus = answers.named_gpus(draft, attempt.gpus)
+    draft.publish("job.started", {**facts(job), "attempt": job.attempt, "pid": event.pid, **gpus})
+
+
+def stop(draft: Draft, job: Job, then: JobState, why: str) -> Job:
+    """The attempt under way is ended; `then` is what the job is after that."""
+    job = replace(job, state=JobState.STOPPING, then=then, why=why)
+    draft.put_job(job)
+    draft.emit(effects.StopJob(job.job_id, job.attempt, why))
+    draft.publish("job.stopping", {**facts(job), "attempt": job.attempt, "then": then.value, "reason": why})
+    return job
+
+
+def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
+    job = _under_way(draft, event.job_id, event.attempt)
+    if job is None:
+        return
+    said = _said(event)
+    cause = _cause(job, event, said)
+    job = _close(job, event, said, cause)
+    if job.task_id is not None:
+        leases.end_of_job(draft, draft.tasks[job.task_id], said or "the job is done", now_ns, event.wall_ns)
+        job = replace(job, task_id=None)
+    then = job.then
+    if then is not None:
+        _stopped(draft, replace(job, then=None), then, said, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
+    elif not said:
+        finish(draft, job, JobState.DONE, "", now_ns, event.wall_ns)
+    elif endings.NEXT[cause] is endings.Next.PAUSE:
+        why = reasons.interrupted(draft, job.attempts[-1])
+        _pause(draft, replace(job, why=why), cause, now_ns, event.wall_ns, ran_ns=_ran_ns(job))
+    elif endings.NEXT[cause] is endings.Next.FAIL or job.restarts >= job.max_restarts:
+        finish(draft, job, JobState.FAILED, said, now_ns, event.wall_ns)
+    else:
+        again = enqueue(draft, replace(job, restarts=job.restarts + 1, why=said), now_ns, event.wall_ns)
+        publish_queued(draft, again, said)
+
+
+def unbegun(draft: Draft, event: JobUnbegun, now_ns: int) -> None:
+    """Back to their places, as if their turns had not come: they cost no try, and hold nothing."""
+    for job_id, attempt in event.attempts:
+        job = _under_way(draft, job_id, attempt)
+        if job is None or job.attempts[-1].started_wall_ns is not None:
+            continue
+        if job.task_id is not None:
+            leases.end_of_job(draft, draft.tasks[job.task_id], event.why, now_ns, event.wall_ns)
+        job = replace(job, task_id=None, attempts=job.attempts[:-1])
+        draft.publish("job.unbegun", {**facts(job), "attempt": attempt, "reason": event.why})
+        if job.then is not None:
+            _stopped(draft, replace(job, then=None), job.then, event.why, now_ns, event.wall_ns, ran_ns=0)
+        else:
+            _back(draft, job, now_ns, event.wall_ns)
+
+
+def _back(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
+    """It waits on where it waited before, since then."""
+    since_wall_ns = wall_ns if job.entered_wall_ns is None else min(wall_ns, job.entered_wall_ns)
+    enqueue(draft, job, now_ns - (wall_ns - since_wall_ns), since_wall_ns, job.queued_ns)
+
+
+def _said(event: JobEnded) -> str:
+    """What went wrong, in words; empty for one that ended well."""
+    if event.why:
+        return event.why
+    if event.signal is not None:
+        return f"ended by signal {event.signal}"
+    return "" if event.exit_code == 0 else "its end was not told" if event.exit_code is None else f"exit code {event.exit_code}"
+
+
+def _cause(job: Job, event: JobEnded, said: str) -> Cause:
+    """The listener knows all of them but two."""
+    if job.then is JobState.PAUSED:
+        return Cause.PREEMPTED
+    lost = said and event.cause is Cause.OWN and job.attempts[-1].lost_gpu is not None
+    return Cause.GPU_LOST if lost else event.cause
+
+
+def gpu_lost(draft: Draft, job: Job, uuid: Uuid) -> None:
+    """A GPU of the attempt under way. The attempt goes on; if it fails, this is why."""
+    attempt = replace(job.attempts[-1], lost_gpu=uuid)
+    draft.put_job(replace(job, attempts=(*job.attempts[:-1], attempt)))
+
+
+def _close(job: Job, event: JobEnded, said: str, cause: Cause) -> Job:
+    last = job.attempts[-1]
+    started_wall_ns = event.started_wall_ns if last.started_wall_ns is None else last.started_wall_ns
+    attempt = replace(
+        last,
+        started_wall_ns=started_wall_ns,
+        ended_wall_ns=event.wall_ns,
+        exit_code=event.exit_code,
+        signal=event.signal,
+        why=said,
+        cause=cause,
+        log_tail=event.log_tail[-LOG_TAIL_CHARACTERS:],
+    )
+    return replace(job, started_wall_ns=started_wall_ns, ended_wall_ns=event.wall_ns, attempts=(*job.attempts[:-1], attempt))
+
+
+def _ran_ns(job: Job) -> int:
+    """How long its last attempt ran."""
+    last = job.attempts[-1]
+    return 0 if last.started_wall_ns is None or last.ended_wall_ns is None else last.ended_wall_ns - last.started_wall_ns
+
+
+def _stopped(draft: Draft, job: Job, then: JobState, said: str, now_ns: int, wall_ns: int, *, ran_ns: int) -> None:
+    """It ended since it was asked to."""
+    if then is JobState.PAUSED:
+        _pause(draft, job, Cause.PREEMPTED, now_ns, wall_ns, ran_ns=ran_ns)
+        return
+    if then in FINAL:
+        finish(draft, job, then, job.why or said, now_ns, wall_ns)
+        return
+    publish_queued(draft, enqueue(draft, job, now_ns, wall_ns), job.why)
+
+
+# A pause, after an end that was not the job's fault.
+
+
+def _pause(draft: Draft, job: Job, cause: Cause, now_ns: int, wall_ns: int, *, ran_ns: int) -> None:
+    """It stands in no queue, and keeps nothing from others; `job.why` says what ended it."""
+    count = endings.interruptions(draft.config, job.interruptions, ran_ns)
+    pause_ns = endings.pause_ns(draft.config, count)
+    job = replace(job, state=JobState.PAUSED, interruptions=count, resumes_wall_ns=wall_ns + pause_ns)
+    draft.put_job(job)
+    draft.schedule((PAUSE, job.job_id), now_ns + pause_ns)
+    more = {"cause": cause.value, "interruptions": count, "pause_ms": pause_ns // MS, "reason": job.why}
+    draft.publish("job.paused", {**facts(job), "attempt": job.attempt, **more})
+
+
+def still_paused(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
+    """After a restart: for what is left of the pause. A clock that was set back does not make it longer."""
+    left_ns = (job.resumes_wall_ns or wall_ns) - wall_ns
+    draft.schedule((PAUSE, job.job_id), now_ns + max(0, min(left_ns, endings.pause_ns(draft.config, job.interruptions))))
+
+
+def resume(draft: Draft, job_id: str, now_ns: int, wall_ns: int) -> None:
+    """The pause is over: it waits again, where it stood before."""
+    draft.schedule((PAUSE, job_id), None)
+    job = draft.jobs.get(job_id)
+    if job is None or job.state is not JobState.PAUSED:
+        return
+    again = enqueue(draft, job, now_ns, wall_ns, job.queued_ns)
+    publish_queued(draft, again, again.why)
+
+
+# The end.
+
+
+def finish(draft: Draft, job: Job, state: JobState, why: str, now_ns: int, wall_ns: int) -> None:
+    """The job is over, and with it those who wait for it to end well, if it did not; who waited for nothing else enters its queue.
+    (One after the other, not one within the other: a chain may be long.)"""
+    ending = [(job, state, why)]
+    doomed = {job.job_id}
+    for over, how, reason in ending:  # it grows
+        _leave(draft, over, how, reason, wall_ns)
+        for awaited in _over_with(draft, over, how):
+            for waiter_id in list(draft.dependents.members(awaited)):
+                waiter = draft.jobs.get(waiter_id)
+                if waiter is None or waiter_id in doomed:
+                    continue  # it waited for another one of these, too
+                if how is JobState.DONE:
+                    _awaits_one_less(draft, waiter, awaited, now_ns, wall_ns)
+                else:
+                    doomed.add(waiter_id)
+                    ending.append((waiter, JobState.WITHDRAWN, reasons.in_vain(over.job_id, how)))
+
+
+def _over_with(draft: Draft, job: Job, how: JobState) -> list[str]:
+    """The names by which others waited for the job that has left: its own, and its array's where nothing more is to be waited for."""
+    array = job_ids.array_of(job.job_id)
+    if array is None or (how is JobState.DONE and draft.elements.count(array)):
+        return [job.job_id]
+    return [job.job_id, array]
+
+
+def _leave(draft: Draft, job: Job, state: JobState, why: str, wall_ns: int) -> None:
+    """From the state into the history."""
+    job = replace(dequeue(draft, job), state=state, then=None, why=why, after=(), ended_wall_ns=wall_ns, resumes_wall_ns=None)
+    draft.history[job.job_id] = Ended(job, draft.specs[job.spec_id])
+    draft.drop_job(job.job_id)
+    draft.emit(effects.ForgetJob(job.job_id))
+    last = job.attempts[-1] if job.attempts else None
+    draft.publish(
+        "job.withdrawn" if state is JobState.WITHDRAWN else "job.ended",
+        {
+            **facts(job),
+            "state": state.value,
+            "reason": why,
+            "attempt": job.attempt,
+            "exit_code": None if last is None else last.exit_code,
+            "signal": None if last is None else last.signal,
+        },
+    )
+
+
+def _awaits_one_less(draft: Draft, job: Job, awaited: str, now_ns: int, wall_ns: int) -> None:
+    job = replace(job, after=tuple(other for other in job.after if other != awaited))
+    draft.put_job(job)
+    if job.state is JobState.AFTER and not job.after:
+        publish_queued(draft, enqueue(draft, job, now_ns, wall_ns), f"{awaited} ended well")

@@ -1,0 +1,81 @@
+"""The state as the store's rows say, after a restart.
+
+Knows: what each kind of row is in the state, and that every deadline starts anew. Must not know: where the rows come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from nodemgr.core.lifecycle import jobs
+from nodemgr.core.model.model import MS, Config, Job, JobState, Record, Request, Task, TaskState
+from nodemgr.core.model.schema import STORED
+from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.state import State
+
+
+def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int, wall_ns: int) -> State:
+    """The state of the store's rows (kind, key, dataclass), with everybody heard now, nobody connected and every waiter away.
+    The edge then tells of GPUs (GpusChanged) and of the dead (ProcessGone), and sends Match. Raises ValueError for a row of
+    an unknown kind."""
+    state = State(config)
+    draft = Draft(state)
+    draft.now_ns = now_ns
+    order = {kind: place for place, (kind, _) in enumerate(STORED.values())}
+    for kind, key, value in sorted(_known(rows), key=lambda row: (order[row[0]], _age(row[2]))):
+        _PUT[kind](draft, key, value, now_ns)
+        if isinstance(value, Job) and value.state is JobState.PAUSED:
+            jobs.still_paused(draft, value, now_ns, wall_ns)
+        if isinstance(value, (Request, Job)):  # a job may go back to where it waited
+            state.queue_ahead_ns = max(state.queue_ahead_ns, value.queued_ns + 1 - now_ns)
+    for process in draft.request_of:
+        draft.go_away(process, now_ns)
+    draft.timers.put("silence", now_ns + config.timeout_ms * MS)
+    draft.settle()
+    return state
+
+
+def _age(row: object) -> tuple[int, int]:
+    """Requests enter their queues in the order in which they entered them before."""
+    return (row.queued_ns, row.sequence) if isinstance(row, Request) else (0, 0)
+
+
+def _known(rows: Iterable[tuple[str, str, object]]) -> Iterator[tuple[str, str, object]]:
+    for kind, key, value in rows:
+        if kind not in _PUT:
+            raise ValueError(f"the store has a row of an unknown kind: {kind} {key}")
+        yield kind, key, value
+
+
+def _put_task(draft: Draft, _key: str, task: Task, now_ns: int) -> None:
+    draft.put_task(task)
+    if task.state is TaskState.STALLED and draft.config.stalled == "kill":
+        draft.schedule(("kill", task.task_id), now_ns + draft.config.stalled_grace_ms * MS)
+
+
+def _put_request(draft: Draft, _key: str, request: Request, now_ns: int) -> None:
+    draft.put_request(request)
+    if request.wait_ms is not None:
+        draft.schedule(("wait", request.request_id), now_ns + request.wait_ms * MS)
+
+
+def _put_record(draft: Draft, _key: str, record: Record, _now_ns: int) -> None:
+    if record.ended_wall_ns is None:
+        draft.records.put(record.task_id, record)
+
+
+_PUT: dict[str, Callable[[Draft, str, Any, int], None]] = {
+    "gpu": lambda draft, _key, gpu, _now_ns: draft.put_gpu(gpu),
+    "env": lambda draft, _key, env, _now_ns: draft.put_env(env),
+    "task": _put_task,
+    "process": lambda draft, _key, process, _now_ns: draft.put_process(process),
+    "grant": lambda draft, _key, grant, _now_ns: draft.put_grant(grant),
+    "request": _put_request,
+    "residue": lambda draft, _key, residue, _now_ns: draft.put_residue(residue),
+    "record": _put_record,
+    "queue": lambda draft, _key, row, _now_ns: draft.queues.put(row.name, row),
+    "spec": lambda draft, _key, spec, _now_ns: draft.specs.put(spec.spec_id, spec),
+    "job": lambda draft, _key, job, _now_ns: draft.put_job(job),
+    "counter": lambda draft, key, count, _now_ns: draft.counters.put(key, count),
+}

@@ -1,0 +1,178 @@
+"""Jobs are handed in: what refuses one, and what it is from then on.
+
+Knows: limits, quotas, queues, whom a job may wait for. Must not know: how it is started or ends (jobs.py).
+A submission that is sent again under its key is the same job: its answer was lost, not the job.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.lifecycle import jobs, queues
+from nodemgr.core.model import effects, job_ids
+from nodemgr.core.model.events import NamesTaken, Submission, SubmitJobs
+from nodemgr.core.model.model import AWAITED_BYTES, JOB_ROW_BYTES, Deed, DenyCode, Job, JobState
+from nodemgr.core.model.schema import JOBS
+from nodemgr.core.model.values import replace
+from nodemgr.core.scheduler import admission, reasons
+from nodemgr.core.scheduler.admission import Refusal
+from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.state import State
+from nodemgr.core.state.tables import first
+
+MAX_INDEX = (1 << 31) - 1
+"""Of an array's elements: it is part of a token (model/job_ids.py)."""
+MAX_AWAITED = 100_000
+"""Elements of an array, each with so many jobs that it waits for: each such pair is remembered."""
+TOO_MANY_AWAITED = f"more than {MAX_AWAITED} pairs of an element and a job it waits for: let one job wait for them, and the array for that"
+
+
+def submit(draft: Draft, event: SubmitJobs, now_ns: int) -> None:
+    for submission in event.submissions:
+        known = draft.job_of_key.get((submission.env, submission.key)) if submission.key else None
+        refusal = None if known is not None else _refused(draft, submission)
+        if refusal is not None:
+            draft.emit(effects.SubmitAnswered(submission.ref, None, *refusal))
+        else:
+            job_id = _enter(draft, submission, now_ns, event.wall_ns) if known is None else known
+            draft.emit(effects.SubmitAnswered(submission.ref, job_id, None, ""))
+
+
+def names_taken(draft: Draft, event: NamesTaken, _now_ns: int) -> None:
+    """A job of that name would be taken for the one that has run."""
+    if event.number > (draft.counters.get(JOBS) or 0):
+        draft.counters.put(JOBS, event.number)
+
+
+def _refused(draft: Draft, submission: Submission) -> Refusal | None:
+    checks = (_without_sense, _without_env, _beyond_quota, _too_many, _no_room_in_queue, _waits_in_vain)
+    return next((refusal for check in checks if (refusal := check(draft, submission)) is not None), None)
+
+
+def _without_sense(_draft: Draft, submission: Submission) -> Refusal | None:
+    array, count = submission.array, len(submission.array)
+    wrong = {
+        "an array's indices are different numbers from 0 on": len(set(array)) < count or any(not 0 <= i <= MAX_INDEX for i in array),
+        "a number of GPUs is 0 or more": submission.gpus is not None and submission.gpus < 0,
+        "memory is per GPU: a job without a GPU has none": submission.gpus == 0 and submission.memory_bytes is not None,
+        "memory is more than nothing": submission.memory_bytes is not None and submission.memory_bytes <= 0,
+        "a time limit is more than nothing": submission.time_limit_ms is not None and submission.time_limit_ms <= 0,
+        "a number of restarts is 0 or more": submission.max_restarts is not None and submission.max_restarts < 0,
+        "there is no command": not submission.payload.argv,
+        TOO_MANY_AWAITED: count * len(submission.after) > MAX_AWAITED,
+    }
+    said = next((text for text, is_so in wrong.items() if is_so), None)
+    return None if said is None else (DenyCode.BAD_REQUEST, said)
+
+
+def _without_env(draft: Draft, submission: Submission) -> Refusal | None:
+    if submission.env in draft.envs:
+        return None
+    return DenyCode.UNKNOWN_ENV, reasons.no_quota(submission.env)
+
+
+def _gpus(draft: Draft, submission: Submission) -> int:
+    return admission.default_gpus(draft, draft.envs[submission.env].quota) if submission.gpus is None else submission.gpus
+
+
+def _beyond_quota(draft: Draft, submission: Submission) -> Refusal | None:
+    if submission.gpus == 0:
+        return None
+    quota, explicit = draft.envs[submission.env].quota, submission.gpus is not None
+    return admission.refused(draft, submission.env, quota, _gpus(draft, submission), submission.memory_bytes, explicit=explicit)
+
+
+def _too_many(draft: Draft, submission: Submission) -> Refusal | None:
+    more = max(1, len(submission.array))
+    for whose, there, limit in (
+        (submission.env, draft.env_jobs.get(submission.env) or 0, draft.config.max_env_jobs),
+        ("this node", len(draft.state.jobs) + len(draft.jobs.changes), draft.config.max_jobs),  # this step has only added some
+    ):
+        if there + more > limit:
+            return DenyCode.TOO_MANY_JOBS, reasons.too_many_jobs(whose, there, limit)
+    added_bytes = submission.payload.size_bytes + more * (JOB_ROW_BYTES + AWAITED_BYTES * len(submission.after))
+    full = too_large(draft, submission.env, added_bytes)
+    return None if full is None else (DenyCode.TOO_MANY_JOBS, full)
+
+
+def too_large(book: Draft | State, env: str, added_bytes: int) -> str | None:
+    """Why the store does not take so many more bytes of the env's jobs; None: it does."""
+    there_bytes, limit_bytes = book.job_bytes.get(env) or 0, book.config.max_env_job_bytes
+    return reasons.too_large_jobs(env, there_bytes, added_bytes, limit_bytes) if there_bytes + added_bytes > limit_bytes else None
+
+
+def _queue(draft: Draft, submission: Submission) -> str:
+    return draft.envs[submission.env].quota.priority if submission.priority is None else submission.priority
+
+
+def _max_restarts(draft: Draft, submission: Submission) -> int:
+    if submission.max_restarts is not None:
+        return submission.max_restarts
+    return queues.rows(draft)[_queue(draft, submission)].max_restarts
+
+
+def _no_room_in_queue(draft: Draft, submission: Submission) -> Refusal | None:
+    name = _queue(draft, submission)
+    if submission.priority is not None and name not in (known := queues.rows(draft)):
+        return DenyCode.UNKNOWN_QUEUE, reasons.no_queue(name, known)
+    full = None if submission.hold or submission.after else queues.full(draft, name, max(1, len(submission.array)))
+    return None if full is None else (DenyCode.QUEUE_FULL, full)
+
+
+def _waits_in_vain(draft: Draft, submission: Submission) -> Refusal | None:
+    for name in submission.after:
+        ended = [how for job_id, how in submission.ended.items() if _is_or_is_of(job_id, name)]
+        if not ended and not _lives(draft, submission.env, name):
+            return DenyCode.UNKNOWN_JOB, reasons.no_job(name, submission.env)
+        lost = next((how for how in ended if how is not JobState.DONE), None)
+        if lost is not None:
+            return DenyCode.UNKNOWN_JOB, reasons.in_vain(name, lost)
+    return None
+
+
+def _is_or_is_of(job_id: str, name: str) -> bool:
+    return name in (job_id, job_ids.array_of(job_id))
+
+
+def _lives(draft: Draft, env: str, name: str) -> bool:
+    """The job of that name, or some element of the array, in this env."""
+    job = draft.jobs.get(name if name in draft.jobs else first(draft.elements.members(name)) or "")
+    return job is not None and job.env == env
+
+
+def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> str:
+    """The id of the job or array that it is now."""
+    number = draft.count(JOBS)
+    array, spec_id = f"j{number}", f"s{number}"
+    draft.specs.put(spec_id, replace(submission.spec, spec_id=spec_id, payload_bytes=submission.payload.size_bytes))
+    draft.payloads[spec_id] = submission.payload
+    after = tuple(dict.fromkeys(name for name in submission.after if _lives(draft, submission.env, name)))
+    state = JobState.HELD if submission.hold else JobState.AFTER
+    model = Job(
+        job_id=array,
+        env=submission.env,
+        name=submission.name,
+        command=submission.command,
+        user=submission.spec.user,
+        spec_id=spec_id,
+        gpus=_gpus(draft, submission),
+        memory_bytes=submission.memory_bytes,
+        priority=_queue(draft, submission),
+        time_limit_ms=submission.time_limit_ms,
+        submitted_wall_ns=wall_ns,
+        state=state,
+        after=after,
+        max_restarts=_max_restarts(draft, submission),
+        key=submission.key,
+        place=submission.place,
+        why=reasons.held_by(submission.by) if submission.hold else "",
+        deeds=(Deed(wall_ns, submission.by, "submitted, held" if submission.hold else "submitted"),),
+    )
+    for job in [replace(model, job_id=f"{array}.{index}") for index in submission.array] or [model]:
+        _submitted(draft, job, now_ns, wall_ns)
+    return array
+
+
+def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
+    draft.put_job(job)
+    queued = jobs.enqueue(draft, job, now_ns, wall_ns) if job.state is JobState.AFTER and not job.after else job
+    place = draft.queued.get(job.priority) if queued.state is JobState.QUEUED else None
+    draft.publish("job.submitted", {**jobs.facts(queued), "state": queued.state.value, "gpus_wanted": job.gpus, "position": place})

@@ -1,0 +1,81 @@
+"""Entering the queue, and leaving it without a lease.
+
+Knows: askers and their requests. Must not know: who is served (matching.py).
+A request leaves with its last asker. That frees what it kept from others, so the queue is looked at again.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.lifecycle import answers
+from nodemgr.core.model.model import MS, Asker, DenyCode, ProcessKey, Request, Transport
+from nodemgr.core.model.values import replace
+from nodemgr.core.scheduler import reasons
+from nodemgr.core.state.draft import Draft
+
+
+def entered(draft: Draft, request: Request, asker: Asker, now_ns: int) -> None:
+    """The asker waits from now on; the request has its place."""
+    if asker.transport is Transport.UDP:
+        draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+    if asker is request.askers[0]:
+        draft.publish(
+            "task.waiting",
+            {
+                "env": request.env,
+                "task": request.request_id,
+                "gpus_wanted": request.gpus,
+                "memory_bytes": request.memory_bytes,
+                "priority": request.priority,
+                "position": draft.positions.get(request.request_id),
+                "reason": draft.reasons.get(request.request_id),
+                "pid": asker.pid,
+                "user": asker.user,
+                "command": request.command,
+            },
+        )
+
+
+def remove(draft: Draft, request: Request, process: ProcessKey) -> Request | None:
+    """Takes one asker out; returns the request, or None if it left the queue with him."""
+    askers = tuple(asker for asker in request.askers if asker.process != process)
+    if process not in draft.processes:
+        draft.disconnect(process)
+    draft.rescan = True
+    if askers:
+        request = replace(request, askers=askers)
+        draft.put_request(request)
+        return request
+    draft.drop_request(request)
+    return None
+
+
+def leave(draft: Draft, process: ProcessKey, why: str, now_ns: int) -> bool:
+    """The process does not wait any more, if it did."""
+    request_id = draft.request_of.get(process)
+    if request_id is None:
+        return False
+    request = draft.requests[request_id]
+    if remove(draft, request, process) is None:
+        _publish_withdrawn(draft, request, why, now_ns)
+    return True
+
+
+def refuse(draft: Draft, request: Request, code: DenyCode, reason: str, now_ns: int) -> None:
+    """The request can wait no longer: all who wait for it are told."""
+    for asker in request.askers:
+        answers.deny(draft, draft.connections.get(asker.process), asker.rid, code, reason)
+        remove(draft, draft.requests[request.request_id], asker.process)
+    _publish_withdrawn(draft, request, reason, now_ns)
+
+
+def expire(draft: Draft, request: Request, now_ns: int) -> None:
+    """Its deadline has come."""
+    reason = reasons.waited_in_vain(now_ns - request.since_ns, draft.reasons.get(request.request_id) or "")
+    refuse(draft, request, DenyCode.WAIT_TIMEOUT, reason, now_ns)
+
+
+def _publish_withdrawn(draft: Draft, request: Request, why: str, now_ns: int) -> None:
+    draft.publish(
+        "request.withdrawn",
+        {"env": request.env, "task": request.request_id, "why": why, "waited_ns": now_ns - request.since_ns, "command": request.command},
+    )

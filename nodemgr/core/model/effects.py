@@ -1,0 +1,226 @@
+"""What the manager wants done, as values: what is to be stored (Save, Publish), and what the edges do after that, in the
+order given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodemgr.core.model.model import ConnectionId, DenyCode, ProcessKey, Uuid
+from nodemgr.core.model.values import value
+
+
+@value
+class Save:
+    """Put (or with None delete) one row. `kind` is a table of the state; the value is its dataclass."""
+
+    kind: str
+    """A kind of schema.STORED, or "history" (model.Ended). A record is never deleted: it is put again when the lease ends. A row of
+    the history is deleted when its job is to run again. Or "payload" (model.JobPayload, by spec_id): the state does not keep it. It
+    is put once, and the store deletes it some time after its spec."""
+    key: str
+    value: object | None
+
+
+@value
+class Publish:
+    """An event for the stream and the store, e.g. `task.granted`. Integers are bytes, ns or counts."""
+
+    name: str
+    fields: Mapping[str, object]
+
+
+@value
+class SendGrant:
+    connection: ConnectionId
+    rid: str
+    env: str
+    token: str
+    task_id: str
+    gpus: tuple[Uuid, ...]
+    rows: tuple[int, ...]
+    limits: tuple[int, ...]
+    """Bytes per GPU: the ledger's limit, or over UDP the process's cap."""
+    process: ProcessKey
+    slot: int | None
+    generation: int
+
+
+@value
+class SendWait:
+    connection: ConnectionId
+    rid: str
+    position: int
+    reason: str
+
+
+@value
+class SendDeny:
+    connection: ConnectionId
+    rid: str
+    code: DenyCode
+    reason: str
+
+
+@value
+class SendFence:
+    connection: ConnectionId
+    task_id: str
+    reason: str
+    rid: str | None = None
+
+
+@value
+class SendNote:
+    connection: ConnectionId
+    text: str
+
+
+@value
+class SendAck:
+    connection: ConnectionId
+    rid: str
+
+
+@value
+class OpenLedger:
+    """Before the first grant of an env: make its ledger unless it is there."""
+
+    env: str
+
+
+@value
+class SetLimit:
+    env: str
+    uuid: Uuid
+    row: int
+    limit_bytes: int
+    total_bytes: int
+
+
+@value
+class BeginSlot:
+    """A new process's slot: its words become zero and carry this generation, and it lives."""
+
+    env: str
+    slot: int
+    generation: int
+
+
+@value
+class SetSlot:
+    env: str
+    slot: int
+    generation: int
+    state: str  # "live", "stalled", "fenced"
+
+
+@value
+class ClearSlot:
+    """After a process's death: its words become zero and carry the generation after this one."""
+
+    env: str
+    slot: int
+    generation: int
+
+
+@value
+class CloseLedger:
+    """The env's last process is gone (also of those that left their lease and lived on)."""
+
+    env: str
+
+
+@value
+class Watch:
+    """From now on tell of this process's death and read its beats: a waiter, a holder, or one that left and lives on."""
+
+    process: ProcessKey
+    pid: int | None
+
+
+@value
+class Unwatch:
+    process: ProcessKey
+
+
+@value
+class WatchResidue:
+    """Look at the driver until this process's memory on this GPU is gone; send ResidueChanged for the first look (until
+    then the whole grant is charged) and for each change."""
+
+    process: ProcessKey
+    pid: int
+    uuid: Uuid
+
+
+@value
+class Kill:
+    """By policy only (`stalled = "kill"`, `enforce = "kill"`): end this process."""
+
+    process: ProcessKey
+    pid: int
+    gently: bool = False
+    """Ask it to (SIGTERM)."""
+
+
+@value
+class EnvChanged:
+    """The env's quota is new or gone: its directory, client.conf and key follow."""
+
+    env: str
+
+
+@value
+class GpusHeld:
+    """The env holds other GPUs than before: who of it may open which device follows, before anybody hears of it."""
+
+    env: str
+
+
+@value
+class StartJob:
+    """Run it, once: an attempt that was begun is not begun again."""
+
+    job_id: str
+    attempt: int
+    env: str
+    spec_id: str
+    token: str
+    """The lease that its processes join."""
+    gpus: tuple[Uuid, ...]
+    memory_bytes: int | None
+    time_limit_ms: int | None
+    array_index: int | None
+
+
+@value
+class StopJob:
+    """Ask it to end, then end it. JobEnded follows in any case."""
+
+    job_id: str
+    attempt: int
+    why: str
+
+
+@value
+class ForgetJob:
+    """It is final: its files may go."""
+
+    job_id: str
+
+
+@value
+class SubmitAnswered:
+    """`job_id` is the job's or the array's; None: refused."""
+
+    ref: int
+    job_id: str | None
+    code: DenyCode | None
+    reason: str
+
+
+Effect = (
+    SendGrant | SendWait | SendDeny | SendFence | SendNote | SendAck | OpenLedger | SetLimit | BeginSlot | SetSlot
+    | ClearSlot | CloseLedger | Watch | Unwatch | WatchResidue | Kill | EnvChanged | GpusHeld | StartJob | StopJob | ForgetJob
+    | SubmitAnswered
+)

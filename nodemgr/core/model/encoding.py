@@ -1,0 +1,197 @@
+"""Rows of the store as JSON texts, and back: typed, strict, every kind.
+
+Knows: the dataclasses of model.py by their annotations, so that a new field needs nothing here. Must not know: SQL, what a
+row means.
+A field that is missing takes its default, if it has one (a row of an older version); one that is unknown, or of another
+type, is an error: a store is never guessed at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import types
+import typing
+from collections.abc import Callable
+from functools import cache
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
+
+from nodemgr.core.model.model import Ended, Env, Gpu, Grant, Job, JobPayload, JobSpec, Process, QueueRow, Record, Request, Residue, Task
+
+KINDS: dict[str, Any] = {
+    "gpu": Gpu,
+    "env": Env,
+    "task": Task,
+    "process": Process,
+    "grant": Grant,
+    "request": Request,
+    "residue": Residue,
+    "record": Record,
+    "queue": QueueRow,
+    "spec": JobSpec,
+    "job": Job,
+    "counter": int,
+    "history": Ended,
+}
+"""What each kind of row holds: those of schema.STORED, and the history's."""
+
+Writer = Callable[[Any], str]
+"""The JSON text of a value of one type."""
+Reader = Callable[[Any, str], Any]
+"""From what JSON says to the value; the text says where in the row it stands."""
+
+
+class EncodingError(ValueError):
+    """A row is not what its kind should be; the message says where and why."""
+
+
+def encode(kind: str, value: object) -> str:
+    """One line of JSON. KeyError for an unknown kind."""
+    return _WRITERS[kind](value)
+
+
+def decode(kind: str, text: str) -> Any:
+    """The dataclass (or for a counter the integer) that `encode` was given. Raises EncodingError."""
+    if kind not in KINDS:
+        raise EncodingError(f"{kind} is no kind of row")
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise EncodingError(f"{kind} is no JSON: {error}") from None
+    return _reader(KINDS[kind])(data, kind)
+
+
+def pack(payload: JobPayload) -> bytes:
+    """A payload without its directory: how many words its command has, then words and variables, each behind a NUL. No JSON: bytes
+    that are no text would take six times their room."""
+    words = "\0".join((str(len(payload.argv)), *payload.argv, *payload.environ))
+    return words.encode("utf-8", "surrogateescape")
+
+
+def unpack(cwd: bytes, data: bytes) -> JobPayload:
+    """The payload that `pack` was given. Raises EncodingError."""
+    count, *words = data.decode("utf-8", "surrogateescape").split("\0")
+    if not (count.isascii() and count.isdigit() and 0 < int(count) <= len(words)):
+        raise EncodingError(f"a payload begins with {count[:20]!r}, not with the number of its command's words")
+    argv, environ = tuple(words[: int(count)]), tuple(words[int(count) :])
+    return JobPayload(argv, cwd.decode("utf-8", "surrogateescape"), environ)
+
+
+@cache
+def _writer(annotation: Any) -> Writer:
+    """One format string, compiled once, as `dataclasses` makes its methods: a row is written while a client waits."""
+    names = {"quoted": quoted}
+    writer: Writer = eval(f"lambda value: f'''{_format(annotation, 'value', names)}'''", names)
+    return writer
+
+
+def _format(annotation: Any, value: str, names: dict[str, Any]) -> str:
+    """Of the JSON text of what the expression `value` gives; what it calls is in `names`."""
+    if dataclasses.is_dataclass(annotation):
+        hints, fields = typing.get_type_hints(annotation), [field.name for field in dataclasses.fields(annotation)]
+        members = [f"{quoted(name)}:{_format(hints[name], f'{value}.{name}', names)}" for name in fields]
+        return f"{{{{{','.join(members)}}}}}"
+    if typing.get_origin(annotation) is tuple:
+        return f"[{{','.join(map({_called(_member(annotation), names)}, {value}))}}]"
+    return f"{{{_expression(annotation, value, names)}}}"
+
+
+def _expression(annotation: Any, value: str, names: dict[str, Any]) -> str:
+    """Of what stands between braces."""
+    if isinstance(annotation, types.UnionType):
+        return f"'null' if {value} is None else {_expression(_inner(annotation), value, names)}"
+    if annotation is bool:
+        return f"'true' if {value} else 'false'"
+    if annotation is int:
+        return value
+    return f"{_called(annotation, names)}({value})"
+
+
+def _called(annotation: Any, names: dict[str, Any]) -> str:
+    """The name of what writes a value of this type."""
+    if isinstance(annotation, type) and issubclass(annotation, str):  # a StrEnum is its value
+        return "quoted"
+    if not (annotation in (bool, int) or dataclasses.is_dataclass(annotation) or typing.get_origin(annotation) is tuple):
+        raise TypeError(f"no row can hold {annotation}")
+    names[writer := f"writer_{len(names)}"] = _writer(annotation)
+    return writer
+
+
+def _inner(annotation: types.UnionType) -> Any:
+    """Of `inner | None`."""
+    (inner,) = (member for member in annotation.__args__ if member is not type(None))
+    return inner
+
+
+def _member(annotation: Any) -> Any:
+    """Of `tuple[member, ...]`."""
+    member, more = typing.get_args(annotation)
+    if more is not Ellipsis:
+        raise TypeError(f"no row can hold {annotation}")
+    return member
+
+
+@cache
+def _reader(annotation: Any) -> Reader:
+    if dataclasses.is_dataclass(annotation):
+        return _dataclass_reader(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return _enum_reader(annotation)
+    if isinstance(annotation, types.UnionType):
+        inner = _reader(_inner(annotation))
+        return lambda data, where: None if data is None else inner(data, where)
+    if typing.get_origin(annotation) is tuple:
+        return _tuple_reader(_reader(_member(annotation)))
+    if annotation in (int, str, bool):
+        return _plain_reader(annotation)
+    raise TypeError(f"no row can hold {annotation}")
+
+
+def _plain_reader(annotation: type) -> Reader:
+    def back(data: Any, where: str) -> Any:
+        if type(data) is not annotation:  # True is an int, but no count
+            raise EncodingError(f"{where} is {data!r}, not of type {annotation.__name__}")
+        return data
+
+    return back
+
+
+def _enum_reader(annotation: type[enum.Enum]) -> Reader:
+    def back(data: Any, where: str) -> Any:
+        try:
+            return annotation(data)
+        except ValueError:
+            raise EncodingError(f"{where} is {data!r}, which is no {annotation.__name__}") from None
+
+    return back
+
+
+def _tuple_reader(member: Reader) -> Reader:
+    def back(data: Any, where: str) -> Any:
+        if not isinstance(data, list):
+            raise EncodingError(f"{where} is {data!r}, not a list")
+        return tuple(member(entry, f"{where}[{index}]") for index, entry in enumerate(data))
+
+    return back
+
+
+def _dataclass_reader(annotation: Any) -> Reader:
+    hints = typing.get_type_hints(annotation)
+    fields = {field.name: _reader(hints[field.name]) for field in dataclasses.fields(annotation)}
+    required = {field.name for field in dataclasses.fields(annotation) if field.default is dataclasses.MISSING}
+
+    def back(data: Any, where: str) -> Any:
+        if not isinstance(data, dict):
+            raise EncodingError(f"{where} is {data!r}, not an object")
+        if unknown := data.keys() - fields.keys():
+            raise EncodingError(f"{where} has unknown fields: {', '.join(sorted(map(str, unknown)))}")
+        if missing := required - data.keys():
+            raise EncodingError(f"{where} lacks fields: {', '.join(sorted(missing))}")
+        return annotation(**{name: fields[name](member, f"{where}.{name}") for name, member in data.items()})
+
+    return back
+
+
+_WRITERS: dict[str, Writer] = {kind: _writer(annotation) for kind, annotation in KINDS.items()}

@@ -1,0 +1,44 @@
+"""How an attempt ends, and what follows for its job: the one table of it, and the pause before the next attempt.
+
+Knows: causes. Must not know: how a cause is found out (lifecycle/jobs.py, the edge's factories), how a job is queued (lifecycle/jobs.py).
+docs/jobs.md shows the same table to users.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from nodemgr.core.model.model import MS, Cause, Config
+
+
+class Next(enum.Enum):
+    RETRY = "retry"
+    """The job failed. It goes to the end of its queue while it has restarts left, else it is over."""
+    FAIL = "fail"
+    """The job failed, and another attempt would fail in the same way: it is over."""
+    PAUSE = "pause"
+    """Not the job's fault. It goes back to its place in the queue after a pause, and uses up no restart."""
+
+
+NEXT: dict[Cause, Next] = {
+    Cause.OWN: Next.RETRY,
+    Cause.TIME_LIMIT: Next.FAIL,
+    Cause.CANNOT_RUN: Next.FAIL,
+    Cause.GPU_LOST: Next.PAUSE,
+    Cause.SUPERVISOR_LOST: Next.PAUSE,
+    Cause.NODE_DOWN: Next.PAUSE,
+    Cause.CONTAINER_STOPPED: Next.PAUSE,
+    Cause.NOT_STARTED: Next.PAUSE,
+    Cause.PREEMPTED: Next.PAUSE,
+}
+
+
+def pause_ns(config: Config, interruptions: int) -> int:
+    """The pause after so many interruptions in a row, the last one counted: it doubles, up to a bound."""
+    doubled_ms = config.requeue_pause_ms << min(max(0, interruptions - 1), 40)
+    return min(doubled_ms, config.max_requeue_pause_ms) * MS
+
+
+def interruptions(config: Config, before: int, ran_ns: int) -> int:
+    """The count with one more. An attempt that ran for as long as the longest pause begins the count anew."""
+    return 1 if ran_ns >= config.max_requeue_pause_ms * MS else before + 1

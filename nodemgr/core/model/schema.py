@@ -1,0 +1,49 @@
+"""Which tables a state has, and which of them are stored. Each list once.
+
+Knows: names, and how keys are written. Must not know: what is done with rows (state/draft.py), where they are kept (state/state.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nodemgr.core.model.model import Uuid
+
+EnvGpu = tuple[str, Uuid]
+Deadline = tuple[str, str]
+"""What is due, and for whom: ("wait", request), ("away", process), ("kill", task), (PAUSE, job)."""
+PAUSE = "pause"
+
+STORED: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "gpus": ("gpu", str),
+    "envs": ("env", str),
+    "tasks": ("task", str),
+    "processes": ("process", str),
+    "grants": ("grant", "/".join),
+    "requests": ("request", str),
+    "residues": ("residue", "/".join),
+    "records": ("record", str),
+    "queues": ("queue", str),
+    "specs": ("spec", str),
+    "jobs": ("job", str),
+    "counters": ("counter", str),
+}
+"""Each stored table: its kind in the store, and how a key of it is written there. Restored in this order."""
+
+FOLLOWING = (
+    "connections", "process_of_connection", "away", "reasons", "positions", "timers", "agenda",
+    "task_of_token", "request_of_token", "request_of", "process_of_pid", "slots", "members",
+    "charged", "env_charged", "active", "residue_alive", "residue_dead",
+    "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks", "violations", "unbooked",
+    "job_of_key", "elements", "dependents", "spec_jobs", "job_bytes", "env_jobs", "cpu_jobs", "queued", "places", "apart",
+    "under_way",
+)  # fmt: skip
+"""The tables that follow from stored ones, or that a restart forgets."""
+
+TABLES = (*STORED, *FOLLOWING)
+
+IDS = "ids"
+GENERATION = "generation"
+JOBS = "jobs"
+"""The counters: of tasks and requests together, of the generations of ledger slots, of jobs and what they run."""

@@ -1,0 +1,148 @@
+"""Which GPUs a request gets: the table of DESIGN.md ("Which GPUs"), and nothing else.
+
+Knows: one request's numbers and one row of numbers per healthy GPU. Must not know: tasks, queues, where numbers come from.
+Source: the patent named in DESIGN.md, [0084-0126], with its two faults mended: where fewer than `slots` fresh GPUs
+qualify, as many reused ones make up for them as are missing; and what fails there though it may be served later waits.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from nodemgr.core.model.model import DenyCode, Uuid
+
+ANY_NUMBER = 1 << 30
+"""More tasks than a GPU ever has."""
+
+
+class Ask(NamedTuple):
+    """What is asked, beside what its env may have."""
+
+    gpus: int
+    quota_gpus: int
+    quota_remaining_bytes: int | None
+    """Of the env's memory quota, below zero after it was lowered; None without one."""
+    max_tasks_per_gpu: int
+    reuse_below: int = ANY_NUMBER
+    """A GPU that the env holds is reused only with fewer tasks on it than this: 1 is never."""
+
+
+class Candidate(NamedTuple):
+    """One healthy GPU as one env sees it."""
+
+    uuid: Uuid
+    number: int
+    """Its index (a tuple has an `index` of its own)."""
+    used: bool
+    """The env holds it through a task that is not stalled."""
+    tasks: int
+    """Of all envs, those not stalled."""
+    remaining_bytes: int
+    """Of the GPU's memory, promised to nobody; below zero where lost processes hold more."""
+    need_bytes: int
+    """What a grant here takes out of the GPU and out of the env's quota, if it is fresh."""
+    big_enough: bool = True
+    """Could a grant here ever hold what the request names?"""
+    has_free: bool = True
+    """Of a grant here, what the request names is not in use by the env's other tasks."""
+    kept: bool = False
+    """A request that came before waits for it: it is nobody's fresh GPU."""
+
+
+class Choice(NamedTuple):
+    fresh: tuple[Candidate, ...]
+    reused: tuple[Candidate, ...]
+    used: int
+    """GPUs that the env holds by now, beside the fresh ones."""
+
+
+class Shortage(enum.Enum):
+    """Why a request that is within its quota has to wait."""
+
+    NODE = "node"
+    """Of the node's GPUs: others hold them."""
+    QUOTA_MEMORY = "quota_memory"
+    """Of its own env's remaining memory quota, and of nothing else."""
+    LEDGER = "ledger"
+    """Of memory in the grants that its own env holds, and of nothing else."""
+    OWN_GPUS = "own_gpus"
+    """Of GPUs within its own env's quota, which it does not share with the env's other tasks."""
+
+
+Policy = Callable[[Candidate], tuple[int, ...]]
+"""The order of fresh GPUs: the smallest key first."""
+
+POLICIES: dict[str, Policy] = {
+    "spread": lambda gpu: (-gpu.remaining_bytes, gpu.tasks, gpu.number),
+    "pack": lambda gpu: (gpu.remaining_bytes, -gpu.tasks, gpu.number),
+    "index": lambda gpu: (gpu.number,),
+}
+"""`spread` is DESIGN.md's: most remaining memory first. `pack` fills one GPU before it opens the next."""
+
+
+def refusal(gpus: int, quota_gpus: int, node_gpus: int, *, explicit: bool) -> DenyCode | None:
+    """The code of a request that can never be served as it stands: None if it may be served or wait."""
+    if quota_gpus == 0 or gpus == 0:
+        return DenyCode.NO_GPU
+    if gpus > quota_gpus:
+        return DenyCode.OVER_QUOTA
+    if explicit and gpus > node_gpus:
+        return DenyCode.MORE_THAN_NODE
+    return None
+
+
+def choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy = POLICIES["spread"]) -> Choice | Shortage:
+    """The GPUs for a request within its quota, or what they are short of."""
+    choice = _choose(ask, candidates, policy)
+    if choice is not None:
+        return choice
+    used = [gpu for gpu in candidates if gpu.used]
+    if ask.gpus - sum([gpu.tasks < ask.reuse_below for gpu in used]) > max(0, ask.quota_gpus - len(used)):
+        return Shortage.OWN_GPUS
+    freed = [gpu._replace(has_free=True) for gpu in candidates]
+    if _choose(ask, freed, policy) is not None:
+        return Shortage.LEDGER
+    if _choose(ask._replace(quota_remaining_bytes=None), freed, policy) is not None:
+        return Shortage.QUOTA_MEMORY
+    return Shortage.NODE
+
+
+def _choose(ask: Ask, candidates: Sequence[Candidate], policy: Policy) -> Choice | None:
+    """DESIGN.md's table, from `slots` on: where there are none left, nothing is fresh."""
+    used = [gpu for gpu in candidates if gpu.used]
+    slots = max(0, ask.quota_gpus - len(used))
+    fresh = _fresh(ask, candidates, slots, policy)[: ask.gpus] if slots else []
+    missing = ask.gpus - len(fresh)
+    reusable = [gpu for gpu in used if gpu.has_free and gpu.tasks < ask.reuse_below] if missing else []
+    return Choice(tuple(fresh), reused(reusable, missing), len(used)) if missing <= len(reusable) else None
+
+
+def reused(reusable: list[Candidate], gpus: int) -> tuple[Candidate, ...]:
+    """So many of them: those with the fewest tasks."""
+    return tuple(sorted(reusable, key=_reuse_order)[:gpus])
+
+
+def _reuse_order(gpu: Candidate) -> tuple[int, ...]:
+    return (gpu.tasks, -gpu.remaining_bytes, gpu.number)
+
+
+def _fresh(ask: Ask, candidates: Iterable[Candidate], slots: int, policy: Policy) -> list[Candidate]:
+    """The fresh GPUs that qualify, in the policy's order, at most `slots`, together within the remaining quota."""
+    picked: list[Candidate] = []
+    quota_remaining_bytes = ask.quota_remaining_bytes
+    for gpu in sorted((gpu for gpu in candidates if not gpu.kept and qualifies(gpu, ask)), key=policy):
+        if quota_remaining_bytes is not None:
+            if gpu.need_bytes > quota_remaining_bytes:
+                continue
+            quota_remaining_bytes -= gpu.need_bytes
+        picked.append(gpu)
+        if len(picked) == slots:
+            break
+    return picked
+
+
+def qualifies(gpu: Candidate, ask: Ask) -> bool:
+    """May it be somebody's fresh GPU, if it is not kept for another?"""
+    return not gpu.used and gpu.big_enough and gpu.has_free and gpu.tasks < ask.max_tasks_per_gpu and gpu.need_bytes <= gpu.remaining_bytes

@@ -1,0 +1,228 @@
+"""Which kept GPUs a later request may have for a while: the plan (plan.py) of this node's GPUs, for one look along the queues.
+
+Knows: what runs on each GPU and until when, as far as time limits say so. Must not know: who is served (looking.py).
+
+GPUs of one size stand for one another. One is busy until the last of its tasks has ended, and until nobody knows when if one of
+them has no time limit, is stopped or overdue, or if somebody else's memory is on it. Who takes a whole GPU is planned by counting.
+For who shares GPUs, or holds some already, counting would be too simple: he is taken to be able to start as soon as anything
+ends on as many of the GPUs as he is short of, and the GPUs belong to him from then on.
+
+What an env's quota leaves it is planned in the same way: a request that is planned by counting starts when both the node and its
+env's quota have room for it. If nobody knows when the quota has room, the env may take what its quota leaves it at any moment from the
+earliest such time on, so that is not known to be free. The same holds for an env that sleeps, or whose own tasks' ends are unknown.
+
+Given true limits nobody is delayed by one who came after him; where jobs end before their limits, the first who waits still starts no
+later than was planned when he became the first, and that is all that is promised (plan.py says why, and what is not).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodemgr.core.model.model import MS, Gpu, Request, Uuid
+from nodemgr.core.scheduler import own_tasks
+from nodemgr.core.scheduler.allocator import POLICIES, Ask, Candidate, qualifies
+from nodemgr.core.scheduler.plan import Plan
+from nodemgr.core.state import books
+from nodemgr.core.state.draft import Draft
+
+
+@dataclass(slots=True)
+class Use:
+    """What is known of one GPU. Times are of the monotonic clock; `now` for what may end at any moment."""
+
+    pool: int
+    empty: bool
+    first_ns: int
+    """When the first of its tasks ends; now, if it is empty."""
+    last_ns: int | None
+    """When the last of them has ended. None: nobody knows."""
+
+
+class Board:
+    """The node's GPUs, planned along the queue as a look goes on."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._now_ns = draft.now_ns
+        self._uses = {gpu.uuid: self._use(gpu) for gpu in draft.gpus.values() if gpu.healthy}
+        self._roomy = [uuid for uuid in self._uses if is_roomy(draft, draft.gpus[uuid])]
+        pools = [use.pool for use in self._uses.values()]
+        self._plans = {pool: Plan(pools.count(pool), self._now_ns) for pool in set(pools)}
+        self._quotas: dict[str, Plan] = {}
+        """What each env's quota leaves it, of those envs for which somebody was planned;"""
+        self._starts: dict[str, int] = {}
+        """and when the last of them starts, at the earliest."""
+        self._wanted: Counter[str] = Counter()
+        """How many each env's requests that wait want, however sure that is."""
+        for use in self._uses.values():
+            if not use.empty:
+                self._plans[use.pool].runs(1, use.last_ns)
+
+    def _use(self, gpu: Gpu) -> Use:
+        draft, now_ns = self._draft, self._now_ns
+        tasks = [draft.tasks[task_id] for task_id in draft.gpu_tasks.members(gpu.uuid)]
+        promised_bytes = sum([grant.memory_bytes for env in {task.env for task in tasks} if (grant := draft.grants.get((env, gpu.uuid)))])
+        ends_ns = [own_tasks.limit_ns(task) or now_ns for task in tasks]
+        if (draft.charged.get(gpu.uuid) or 0) > promised_bytes or draft.unbooked.get(gpu.uuid):
+            ends_ns.append(now_ns)
+        known = all(end_ns > now_ns for end_ns in ends_ns)
+        last_ns = max(ends_ns, default=now_ns) if known else None
+        return Use(gpu.memory_total_bytes, not ends_ns, min(ends_ns, default=now_ns) if known else now_ns, last_ns)
+
+    def blocked(self, request: Request, ask: Ask, rows: Sequence[Candidate]) -> None:
+        """Somebody has to wait until GPUs become free."""
+        self._wanted[request.env] += request.gpus
+        shares = ask.reuse_below > 1
+        used = sum([row.used for row in rows])
+        mine = [row for row in rows if row.big_enough and not (row.used and shares)]
+        pools = {self._uses[row.uuid].pool for row in mine}
+        short = max(1, request.gpus - (used if shares else 0))
+        if short > len(mine):  # until a GPU comes, or is healthy again: that may be at any moment
+            self.close(pools, self._now_ns)
+        elif not (used and shares) and is_counted(self._draft, request, [self._draft.gpus[row.uuid] for row in mine]):
+            self._place(request, pools.pop())
+        else:
+            self.close(pools, sorted(self._first_ns(row, ask) for row in mine)[short - 1])
+
+    def foresee(self, request: Request) -> bool:
+        """Somebody has to wait for his own env's tasks, whose ends are known. Whether his start is sure."""
+        self._wanted[request.env] += request.gpus
+        (pool,) = self._plans
+        return self._place(request, pool)
+
+    def _place(self, request: Request, pool: int, begin_ns: int | None = None) -> bool:
+        limit_ns = None if request.time_limit_ms is None else request.time_limit_ms * MS
+        plan = self._plans[pool]
+        start = plan.place(request.gpus, limit_ns, self._quota(request.env), begin_ns)
+        if start is not None:
+            self._starts[request.env] = start.time
+        return start is not None and start.sure
+
+    def _quota(self, env: str) -> Plan:
+        plan = self._quotas.get(env)
+        if plan is None:
+            plan = self._quotas[env] = Plan(self._draft.envs[env].quota.gpus, self._now_ns)
+            for end_ns in own_tasks.ends(self._draft, env, books.used_gpus(self._draft, env)):
+                plan.runs(1, end_ns)
+        return plan
+
+    def follows(self, request: Request) -> bool:
+        """Somebody starts no earlier than the one of his own env who was planned last and waits for its tasks. Whether his start is
+        sure; if not, nobody more of the env is planned."""
+        self._wanted[request.env] += request.gpus
+        (pool,) = self._plans
+        start_ns = self._starts[request.env]
+        if request.job_id is not None and request.memory_bytes is None and self._place(request, pool, start_ns):
+            return True
+        self._starts[request.env] = start_ns
+        self.stops(request.env)
+        return False
+
+    def stops(self, env: str) -> None:
+        """Nobody more of the env is planned: once the last of them has started, it may take all that its quota leaves it."""
+        (plan,) = self._plans.values()
+        plan.leave(self._quota(env), self._starts[env])
+
+    def waits_for_itself(self, env: str) -> None:
+        """Somebody has to wait until his own env gives something back. He keeps no GPU, and yet comes before those who are looked at later:
+        at any moment he, or who waits behind him, may take what the quota leaves them, and what the env has given back."""
+        used = {gpu.uuid for gpu in books.used_gpus(self._draft, env)}
+        left = self._draft.envs[env].quota.gpus - len(used)
+        for plan in self._plans.values() if left > 0 else ():
+            plan.runs(left, None)
+        for uuid in used:
+            use = self._uses[uuid]
+            if use.last_ns is not None:
+                self._plans[use.pool].runs(1, None, start=use.last_ns)
+
+    def _first_ns(self, row: Candidate, ask: Ask) -> int:
+        """Before that he cannot have this one."""
+        use = self._uses[row.uuid]
+        if not qualifies(row, ask):
+            return use.first_ns
+        change_ns = self._plans[use.pool].next_change() if row.kept else None
+        return self._now_ns if change_ns is None else change_ns
+
+    def comes_back(self, rows: Iterable[Candidate]) -> None:
+        """Somebody who could be served may come back at any moment."""
+        self.close({self._uses[row.uuid].pool for row in rows}, self._now_ns)
+
+    def close(self, pools: Iterable[int], time_ns: int) -> None:
+        for pool in pools:
+            self._plans[pool].close(time_ns)
+
+    def shut(self) -> None:
+        """Nobody more is planned: what is kept is kept from now on."""
+        self.close(self._plans, self._now_ns)
+
+    def open(self, kept: Container[Uuid]) -> bool:
+        """Could anybody, however short, have one of the kept GPUs?"""
+        return any(uuid in kept and self._plans[self._uses[uuid].pool].horizon != self._now_ns for uuid in self._roomy)
+
+    def kept(self, request: Request, kept: Mapping[Uuid, Request]) -> dict[Uuid, Request]:
+        """Of the kept GPUs those that the request may not have now."""
+        limit_ns = None if request.time_limit_ms is None else request.time_limit_ms * MS
+        if not self._leaves_quota(request):
+            return dict(kept)
+        spare = {pool: plan.spare(limit_ns) for pool, plan in self._plans.items()}
+        still = dict(kept)
+        for gpu in sorted((self._draft.gpus[uuid] for uuid in kept if uuid in self._uses), key=self._preference):
+            use = self._uses[gpu.uuid]
+            if use.empty:
+                if spare[use.pool] > 0:
+                    spare[use.pool] -= 1
+                    del still[gpu.uuid]
+            elif limit_ns is not None and use.last_ns is not None and self._ends_within(use, limit_ns, use.last_ns):
+                del still[gpu.uuid]
+        return still
+
+    def _leaves_quota(self, request: Request) -> bool:
+        """Will its own env's earlier requests find as many GPUs left in their quota as they want? However short it is: who has to wait
+        for his own env keeps no GPU from others, so one that ends a second late would cost him his place."""
+        wanted = self._wanted[request.env]
+        used = len(books.used_gpus(self._draft, request.env)) if wanted else 0
+        return not wanted or used + wanted + request.gpus <= self._draft.envs[request.env].quota.gpus
+
+    def _preference(self, gpu: Gpu) -> tuple[int, ...]:
+        """As the policy orders them: those that it would choose are offered."""
+        tasks, room_bytes = self._draft.active.get(gpu.uuid) or 0, books.gpu_room(self._draft, gpu)
+        return POLICIES[self._draft.config.placement](Candidate(gpu.uuid, gpu.index, False, tasks, room_bytes, 0))
+
+    def _ends_within(self, use: Use, limit_ns: int, last_ns: int) -> bool:
+        """Will he who shares this GPU be gone before it is free of the others, and before it belongs to somebody?"""
+        end_ns, horizon_ns = self._now_ns + limit_ns, self._plans[use.pool].horizon
+        return end_ns <= last_ns and (horizon_ns is None or end_ns <= horizon_ns)
+
+    def served(self, request: Request, gpus: Iterable[Uuid]) -> None:
+        """Somebody has these now."""
+        self._roomy = [uuid for uuid in self._roomy if is_roomy(self._draft, self._draft.gpus[uuid])]
+        end_ns = None if request.time_limit_ms is None else self._now_ns + request.time_limit_ms * MS
+        for uuid in gpus:
+            use = self._uses[uuid]
+            if request.env in self._quotas and books.active_tasks(self._draft.grants.get((request.env, uuid))) == 1:
+                self._quotas[request.env].runs(1, end_ns)
+            if use.empty:
+                self._plans[use.pool].runs(1, end_ns)
+                self._uses[uuid] = Use(use.pool, False, self._now_ns if end_ns is None else end_ns, end_ns)
+            elif use.last_ns is not None:
+                longer = end_ns is None or end_ns > use.last_ns
+                if longer:
+                    self._plans[use.pool].runs(1, end_ns, start=use.last_ns)
+                first_ns = self._now_ns if end_ns is None else min(use.first_ns, end_ns)
+                self._uses[uuid] = Use(use.pool, False, first_ns, end_ns if longer else use.last_ns)
+
+
+def is_counted(draft: Draft, request: Request, gpus: Sequence[Gpu]) -> bool:
+    """Does it take whole GPUs, of which each can stand for any other?"""
+    quota = draft.envs[request.env].quota
+    if len({gpu.memory_total_bytes for gpu in gpus}) != 1:
+        return False
+    return all(books.full_grant(quota, gpu) >= books.capacity(draft, gpu) for gpu in gpus)
+
+
+def is_roomy(draft: Draft, gpu: Gpu) -> bool:
+    """Is there anything left of it at all?"""
+    return books.gpu_room(draft, gpu) > 0 and (draft.active.get(gpu.uuid) or 0) < draft.config.max_tasks_per_gpu

@@ -1,0 +1,67 @@
+"""What an env's own tasks hold of its quota: until when, and which idle GPUs its next request needs beside what they give back.
+
+Knows: an env's tasks, their GPUs and their time limits. Must not know: other envs, and which request is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from nodemgr.core.model.model import MS, Gpu, Task, TaskState
+from nodemgr.core.state.draft import Draft
+
+
+def ends(draft: Draft, env: str, used: Iterable[Gpu]) -> list[int | None]:
+    """When the env gives back each GPU that it uses; None: no time limit tells. An overdue task is being ended: it does so now."""
+    return [_end(draft, env, gpu) for gpu in used]
+
+
+def _end(draft: Draft, env: str, gpu: Gpu) -> int | None:
+    ends_ns = [limit_ns(task) for task in _tasks(draft, env, gpu)]
+    known = [end_ns for end_ns in ends_ns if end_ns is not None]
+    return max(draft.now_ns, *known) if len(known) == len(ends_ns) else None
+
+
+def limit_ns(task: Task) -> int | None:
+    """When its time limit ends it. None: it has none, or is stalled."""
+    if task.time_limit_ms is None or task.state is not TaskState.RUNNING:
+        return None
+    return task.since_ns + task.time_limit_ms * MS
+
+
+def room_at(ends_ns: list[int | None], gpus: int) -> int | None:
+    """When so many of these GPUs have been given back at the latest; None: no time limit tells."""
+    known = sorted(end_ns for end_ns in ends_ns if end_ns is not None)
+    return known[gpus - 1] if 0 < gpus <= len(known) else None
+
+
+def _tasks(draft: Draft, env: str, gpu: Gpu) -> Iterator[Task]:
+    return (task for task_id in draft.gpu_tasks.members(gpu.uuid) if (task := draft.tasks[task_id]).env == env)
+
+
+class Sums:
+    """How many GPUs an env's tasks may hold together while some of them have ended: as the bits of an integer."""
+
+    def __init__(self, draft: Draft, env: str, used: list[Gpu]) -> None:
+        self._quota_gpus = draft.envs[env].quota.gpus
+        self._bits = 1
+        self.used = len(used)
+        sizes: dict[str, int] = {}
+        for gpu in used:
+            holders = [task.task_id for task in _tasks(draft, env, gpu)]
+            owner = holders[0] if len(holders) == 1 else gpu.uuid  # a shared one may come back by itself
+            sizes[owner] = sizes.get(owner, 0) + 1
+        for size in sizes.values():
+            self._bits |= self._bits << size
+
+    def beside(self, gpus: int) -> int:
+        """How many GPUs the env does not use now a request for so many needs, once its quota has room: at most. As many as it asks
+        for, and what may run on beside it, less what the env uses now."""
+        within = self._bits & ((1 << (self._quota_gpus - gpus + 1)) - 1)
+        return max(0, gpus + within.bit_length() - 1 - self.used)
+
+    def follow(self, gpus: int) -> None:
+        """Requests for so many GPUs each come before the next one, and may run beside it."""
+        for _ in range(self._quota_gpus // gpus):
+            self._bits |= self._bits << gpus
+        self._bits &= (1 << (self._quota_gpus + 1)) - 1

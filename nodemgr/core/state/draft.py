@@ -1,0 +1,601 @@
+"""A state as one step would leave it: what is read is the state seen through the step's own changes.
+
+Knows: which sums and indices follow from which rows, and how all changes are taken over into the state. Must not know: why a
+row changes (the modules beside manager.py), and what comes of all changes together (outcome.py).
+
+All writing of rows goes through the methods that are named after them, which keep every index and every sum true, so that
+a reader never counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Any, Generic, TypeVar
+
+from nodemgr.core.model import job_ids
+from nodemgr.core.model.effects import Effect, Publish
+from nodemgr.core.model.model import (
+    APART,
+    LEDGER_SLOTS,
+    MS,
+    UNDER_WAY,
+    Asker,
+    ConnectionId,
+    Ended,
+    Env,
+    Gpu,
+    Grant,
+    Job,
+    JobPayload,
+    JobSpec,
+    JobState,
+    Process,
+    ProcessKey,
+    QueueRow,
+    Record,
+    Request,
+    Residue,
+    Task,
+    TaskState,
+    Transport,
+    Uuid,
+    Violation,
+)
+from nodemgr.core.model.schema import PAUSE, STORED, TABLES, Deadline, EnvGpu
+from nodemgr.core.model.values import replace
+from nodemgr.core.state import books, cpu_jobs
+from nodemgr.core.state.state import State
+from nodemgr.core.state.tables import Groups, Overlay, Table, first
+from nodemgr.core.state.work_queue import Order, Walk
+
+NEW = 1 << 62
+"""Above every number that a queue gives."""
+
+K = TypeVar("K")
+T = TypeVar("T", bound=Table)
+
+
+class Seldom(Generic[T]):
+    """A table of the draft that is made when a step looks at it first: most steps have nothing to do with jobs and queues, and
+    somebody waits for each. (A descriptor, since a class with __getattr__ makes every attribute slow.)"""
+
+    def __init__(self, kind: Callable[[Any, list[Table]], T]) -> None:
+        self._kind = kind
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, draft: Draft, _owner: type) -> T:
+        table: Any = draft.seldom.get(self._name)
+        if table is None:
+            table = draft.seldom[self._name] = self._kind(getattr(draft.state, self._name), draft.changed)
+            table.stored = STORED.get(self._name)
+        made: T = table
+        return made
+
+
+class Draft:
+    """Reads like a State."""
+
+    queues = Seldom[Overlay[str, QueueRow]](Overlay)
+    specs = Seldom[Overlay[str, JobSpec]](Overlay)
+    jobs = Seldom[Overlay[str, Job]](Overlay)
+    job_of_key = Seldom[Overlay[tuple[str, str], str]](Overlay)
+    spec_jobs = Seldom[Overlay[str, int]](Overlay)
+    job_bytes = Seldom[Overlay[str, int]](Overlay)
+    env_jobs = Seldom[Overlay[str, int]](Overlay)
+    apart = Seldom[Overlay[str, tuple[int, int]]](Overlay)
+    under_way = Seldom[Overlay[str, tuple[int, int]]](Overlay)
+    cpu_jobs = Seldom[Overlay[str, int]](Overlay)
+    queued = Seldom[Overlay[str, int]](Overlay)
+    places = Seldom[Overlay[str, str]](Overlay)
+    elements = Seldom[Groups[str, str]](Groups)
+    dependents = Seldom[Groups[str, str]](Groups)
+
+    __slots__ = (  # more attributes than a dictionary shares between objects: without slots each would be looked up anew
+        *(set(TABLES) - set(vars())),
+        "changed", "config", "effects", "figures", "history", "now_ns", "payloads", "published", "rescan", "seldom", "sleepers",
+        "stamped_ns", "state", "told", "version",
+    )  # fmt: skip
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.now_ns = 0
+        """When the step happens."""
+        self.stamped_ns = state.stamped_ns
+        self.version = state.version
+        self.config = state.config
+        changed: list[Table] = []
+        self.changed = changed
+        """The tables that have changes."""
+        self.seldom: dict[str, Any] = {}
+        self.gpus: Overlay[Uuid, Gpu] = Overlay(state.gpus, changed)
+        self.envs: Overlay[str, Env] = Overlay(state.envs, changed)
+        self.tasks: Overlay[str, Task] = Overlay(state.tasks, changed)
+        self.processes: Overlay[ProcessKey, Process] = Overlay(state.processes, changed)
+        self.grants: Overlay[EnvGpu, Grant] = Overlay(state.grants, changed)
+        self.requests: Overlay[str, Request] = Overlay(state.requests, changed)
+        self.residues: Overlay[tuple[ProcessKey, Uuid], Residue] = Overlay(state.residues, changed)
+        self.records: Overlay[str, Record] = Overlay(state.records, changed)
+        self.counters: Overlay[str, int] = Overlay(state.counters, changed)
+        self.connections: Overlay[ProcessKey, ConnectionId] = Overlay(state.connections, changed)
+        self.process_of_connection: Overlay[ConnectionId, ProcessKey] = Overlay(state.process_of_connection, changed)
+        self.away: Overlay[ProcessKey, int] = Overlay(state.away, changed)
+        self.reasons: Overlay[str, str] = Overlay(state.reasons, changed)
+        self.positions: Overlay[str, int] = Overlay(state.positions, changed)
+        self.timers: Overlay[str, int] = Overlay(state.timers, changed)
+        self.agenda: Overlay[Deadline, int] = Overlay(state.agenda, changed)
+        self.task_of_token: Overlay[tuple[str, str], str] = Overlay(state.task_of_token, changed)
+        self.request_of_token: Overlay[tuple[str, str], str] = Overlay(state.request_of_token, changed)
+        self.request_of: Overlay[ProcessKey, str] = Overlay(state.request_of, changed)
+        self.process_of_pid: Overlay[tuple[str, int], ProcessKey] = Overlay(state.process_of_pid, changed)
+        self.slots: Overlay[str, int] = Overlay(state.slots, changed)
+        self.members: Overlay[str, int] = Overlay(state.members, changed)
+        self.charged: Overlay[Uuid, int] = Overlay(state.charged, changed)
+        self.env_charged: Overlay[str, int] = Overlay(state.env_charged, changed)
+        self.active: Overlay[Uuid, int] = Overlay(state.active, changed)
+        self.residue_alive: Overlay[EnvGpu, int] = Overlay(state.residue_alive, changed)
+        self.residue_dead: Overlay[EnvGpu, int] = Overlay(state.residue_dead, changed)
+        self.stalled: Overlay[str, bool] = Overlay(state.stalled, changed)
+        self.unsettled: Overlay[EnvGpu, bool] = Overlay(state.unsettled, changed)
+        self.udp_askers: Overlay[ProcessKey, bool] = Overlay(state.udp_askers, changed)
+        self.wants_figures: Overlay[str, bool] = Overlay(state.wants_figures, changed)
+        self.violations: Overlay[tuple[ProcessKey, Uuid], Violation] = Overlay(state.violations, changed)
+        self.unbooked: Overlay[Uuid, int] = Overlay(state.unbooked, changed)
+        self.gpu_tasks: Groups[Uuid, str] = Groups(state.gpu_tasks, changed)
+        self.env_tasks: Groups[str, str] = Groups(state.env_tasks, changed)
+        for name, kind in _STORED:
+            getattr(self, name).stored = kind
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        """The results of a step, empty: they are in no table of the state."""
+        self.history: dict[str, Ended | None] = {}
+        """Jobs that ended; None: one that had ended runs again."""
+        self.payloads: dict[str, JobPayload] = {}
+        """Of the specs that this step adds."""
+        self.effects: list[Effect] = []
+        self.published: list[Publish] = []
+        self.figures: Mapping[EnvGpu, int] = {}
+        """Memory in use in each grant, as far as this step was told."""
+        self.told = False
+        """Whether it follows a Tick, which told all that was waited for: no use in asking again at once."""
+        self.sleepers: set[str] = set()
+        """Envs at which no look need come by until something of theirs changes: lifecycle/matching.py says which."""
+        self.rescan = False
+        """Something became free, or the queue changed: who waits may be served now."""
+
+    # Rows: each method writes one table and all that follows from it.
+
+    def put_gpu(self, gpu: Gpu) -> None:
+        self.gpus.put(gpu.uuid, gpu)
+
+    def put_env(self, env: Env) -> None:
+        self.envs.put(env.name, env)
+        for uuid in self.gpus:
+            grant = self.grants.get((env.name, uuid))
+            if grant is not None:
+                self.put_grant(grant)
+
+    def put_task(self, task: Task) -> None:
+        before = self.tasks.get(task.task_id)
+        self.tasks.put(task.task_id, task)
+        if before is None:
+            self.task_of_token.put((task.env, task.token), task.task_id)
+            self.env_tasks.add(task.env, task.task_id)
+            for uuid in task.gpus:
+                self.gpu_tasks.add(uuid, task.task_id)
+        if task.state is TaskState.STALLED:
+            self.stalled.put(task.task_id, True)
+        elif before is not None and before.state is TaskState.STALLED:
+            self.stalled.drop(task.task_id)
+            self.schedule(("kill", task.task_id), None)
+
+    def drop_task(self, task: Task) -> None:
+        self.tasks.drop(task.task_id)
+        self.task_of_token.drop((task.env, task.token))
+        self.env_tasks.remove(task.env, task.task_id)
+        for uuid in task.gpus:
+            self.gpu_tasks.remove(uuid, task.task_id)
+        _mark(self.stalled, task.task_id, False)
+        self.schedule(("kill", task.task_id), None)
+
+    def put_process(self, process: Process) -> None:
+        if process.key not in self.processes:
+            _add(self.members, process.env, 1)
+            if process.slot is not None:
+                _add(self.slots, process.env, 1 << process.slot)
+        self.processes.put(process.key, process)
+        if process.pid is not None:
+            self.process_of_pid.put((process.env, process.pid), process.key)
+
+    def drop_process(self, process: Process) -> None:
+        self.processes.drop(process.key)
+        _add(self.members, process.env, -1)
+        if process.slot is not None:
+            _add(self.slots, process.env, -(1 << process.slot))
+        self._forget_pid(process.env, process.pid, process.key)
+
+    def put_grant(self, grant: Grant) -> None:
+        """`limit_bytes` follows from the rest: it is written here, whatever the caller left in it."""
+        target_bytes = books.target(self, grant)
+        limit_bytes = max(0, min(grant.memory_bytes, target_bytes) - grant.caps_bytes)
+        if limit_bytes != grant.limit_bytes:
+            grant = replace(grant, limit_bytes=limit_bytes)
+        self._write_grant(grant.env, grant.uuid, grant)
+        _mark(self.unsettled, (grant.env, grant.uuid), grant.memory_bytes != target_bytes)
+        if target_bytes < grant.memory_bytes:
+            self._shrinks(grant, max(target_bytes, grant.caps_bytes))
+
+    def share_grant(self, grant: Grant, kept_bytes: int) -> None:
+        """One task more on a grant that others use: its memory follows from the quota, and stays as it is."""
+        self.grants.put((grant.env, grant.uuid), replace(grant, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + kept_bytes))
+        _add(self.active, grant.uuid, 1)
+
+    def _shrinks(self, grant: Grant, least_bytes: int) -> None:
+        """Figures are asked for at once, if the grant may shrink further than before this step."""
+        before = self.state.grants.get((grant.env, grant.uuid))
+        further = before is None or least_bytes < max(books.target(self.state, before), before.caps_bytes)
+        if further and least_bytes < grant.memory_bytes:
+            self.at_latest("figures", self.now_ns)
+
+    def drop_grant(self, grant: Grant) -> None:
+        self._write_grant(grant.env, grant.uuid, None)
+        _mark(self.unsettled, (grant.env, grant.uuid), False)
+
+    def _write_grant(self, env: str, uuid: Uuid, grant: Grant | None) -> None:
+        before = self.grants.get((env, uuid))
+        alive_bytes = self.residue_alive.get((env, uuid)) or 0
+        more_bytes = max(0 if grant is None else grant.memory_bytes, alive_bytes)
+        more_bytes -= max(0 if before is None else before.memory_bytes, alive_bytes)
+        if grant is None:
+            self.grants.drop((env, uuid))
+        else:
+            self.grants.put((env, uuid), grant)
+        _add(self.charged, uuid, more_bytes)
+        _add(self.env_charged, env, more_bytes)
+        _add(self.active, uuid, books.active_tasks(grant) - books.active_tasks(before))
+
+    def put_residue(self, residue: Residue) -> None:
+        self._write_residue(residue, residue)
+
+    def drop_residue(self, residue: Residue) -> None:
+        self._write_residue(residue, None)
+
+    def _write_residue(self, residue: Residue, after: Residue | None) -> None:
+        env, uuid, key = residue.env, residue.uuid, (residue.process, residue.uuid)
+        charge_bytes = books.charge(self, env, uuid)
+        before = self.residues.get(key)
+        if before is not None:
+            _add(self._sum_of(before), (env, uuid), -before.memory_bytes)
+        if after is None:
+            self.residues.drop(key)
+        else:
+            _add(self._sum_of(after), (env, uuid), after.memory_bytes)
+            self.residues.put(key, after)
+        more_bytes = books.charge(self, env, uuid) - charge_bytes
+        _add(self.charged, uuid, more_bytes)
+        _add(self.env_charged, env, more_bytes)
+
+    def _sum_of(self, residue: Residue) -> Overlay[EnvGpu, int]:
+        return self.residue_alive if residue.alive else self.residue_dead
+
+    def put_request(self, request: Request) -> None:
+        before = self.requests.get(request.request_id)
+        self.requests.put(request.request_id, request)
+        if before is None:
+            _add(self.queued, request.priority, 1)
+        if request.job_id is None:
+            self.request_of_token.put((request.env, request.token), request.request_id)
+        for asker in () if before is None else before.askers:
+            if asker not in request.askers:
+                self._forget_asker(request.env, asker)
+        for asker in request.askers:
+            self.request_of.put(asker.process, request.request_id)
+            if asker.pid is not None:
+                self.process_of_pid.put((request.env, asker.pid), asker.process)
+            _mark(self.udp_askers, asker.process, asker.transport is Transport.UDP)
+
+    def drop_request(self, request: Request) -> None:
+        self.requests.drop(request.request_id)
+        _add(self.queued, request.priority, -1)
+        if request.job_id is None:
+            self.request_of_token.drop((request.env, request.token))
+        self.reasons.drop(request.request_id)
+        self.positions.drop(request.request_id)
+        _mark(self.wants_figures, request.request_id, False)
+        self.schedule(("wait", request.request_id), None)
+        for asker in request.askers:
+            self._forget_asker(request.env, asker)
+
+    def put_job(self, job: Job) -> None:
+        before = self.jobs.get(job.job_id)
+        self.jobs.put(job.job_id, job)
+        _file(self.apart, job.job_id, job.state in APART)
+        _file(self.under_way, job.job_id, job.state in UNDER_WAY)
+        if job.state is not JobState.PAUSED:
+            self.schedule((PAUSE, job.job_id), None)
+        self._count_cpu_job(before, job)
+        _add(self.job_bytes, job.env, job.row_bytes - (0 if before is None else before.row_bytes))
+        if before is None:
+            if self.spec_jobs.get(job.spec_id) is None:
+                _add(self.job_bytes, job.env, self.specs[job.spec_id].payload_bytes)
+            _add(self.spec_jobs, job.spec_id, 1)
+            _add(self.env_jobs, job.env, 1)
+            array = job_ids.array_of(job.job_id)
+            if array is not None:
+                self.elements.add(array, job.job_id)
+            if job.key:
+                self.job_of_key.put((job.env, job.key), array or job.job_id)
+        awaited_before = () if before is None else before.after
+        for awaited in awaited_before:
+            if awaited not in job.after:
+                self.dependents.remove(awaited, job.job_id)
+        for awaited in job.after:
+            if awaited not in awaited_before:
+                self.dependents.add(awaited, job.job_id)
+
+    def drop_job(self, job_id: str) -> None:
+        """Its spec goes with the last job that runs it."""
+        job = self.jobs[job_id]
+        self.jobs.drop(job_id)
+        self.schedule((PAUSE, job_id), None)
+        _file(self.apart, job_id, False)
+        _file(self.under_way, job_id, False)
+        self._count_cpu_job(job, None)
+        _add(self.spec_jobs, job.spec_id, -1)
+        _add(self.job_bytes, job.env, -job.row_bytes)
+        if self.spec_jobs.get(job.spec_id) is None:
+            _add(self.job_bytes, job.env, -self.specs[job.spec_id].payload_bytes)
+            self.specs.drop(job.spec_id)
+        _add(self.env_jobs, job.env, -1)
+        array = job_ids.array_of(job.job_id)
+        if array is not None:
+            self.elements.remove(array, job.job_id)
+        if job.key and (array is None or not self.elements.count(array)):
+            self.job_of_key.drop((job.env, job.key))
+        for awaited in job.after:
+            self.dependents.remove(awaited, job.job_id)
+
+    def _count_cpu_job(self, before: Job | None, after: Job | None) -> None:
+        """Who waits for one of them to end is looked at again."""
+        job = before or after
+        if job is None or job.gpus > 0:
+            return
+        more = (after is not None and after.state in UNDER_WAY) - (before is not None and before.state in UNDER_WAY)
+        self.rescan = self.rescan or (more < 0 and cpu_jobs.limit(self, job.env) is not None)
+        _add(self.cpu_jobs, job.env, more)
+
+    def _forget_asker(self, env: str, asker: Asker) -> None:
+        self.request_of.drop(asker.process)
+        _mark(self.udp_askers, asker.process, False)
+        self.come_back(asker.process)
+        if asker.process not in self.processes:
+            self._forget_pid(env, asker.pid, asker.process)
+
+    def _forget_pid(self, env: str, pid: int | None, process: ProcessKey) -> None:
+        if pid is not None and self.process_of_pid.get((env, pid)) == process:
+            self.process_of_pid.drop((env, pid))
+
+    # What a restart forgets.
+
+    def connect(self, process: ProcessKey, connection: ConnectionId) -> None:
+        before = self.connections.get(process)
+        if before != connection:
+            self.disconnect(process)
+            self.connections.put(process, connection)
+            self.process_of_connection.put(connection, process)
+        if process in self.state.away:
+            self.come_back(process)
+
+    def disconnect(self, process: ProcessKey) -> None:
+        connection = self.connections.get(process)
+        if connection is not None:
+            self.connections.drop(process)
+            self.process_of_connection.drop(connection)
+
+    def go_away(self, process: ProcessKey, now_ns: int) -> None:
+        self.away.put(process, now_ns)
+        self.schedule(("away", process), now_ns + self.config.timeout_ms * MS)
+
+    def come_back(self, process: ProcessKey) -> None:
+        if process in self.away:
+            self.away.drop(process)
+            self.schedule(("away", process), None)
+
+    def schedule(self, deadline: Deadline, due_ns: int | None) -> None:
+        if due_ns is not None:
+            self.agenda.put(deadline, due_ns)
+        elif deadline in self.agenda:
+            self.agenda.drop(deadline)
+
+    def due(self, now_ns: int) -> list[Deadline]:
+        """What the applied state's agenda says is due, earliest first."""
+        end = bisect_left(self.state.deadlines, (now_ns + 1, ("", "")))
+        return [deadline for _, deadline in self.state.deadlines[:end]]
+
+    def at_latest(self, timer: str, due_ns: int) -> None:
+        """Sets a timer, unless it is set to an earlier time."""
+        before = self.timers.get(timer)
+        if before is None or due_ns < before:
+            self.timers.put(timer, due_ns)
+
+    # The end of the step.
+
+    def settle(self) -> None:
+        """Writes the changes into the state. Raises ValueError where the state is not any more as it was: once, and no other
+        draft of it before."""
+        state = self.state
+        if self.version != state.version:
+            raise ValueError("a transition is applied once, to the state that it was made for")
+        state.version += 1
+        state.stamped_ns = self.stamped_ns
+        for deadline, due_ns in self.agenda.changes.items():
+            _reschedule(state, deadline, due_ns)
+        for name, row in self.queues.changes.items() if "queues" in self.seldom else ():
+            if row is None:
+                state.queue.remove(name)
+            else:
+                state.queue.configure(name, row.rank)
+        for env in self.woken():
+            state.queue.wake(env)
+        if self.requests.changes:
+            _requeue(state, self.requests.changes)
+        for env in self.sleepers:
+            state.queue.sleep(env)
+        records = self.records.changes
+        for task_id, record in records.items():
+            if record is not None and record.ended_wall_ns is not None:
+                records[task_id] = None
+        for table in self.changed:
+            table.settle()
+        self.changed.clear()  # it and its tables know each other: what the step made is let go with its last reference, not by a collection
+        _stop_timers(state)
+
+    # What handlers ask for.
+
+    def count(self, counter: str) -> int:
+        """The next number of a counter, from 1."""
+        number = (self.counters.get(counter) or 0) + 1
+        self.counters.put(counter, number)
+        return number
+
+    def free_slot(self, env: str) -> int | None:
+        """The lowest free slot of the env's ledger."""
+        taken = self.slots.get(env) or 0
+        slot = (~taken & (taken + 1)).bit_length() - 1
+        return slot if slot < LEDGER_SLOTS else None
+
+    def in_queue(self, name: str) -> Iterator[str]:
+        """The requests of one queue in order, with those of this step at its end."""
+        changes = self.requests.changes
+        for request_id in self.state.queue.entries(name):
+            if request_id not in changes or changes[request_id] is not None:
+                yield request_id
+        for request_id, request in changes.items():
+            if request is not None and request.priority == name and request_id not in self.state.queue:
+                yield request_id
+
+    def stamp(self, now_ns: int) -> int:
+        """Of who comes to the end of a queue now."""
+        self.stamped_ns = max(self.stamped_ns + 1, self.state.queue_now(now_ns))
+        return self.stamped_ns
+
+    def front_ns(self, name: str, now_ns: int) -> int:
+        """The queue's time of the first who waits there."""
+        ahead = first(self.in_queue(name))
+        return self.state.queue_now(now_ns) if ahead is None else self.requests[ahead].queued_ns
+
+    def walk(self) -> Walk:
+        """The requests in the order of service, with those of this step among them. (Those that it took out are not left out.) Of
+        the envs that sleep it wakes those of which this step changed something."""
+        walk = self.state.queue.walk(self.woken())
+        for request in self.requests.changes.values():
+            if request is not None and request.request_id not in self.state.queue:
+                walk.join(request.request_id, self.order(request), request.alike)
+        return walk
+
+    def woken(self) -> Iterable[str]:
+        """Of the envs that sleep those of whose quota, holdings or requests this step has changed anything; all, where it changed what
+        there is of GPUs and places."""
+        sleepers = self.state.queue.sleepers()
+        if not sleepers:
+            return ()
+        if self.gpus.changes or ("places" in self.seldom and self.places.changes):
+            return list(sleepers)
+        before = self.state.requests
+        rows = [row for key, after in self.requests.changes.items() for row in (before.get(key), after) if row is not None]
+        return sleepers & {*self.envs.changes, *(env for env, _ in self.grants.changes), *(row.env for row in rows)}
+
+    def asleep(self) -> Set[str]:
+        """The envs that a walk does not come by."""
+        return self.state.queue.sleepers() - set(self.woken())
+
+    def order(self, request: Request) -> Order:
+        """Its place in the order of service; of this step's own requests behind all others with the same stamp."""
+        queue = self.state.queue
+        if request.request_id in queue:
+            return queue.order(request.request_id)
+        return queue.order_of(request.priority, request.queued_ns, NEW + request.sequence)
+
+    def emit(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def publish(self, name: str, fields: dict[str, object]) -> None:
+        self.published.append(Publish(name, fields))
+
+
+_STORED = [(name, kind) for name, kind in STORED.items() if not isinstance(vars(Draft)[name], Seldom)]
+
+
+def _mark(marks: Overlay[K, bool], key: K, marked: bool) -> None:
+    if marked:
+        marks.put(key, True)
+    elif key in marks:
+        marks.drop(key)
+
+
+def _file(index: Overlay[str, tuple[int, int]], job_id: str, belongs: bool) -> None:
+    if belongs is not (job_id in index):
+        if belongs:
+            index.put(job_id, job_ids.order(job_id))
+        else:
+            index.drop(job_id)
+
+
+def _add(sums: Overlay[K, int], key: K, more: int) -> None:
+    """A sum of zero has no row."""
+    if more:
+        total = (sums.get(key) or 0) + more
+        if total:
+            sums.put(key, total)
+        else:
+            sums.drop(key)
+
+
+def _reschedule(state: State, deadline: Deadline, due_ns: int | None) -> None:
+    before = state.agenda.get(deadline)
+    if before is not None:
+        del state.deadlines[bisect_left(state.deadlines, (before, deadline))]
+    if due_ns is not None:
+        insort(state.deadlines, (due_ns, deadline))
+
+
+def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
+    """Who left, who came to the end of a queue, and, the last of them first, who came to its front; then who goes back to where he was
+    among the others."""
+    queue = state.queue
+    came: list[Request] = []
+    for request_id, request in changes.items():
+        if request is None:
+            if request_id in queue:
+                queue.withdraw(request_id)
+        elif request_id not in queue:
+            came.append(request)
+    came.sort(key=lambda request: (request.queued_ns, request.sequence))
+    names = {request.priority for request in came}
+    fronts, ends = ({name: at(name) for name in names} for at in (queue.front, queue.end))
+    first: list[Request] = []
+    last: list[Request] = []
+    between: dict[str, list[Request]] = {}
+    for request in came:
+        front_ns, end_ns = fronts[request.priority], ends[request.priority]
+        if front_ns is None or end_ns is None or request.queued_ns >= end_ns:
+            last.append(request)
+        elif request.queued_ns < front_ns:
+            first.append(request)
+        else:
+            between.setdefault(request.priority, []).append(request)
+    for request in (*reversed(first), *last):
+        queue.insert(request.priority, request.request_id, request.queued_ns, request.alike, request.owner)
+    for name, requests in between.items():
+        queue.merge(name, [(request.request_id, request.queued_ns, request.alike, request.owner) for request in requests])
+
+
+def _stop_timers(state: State) -> None:
+    """A timer stops with the last row that needs it."""
+    if not state.tasks and not state.udp_askers:
+        state.timers.pop("silence", None)
+    if not state.unsettled and not state.wants_figures:
+        state.timers.pop("figures", None)

@@ -1,0 +1,261 @@
+"""What waits, runs and has ended, as rows for `nodemgr queue --json` and `nodemgr history --json`.
+
+Knows: the keys that people and scripts read. Must not know: clocks, the store. Bytes and seconds are integers, times are seconds since
+the epoch; GPUs are UUIDs, with their indices beside them. What a job's program finds around it (its variables) is shown to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from heapq import nsmallest
+from itertools import islice
+from typing import Any, NamedTuple
+
+from nodemgr.core.lifecycle import telling
+from nodemgr.core.model.model import UNDER_WAY, Attempt, Job, JobState, Request
+from nodemgr.core.scheduler import reasons
+from nodemgr.core.scheduler.forecast import Expected
+from nodemgr.core.state.state import State
+
+SECOND_NS = 1_000_000_000
+
+Row = dict[str, Any]
+
+
+def waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> Row:
+    """A row of the queue: an interactive request, or a job's."""
+    job = None if request.job_id is None else state.jobs.get(request.job_id)
+    present = job is not None or any(asker.process not in state.away for asker in request.askers)
+    return {
+        "id": request.request_id if job is None else job.job_id,
+        "request": request.request_id,
+        "job": None if job is None else job.job_id,
+        "name": None if job is None else job.name,
+        "env": request.env,
+        "gpus": request.gpus,
+        "priority": request.priority,
+        "position": position,
+        "reason": reason,
+        "state": job.state.value if job is not None else "waiting" if present else "away",
+        "memory_named_bytes": request.memory_bytes,
+        "pids": [asker.pid for asker in request.askers if asker.pid is not None],
+        "users": sorted({asker.user for asker in request.askers}) if job is None else [job.user],
+        "command": request.command,
+        "since": request.since_wall_ns // SECOND_NS,
+        "waited_seconds": max(0, now_ns - request.since_ns) // SECOND_NS,
+        "time_limit_seconds": _seconds_of_ms(request.time_limit_ms),
+        "place": request.place or None,
+        "after": [],
+        "restarts": 0 if job is None else job.restarts,
+        "interruptions": 0 if job is None else job.interruptions,
+        "resumes": None,
+    }
+
+
+def expectation(expected: Expected | None, now_ns: int, wall_ns: int) -> Row:
+    """When somebody who waits may expect to start: an estimate. All None where nothing is known."""
+    if expected is None:
+        return dict.fromkeys(("expected_start", "expected_start_low", "expected_start_high", "expected_spread_seconds", "expected_by"))
+    low, likely, high = ((wall_ns + time_ns - now_ns) // SECOND_NS for time_ns in (expected.low_ns, expected.likely_ns, expected.high_ns))
+    return {
+        "expected_start": likely,
+        "expected_start_low": low,
+        "expected_start_high": high,
+        "expected_spread_seconds": max(likely - low, high - likely),
+        "expected_by": "history" if expected.by_history else "time limits",
+    }
+
+
+def unplaced(job: Job) -> Row:
+    """The same of a job that stands in no queue: held, waiting for others, or under way."""
+    since_ns = job.started_wall_ns if job.state in UNDER_WAY and job.started_wall_ns else job.submitted_wall_ns
+    return {
+        "id": job.job_id,
+        "request": None,
+        "job": job.job_id,
+        "name": job.name,
+        "env": job.env,
+        "gpus": job.gpus,
+        "priority": job.priority,
+        "position": None,
+        "reason": _reason(job),
+        "state": job.state.value,
+        "memory_named_bytes": job.memory_bytes,
+        "pids": [],
+        "users": [job.user],
+        "command": job.command,
+        "since": since_ns // SECOND_NS,
+        "waited_seconds": None,
+        "time_limit_seconds": _seconds_of_ms(job.time_limit_ms),
+        "place": job.place or None,
+        "after": list(job.after),
+        "restarts": job.restarts,
+        "interruptions": job.interruptions,
+        "resumes": _seconds(job.resumes_wall_ns),
+    }
+
+
+SHOWN_AFTER = 5
+
+
+def _reason(job: Job) -> str:
+    """Why it stands where it stands; of a job that runs, nothing."""
+    match job.state:
+        case JobState.AFTER:
+            more = f" and {len(job.after) - SHOWN_AFTER} more" if len(job.after) > SHOWN_AFTER else ""
+            return f"waits for {', '.join(job.after[:SHOWN_AFTER])}{more} to end well"
+        case JobState.PAUSED:
+            return reasons.paused(job)
+        case JobState.HELD:
+            return f"{job.why or 'held'} (nodemgr queue free {job.job_id})"
+        case JobState.STOPPING:
+            return job.why
+        case _:
+            return ""
+
+
+class Cursor(NamedTuple):
+    """Where in the whole list a page has ended."""
+
+    stage: str
+    """Of STAGES."""
+    queue: str = ""
+    """Of who waits in a queue, and his place there:"""
+    queued_ns: int = 0
+    number: tuple[int, int] = (-1, -1)
+    """Of a job that stands in no queue."""
+
+
+STAGES = ("queued", "apart", "under way")
+"""First what waits in the order of service, then what waits and stands in no queue, then what is under way."""
+BEGINNING = Cursor("queued")
+
+
+def page(
+    state: State, now_ns: int, *, env: str | None, after: Cursor = BEGINNING, limit: int, enough: Callable[[], bool]
+) -> tuple[list[Row], Cursor | None]:
+    """At most `limit` rows behind a place of the list, and where they end; None: there are no more. Fewer when they are `enough`, but one
+    in any case. Who waits while the pages are asked for, one after the other, and is not moved meanwhile, is on exactly one of them: a
+    cursor is a place in the order of service, not a count."""
+    rows: list[Row] = []
+    for cursor, row in _behind(state, now_ns, env, after, limit):
+        rows.append(row)
+        if len(rows) == limit or enough():
+            return rows, cursor
+    return rows, None
+
+
+def _behind(state: State, now_ns: int, env: str | None, after: Cursor, limit: int) -> Iterator[tuple[Cursor, Row]]:
+    """All behind it, each with its place; of a stage beyond the first not more than `limit`."""
+    if after.stage == "queued":
+        behind = (after.queue, after.queued_ns) if after.queue else None
+        for request, position, line in telling.listing(state, env, behind):
+            yield Cursor("queued", request.priority, request.queued_ns), waiting(state, request, position, line, now_ns)
+    for stage, index in (("apart", state.apart), ("under way", state.under_way)):
+        if STAGES.index(stage) >= STAGES.index(after.stage):
+            for number, job in _of(state, index, env, after.number if stage == after.stage else BEGINNING.number, limit):
+                yield Cursor(stage, number=number), unplaced(job)
+
+
+def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[Row]:
+    """The beginning of all that waits."""
+    rows = [waiting(state, *row, now_ns) for row in islice(telling.listing(state, env), limit)]
+    return rows + [unplaced(job) for _, job in _of(state, state.apart, env, BEGINNING.number, limit - len(rows))]
+
+
+def under_way(state: State, env: str | None, limit: int) -> list[Row]:
+    """Jobs that have left their queue and not ended, the first of them."""
+    return [unplaced(job) for _, job in _of(state, state.under_way, env, BEGINNING.number, limit)]
+
+
+def _of(
+    state: State, index: Mapping[str, tuple[int, int]], env: str | None, behind: tuple[int, int], most: int
+) -> list[tuple[tuple[int, int], Job]]:
+    """The next of them by their ids, with these."""
+    found = [(number, job_id) for job_id, number in index.items() if number > behind and env in (None, state.jobs[job_id].env)]
+    return [(number, state.jobs[job_id]) for number, job_id in nsmallest(most, found)]
+
+
+def place(state: State, standings: telling.Standings, job: Job) -> tuple[int | None, str]:
+    """(Its place in its queue, why it waits)."""
+    request = state.requests.get(job.request_id or "")
+    return (None, _reason(job)) if request is None else standings.of(request)
+
+
+def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool) -> Row:
+    """All that is known of a job; `cwd`: its directory, if the store still has it; `tails`: also the last lines that its attempts
+    wrote."""
+    last = last_attempt(job)
+    return {
+        "job": job.job_id,
+        "env": job.env,
+        "name": job.name,
+        "command": job.command,
+        "user": job.user,
+        "state": job.state.value,
+        "exit_code": None if last is None else last.exit_code,
+        "signal": None if last is None else last.signal,
+        "why": job.why,
+        "gpus": job.gpus,
+        "memory_named_bytes": job.memory_bytes,
+        "priority": job.priority,
+        "time_limit_seconds": _seconds_of_ms(job.time_limit_ms),
+        "after": list(job.after),
+        "restarts": job.restarts,
+        "max_restarts": job.max_restarts,
+        "interruptions": job.interruptions,
+        "resumes": _seconds(job.resumes_wall_ns),
+        "submitted": job.submitted_wall_ns // SECOND_NS,
+        "entered": _seconds(job.entered_wall_ns),
+        "started": _seconds(job.started_wall_ns),
+        "ended": _seconds(job.ended_wall_ns),
+        "cwd": cwd,
+        "place": job.place or None,
+        "attempts": [_attempt(attempt, index_of, tails) for attempt in job.attempts],
+        "deeds": [{"time": deed.wall_ns // SECOND_NS, "who": deed.who, "what": deed.what} for deed in job.deeds],
+    }
+
+
+def last_attempt(job: Job) -> Attempt | None:
+    return job.attempts[-1] if job.attempts else None
+
+
+def _attempt(attempt: Attempt, index_of: Mapping[str, int], tails: bool) -> Row:
+    row = {
+        "number": attempt.number,
+        "started": _seconds(attempt.started_wall_ns),
+        "ended": _seconds(attempt.ended_wall_ns),
+        "gpus": list(attempt.gpus),
+        "gpu_indices": [index_of.get(uuid) for uuid in attempt.gpus],
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "why": attempt.why,
+        "cause": None if attempt.ended_wall_ns is None else attempt.cause.value,
+    }
+    return {**row, "log_tail": attempt.log_tail} if tails else row
+
+
+def exit_of(state: str, exit_code: int | None, signal: int | None) -> int:
+    """What `nodemgr wait` ends with for a final job, by how its last attempt ended."""
+    if state == JobState.DONE:
+        return 0
+    if state == JobState.WITHDRAWN:
+        return WITHDRAWN_EXIT
+    return 128 + signal if signal else exit_code or 1
+
+
+WITHDRAWN_EXIT = 77
+
+
+def any_living(state: State, name: str) -> Job | None:
+    """A job that has not ended: the one of that name, or some element of the array."""
+    job_id = name if name in state.jobs else next(iter(state.elements.get(name, ())), None)
+    return None if job_id is None else state.jobs[job_id]
+
+
+def _seconds(wall_ns: int | None) -> int | None:
+    return None if wall_ns is None else wall_ns // SECOND_NS
+
+
+def _seconds_of_ms(duration_ms: int | None) -> int | None:
+    return None if duration_ms is None else duration_ms // 1_000

@@ -1,0 +1,240 @@
+"""The state as one object for `nodemgr status --json`.
+
+Knows: the keys that people and scripts read (issue 2; further ones stand beside them). Must not know: clocks, drivers and
+beats: what is measured is handed in. Bytes and seconds are integers; GPUs are UUIDs, with their indices beside them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from nodemgr.core.model.model import Env, Gpu, Grant, Process, ProcessKey, Quota, Residue, Task, Uuid, Violation
+from nodemgr.core.scheduler import reasons
+from nodemgr.core.state import books
+from nodemgr.core.state.state import State
+from nodemgr.core.views import job_rows
+
+SCHEMA_VERSION = 1
+SECOND_NS = 1_000_000_000
+SHOWN_JOBS = 200
+"""Rows of the queue, and of jobs that run; the queue's length is told beside them, and `nodemgr queue` shows all."""
+
+Row = dict[str, Any]
+
+
+class LastBeats(Protocol):
+    """When each process was last heard, in ns of the monotonic clock. A dictionary is one."""
+
+    def get(self, key: ProcessKey, default: int, /) -> int: ...
+
+
+def status(
+    state: State,
+    now_ns: int,
+    *,
+    used_bytes: Mapping[Uuid, int],
+    last_beat_ns: LastBeats,
+    env: str | None = None,
+) -> Row:
+    """The node, or with `env` that environment's part of it (all GPUs, its own row, tasks and requests)."""
+    return {
+        **frame(state, now_ns, used_bytes=used_bytes, env=env),
+        "tasks": [_task(state, task, now_ns, last_beat_ns) for task in tasks(state, env)],
+    }
+
+
+def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str | None = None) -> Row:
+    """The status without its tasks, which may be thousands."""
+    waiting = Counter(request.env for request in state.requests.values())
+    gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.index)
+    grants: dict[Uuid, list[Grant]] = {gpu.uuid: [] for gpu in gpus}
+    for grant in state.grants.values():
+        grants[grant.uuid].append(grant)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "gpus": [_gpu(state, gpu, grants[gpu.uuid], used_bytes.get(gpu.uuid)) for gpu in gpus],
+        "envs": [_env(state, row, gpus, waiting[name]) for name, row in sorted(state.envs.items()) if env in (None, name)],
+        "queue": job_rows.queue(state, now_ns, env=env, limit=SHOWN_JOBS),
+        "queue_length": waiting.total() if env is None else waiting[env],
+        "jobs": job_rows.under_way(state, env, SHOWN_JOBS),
+        "violations": [_violation(state, row, now_ns) for row in violations(state, env)],
+        "residues": [_residue(state, row) for row in residues(state, env)],
+    }
+
+
+def quota(env: str, quota: Quota) -> Row:
+    """One env's quota, as `quota show` and `status` carry it."""
+    return {"env": env, "gpus": quota.gpus, **quota.terms()}
+
+
+def _in_order(tasks: Iterable[Task]) -> list[Task]:
+    return sorted(tasks, key=lambda task: int(task.task_id[1:]))
+
+
+def _indices(state: State, uuids: Iterable[Uuid]) -> list[int]:
+    return [state.gpus[uuid].index for uuid in uuids]
+
+
+def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) -> Row:
+    tasks = [state.tasks[task_id] for task_id in state.gpu_tasks.get(gpu.uuid, ())]
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "memory_total_bytes": gpu.memory_total_bytes,
+        "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
+        "memory_used_bytes": used_bytes,
+        "memory_remaining_bytes": books.gpu_remaining(state, gpu),
+        "memory_residue_bytes": sum(residue.memory_bytes for residue in state.residues.values() if residue.uuid == gpu.uuid),
+        "memory_unbooked_bytes": state.unbooked.get(gpu.uuid, 0),
+        "tasks": len(tasks),
+        "task_ids": [task.task_id for task in _in_order(tasks)],
+        "envs": sorted(grant.env for grant in grants),
+        "state": "healthy" if gpu.healthy else "lost",
+    }
+
+
+def _env(state: State, env: Env, gpus: list[Gpu], waiting: int) -> Row:
+    grants, used = [], []
+    for gpu in gpus if env.name in state.env_tasks else ():
+        grant = state.grants.get((env.name, gpu.uuid))
+        if grant is not None:
+            grants.append(grant)
+            if gpu.healthy and books.active_tasks(grant) > 0:
+                used.append(gpu)
+    return {
+        "name": env.name,
+        "quota": quota(env.name, env.quota),
+        "gpus": [gpu.uuid for gpu in used],
+        "gpu_indices": [gpu.index for gpu in used],
+        "memory_remaining_bytes": books.env_remaining(state, env.name),
+        "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
+        "memory_capped_bytes": sum(grant.caps_bytes for grant in grants),
+        "memory_pending_bytes": sum(max(0, books.target(state, grant) - grant.memory_bytes) for grant in grants),
+        "tasks": len(state.env_tasks.get(env.name, ())),
+        "waiting": waiting,
+        "jobs": state.env_jobs.get(env.name, 0),
+    }
+
+
+def tasks(state: State, env: str | None = None) -> list[Task]:
+    """In the order of their ids."""
+    return _in_order(task for task in state.tasks.values() if env in (None, task.env))
+
+
+def _task(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> Row:
+    now = task_now(state, task, now_ns, last_beat_ns)._asdict()
+    return {**task_facts(state, task), **now, "memory_limit_bytes": limits_bytes(state, share(state, task))}
+
+
+def task_facts(state: State, task: Task) -> Row:
+    """What of a task's row stays the same as long as the Task itself does."""
+    members = [state.processes[key] for key in task.processes]
+    job = None if task.job_id is None else state.jobs[task.job_id]
+    return {
+        "id": task.task_id,
+        "job": task.job_id,
+        "env": task.env,
+        "state": task.state.value,
+        "gpus": list(task.gpus),
+        "gpu_indices": _indices(state, task.gpus),
+        "pids": _pids(members),
+        "command": task.command,
+        "since": task.since_wall_ns // SECOND_NS,
+        "memory_named_bytes": task.memory_bytes,
+        "users": sorted({member.user for member in members} | ({job.user} if job is not None else set())),
+        "processes": len(members),
+        "transports": sorted({member.transport.value for member in members}),
+    }
+
+
+class Share(NamedTuple):
+    """Whose part of which grants a task's processes may use together. It stays as long as the Task does."""
+
+    env: str
+    gpus: tuple[Uuid, ...]
+    caps_bytes: int
+    """Of its processes over UDP."""
+    in_ledger: bool
+    """One of them is in the env's ledger."""
+
+
+def share(state: State, task: Task) -> Share:
+    members = [state.processes[key] for key in task.processes]
+    caps_bytes = sum(member.cap_bytes or 0 for member in members)
+    return Share(task.env, task.gpus, caps_bytes, any(member.slot is not None for member in members))
+
+
+def limits_bytes(state: State, share: Share) -> list[int]:
+    """Of each GPU: the caps, and the env's ledger if one of the processes is in it."""
+    grants = state.grants
+    return [share.caps_bytes + (grants[share.env, uuid].limit_bytes if share.in_ledger else 0) for uuid in share.gpus]
+
+
+class Now(NamedTuple):
+    """The rest of a task's row."""
+
+    duration_seconds: int
+    last_beat_age_seconds: int | None
+    connected: int
+
+
+def task_now(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> Now:
+    """Asked for every task at every status: one pass, no more."""
+    connections = state.connections
+    heard_ns, connected = 0, 0
+    for key in task.processes:
+        beat_ns = last_beat_ns.get(key, 0)
+        if beat_ns > heard_ns:
+            heard_ns = beat_ns
+        if key in connections:
+            connected += 1
+    since_ns = task.since_ns if task.since_ns < now_ns else now_ns  # after a boot the clock begins anew
+    return Now((now_ns - since_ns) // SECOND_NS, (now_ns - heard_ns) // SECOND_NS if heard_ns else None, connected)
+
+
+def violations(state: State, env: str | None = None) -> list[Violation]:
+    """Those that are sure, the oldest first."""
+    sure = [row for row in state.violations.values() if row.told and env in (None, row.env)]
+    return sorted(sure, key=lambda row: (row.since_ns, row.pid))
+
+
+def _violation(state: State, row: Violation, now_ns: int) -> Row:
+    return {
+        "env": row.env,
+        "task": row.task_id,
+        "pid": row.pid,
+        "offence": row.offence.value,
+        "gpu": row.uuid,
+        "gpu_index": state.gpus[row.uuid].index,
+        "memory_bytes": row.memory_bytes,
+        "allowed_bytes": row.allowed_bytes,
+        "enforce": row.done,
+        "command": row.command,
+        "text": reasons.violation(state.gpus[row.uuid], row),
+        "duration_seconds": max(0, now_ns - row.since_ns) // SECOND_NS,
+    }
+
+
+def residues(state: State, env: str | None = None) -> list[Residue]:
+    """What is charged to a GPU for a process without a lease, GPU by GPU."""
+    found = [row for row in state.residues.values() if env in (None, row.env)]
+    return sorted(found, key=lambda row: (state.gpus[row.uuid].index, row.env, row.pid))
+
+
+def _residue(state: State, row: Residue) -> Row:
+    return {
+        "env": row.env,
+        "pid": row.pid,
+        "alive": row.alive,
+        "gpu": row.uuid,
+        "gpu_index": state.gpus[row.uuid].index,
+        "memory_bytes": row.memory_bytes,
+        "at_most": not row.told,
+    }
+
+
+def _pids(members: Iterable[Process]) -> list[int]:
+    return [member.pid for member in members if member.pid is not None]

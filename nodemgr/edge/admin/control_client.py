@@ -1,0 +1,175 @@
+"""Orders to the manager and its stream of events, from an administrator's program.
+
+Knows: the control sockets of a run directory, JSON. Must not know: what a verb does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+from nodemgr.edge.host.interruptible import readable
+
+CONTROL_SOCKET = "control.sock"
+EVENTS_SOCKET = "events.sock"
+SYNC_PREFIX = b"sync-"
+"""A subscriber subscribes to everything, then to a topic of its own with this prefix. The manager publishes that topic as
+the only frame of a message when it has taken the subscription: what is published from then on reaches the subscriber."""
+MAX_SYNC_BYTES = 64
+PAGE = 1_000
+
+
+class ControlError(Exception):
+    """One line."""
+
+
+class ManagerUnreachable(ControlError):
+    """No manager answers on that run directory (exit code 69)."""
+
+
+class ManagerLost(ManagerUnreachable):
+    """It was asked, and ended before it answered."""
+
+
+class ManagerRefused(ControlError):
+    """The manager answered no."""
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+        """usage, not_found, refused, quota, store, internal."""
+
+
+def _check_socket(path: Path) -> str:
+    """The zmq address. Raises ManagerUnreachable at once, where zmq would try for ever."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(path))
+    except PermissionError:
+        raise ManagerUnreachable(f"{path} is not open to you: its group may use it (usermod -aG nodemgr USER), as root may") from None
+    except OSError:
+        raise ManagerUnreachable(f"no manager runs on {path.parent}: start one with nodemgr serve, or name its --run-dir") from None
+    return f"ipc://{path}"
+
+
+class ControlClient:
+    """One conversation with the manager of a run directory."""
+
+    def __init__(self, run_dir: Path, timeout_s: float | None = 10.0) -> None:
+        """`timeout_s`: for each answer; None: however long it takes."""
+        self._path = run_dir / CONTROL_SOCKET
+        self._timeout_ms = None if timeout_s is None else int(timeout_s * 1_000)
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+
+    def call(self, verb: str, **args: object) -> dict[str, Any]:
+        """The verb's result. Raises ManagerUnreachable or ManagerRefused."""
+        channel, monitor = self._connect()
+        channel.send(json.dumps({"verb": verb, "args": args}).encode())
+        ready = readable((channel, monitor), self._timeout_ms)
+        if channel not in ready:
+            self.close()  # a late answer must not be taken for the next one's
+            if ready:
+                raise ManagerLost(f"the manager on {self._path.parent} ended before it answered")
+            raise ManagerUnreachable(f"the manager on {self._path.parent} does not answer: is it running? (nodemgr doctor)")
+        reply = json.loads(channel.recv())
+        if not reply["ok"]:
+            raise ManagerRefused(str(reply["error"]), str(reply["code"]))
+        result: dict[str, Any] = reply["result"]
+        return result
+
+    def _connect(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """The conversation, and word of its end."""
+        if self._socket is None or self._monitor is None:
+            address = _check_socket(self._path)
+            self._context = zmq.Context()
+            self._socket = self._context.socket(zmq.DEALER)
+            self._socket.setsockopt(zmq.LINGER, 0)
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            self._socket.connect(address)
+        return self._socket, self._monitor
+
+    def close(self) -> None:
+        if self._socket is not None and self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._socket.close(linger=0)
+            self._socket = self._monitor = None
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class EventStream:
+    """The manager's events, past and coming, none twice and none left out."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Subscribes and waits until the subscription holds. Raises ManagerUnreachable."""
+        self._run_dir = run_dir
+        address = _check_socket(run_dir / EVENTS_SOCKET)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 100_000)
+        self._sync = SYNC_PREFIX + os.urandom(16).hex().encode()
+        for topic in (b"", self._sync):
+            self._socket.setsockopt(zmq.SUBSCRIBE, topic)
+        self._socket.connect(address)
+        if not readable((self._socket,), 10_000):
+            self.close()
+            raise ManagerUnreachable(f"the manager on {run_dir} does not answer: is it running? (nodemgr doctor)")
+
+    def follow(self, since: int | None = None, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
+        """Events with a sequence above `since` as they come (None: only new ones). Ends where none comes for `timeout_s`.
+
+        A manager that ends while past events are read leaves them to the next one, whose store has them: its sync asks again."""
+        last = since
+        while readable((self._socket,), None if timeout_s is None else int(timeout_s * 1_000)):
+            with contextlib.suppress(ManagerUnreachable):
+                for event in self._news(self._socket.recv_multipart(), last):
+                    if last is None or event["sequence"] > last:
+                        last = event["sequence"]
+                        yield event
+
+    def _news(self, frames: list[bytes], last: int | None) -> Iterator[dict[str, Any]]:
+        if len(frames) > 1:
+            event = json.loads(frames[-1])
+            if last is not None and event["sequence"] > last + 1:
+                yield from self._past(last)  # some were dropped on their way
+            yield event
+        elif frames[0] == self._sync and last is not None:
+            yield from self._past(last)  # at the beginning, and again when a restarted manager takes the subscription
+
+    def _past(self, since: int) -> Iterator[dict[str, Any]]:
+        with ControlClient(self._run_dir) as client:
+            while True:
+                page = client.call("events", since=since, limit=PAGE)["events"]
+                yield from page
+                if len(page) < PAGE:
+                    return
+                since = page[-1]["sequence"]
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

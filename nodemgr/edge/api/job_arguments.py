@@ -1,0 +1,190 @@
+"""The arguments of orders about jobs: what a stranger may say, and how much of it.
+
+Knows: what the kernel and the store take. Must not know: what is done with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from client_plugin.verbs.presentation.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
+from nodemgr.core.views.job_rows import STAGES, Cursor
+from nodemgr.edge.kernel.processes import one_line
+from nodemgr.edge.rpc.order import OrderError, integer
+from nodemgr.paths import ENV_NAME_FORM, is_env_name
+
+MAX_STRING_BYTES = 2**17 - 1
+"""The kernel takes no longer argument or variable (MAX_ARG_STRLEN)."""
+MAX_STRINGS_BYTES = 2**20
+"""Arguments and variables, each."""
+MAX_STRINGS = 10_000
+MAX_PATH_BYTES = 4_095
+MAX_ARRAY = 10_000
+MAX_INDEX = 2**31 - 1
+MAX_JOBS_NAMED = 1_000
+MAX_NAME_CHARS = 64
+MAX_SUBMITTED = 256
+"""In one order."""
+MAX_ROWS = 200
+"""Of a list, in one answer: it is made between two beats of others."""
+MAX_RESTARTS = 1_000
+_JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
+_WAITER = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|r[0-9]{1,18}", re.ASCII)
+_ORDERED = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|[rt][0-9]{1,18}", re.ASCII)
+_PLACE = re.compile(
+    rf"{STAGES[0]}:(?P<queue>[^:]+):(?P<stamp>-?[0-9]{{1,20}})|(?P<stage>{'|'.join(STAGES[1:])}):(?P<job>[0-9]{{1,15}})\.(?P<index>[0-9]{{1,10}})",
+    re.ASCII,
+)
+_KEY = re.compile("[0-9a-f]{16,64}", re.ASCII)
+
+Parse = Callable[[object], Any]
+
+
+def _matching(pattern: re.Pattern[str], form: str) -> Parse:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or pattern.fullmatch(value) is None:
+            raise OrderError(form)
+        return value
+
+    return parse
+
+
+job = _matching(_JOB, "is no job: j12, or j12.3 of an array")
+waiter = _matching(_WAITER, "is neither a job (j12) nor a waiting request (r17)")
+_ordered = _matching(_ORDERED, "is no job (j12), waiting request (r17) or lease (t17)")
+key = _matching(_KEY, "must be 16 to 64 hexadecimal digits of the submitter's own choice")
+restarts = integer(0, MAX_RESTARTS)
+umask = integer(0, 0o777)
+time_limit = integer(1, MAX_DURATION_MS)
+cursor = integer(0, 2**62)
+number = integer(1, 2**31)
+gpus = integer(0, 1_024)
+memory = integer(MIN_SIZE_BYTES, MAX_SIZE_BYTES)
+rank = integer(1, 1_000_000)
+cap = integer(0, 1_000_000)
+limit = integer(1, MAX_ROWS)
+_index = integer(0, MAX_INDEX)
+
+
+def queue(value: object) -> str:
+    if not isinstance(value, str) or not is_env_name(value):
+        raise OrderError(f"is no name of a queue: {ENV_NAME_FORM}")
+    return value
+
+
+def place(value: object) -> Cursor:
+    """Where in the whole list of what waits and runs a page ended, as `written` told it."""
+    found = _PLACE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not is_env_name(found["queue"] or "x"):
+        raise OrderError("is no place in the list: what the last page gave as its end")
+    if found["queue"] is not None:
+        return Cursor("queued", found["queue"], int(found["stamp"]))
+    return Cursor(found["stage"], number=(int(found["job"]), int(found["index"])))
+
+
+def written(end: Cursor) -> str:
+    return f"queued:{end.queue}:{end.queued_ns}" if end.stage == STAGES[0] else f"{end.stage}:{end.number[0]}.{end.number[1]}"
+
+
+def jobs(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
+        raise OrderError(f"must be a list of at most {MAX_JOBS_NAMED} jobs")
+    return tuple(dict.fromkeys(job(entry) for entry in value))
+
+
+def submissions(value: object) -> list[object]:
+    """Each is checked by itself, so that one which cannot be keeps no other from being taken."""
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_SUBMITTED:
+        raise OrderError(f"must be a list of 1 to {MAX_SUBMITTED} jobs")
+    return value
+
+
+def ordered(value: object) -> tuple[str, ...]:
+    """What orders may name: jobs, requests and leases."""
+    if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
+        raise OrderError(f"must be a list of at most {MAX_JOBS_NAMED} ids")
+    return tuple(dict.fromkeys(_ordered(entry) for entry in value))
+
+
+def array(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > MAX_ARRAY:
+        raise OrderError(f"must be a list of at most {MAX_ARRAY} numbers")
+    return tuple(sorted({_index(entry) for entry in value}))
+
+
+def name(value: object) -> str:
+    if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not value.isprintable():
+        raise OrderError(f"must be a text of at most {MAX_NAME_CHARS} characters on one line")
+    return value
+
+
+def _string(value: object) -> str:
+    """What the kernel takes as an argument or a variable: bytes without NUL, as os.fsdecode reads them."""
+    if not isinstance(value, str) or "\0" in value:
+        raise OrderError("must be texts without NUL")
+    try:
+        size_bytes = len(os.fsencode(value))
+    except UnicodeEncodeError:
+        raise OrderError("holds what stands for no bytes of this system") from None
+    if size_bytes > MAX_STRING_BYTES:
+        raise OrderError(f"holds one of {size_bytes} bytes: the system takes at most {MAX_STRING_BYTES}")
+    return value
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MAX_STRINGS:
+        raise OrderError(f"must be a list of at most {MAX_STRINGS} texts")
+    if _are_plain(value):
+        return tuple(value)
+    found = tuple(_string(entry) for entry in value)
+    if sum(map(len, found)) > MAX_STRINGS_BYTES:
+        raise OrderError(f"are more than {MAX_STRINGS_BYTES} bytes together")
+    return found
+
+
+def _are_plain(value: list[object]) -> bool:
+    """All that need not be looked at one by one: together no longer than one of them may be, and of characters that are bytes
+    everywhere."""
+    try:
+        text = "\n".join(value)  # type: ignore[arg-type]  # else a TypeError
+    except TypeError:
+        return False
+    return len(text) <= MAX_STRING_BYTES and text.isascii() and "\0" not in text
+
+
+def argv(value: object) -> tuple[str, ...]:
+    found = _strings(value)
+    if not found or not found[0]:
+        raise OrderError("names no command")
+    return found
+
+
+def environ(value: object) -> tuple[str, ...]:
+    found = _strings(value)
+    if [variable for variable in found if "=" not in variable or variable[0] == "="]:
+        raise OrderError("must be a list of NAME=value")
+    return found
+
+
+def directory(value: object) -> str:
+    path = _string(value)
+    if not path.startswith("/") or len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise OrderError("must be an absolute path")
+    return path
+
+
+# -- what people are shown of a command --
+
+
+def command_line(words: tuple[str, ...]) -> str:
+    """As a shell would take it, on one line, not long."""
+    return one_line(" ".join(shlex.quote(word) if word.isprintable() else repr(word) for word in words[:64]))
+
+
+def name_of(command: str) -> str:
+    """What a job without a name is called."""
+    return one_line(os.path.basename(command.rstrip("/")))[:MAX_NAME_CHARS]

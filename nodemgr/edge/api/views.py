@@ -1,0 +1,221 @@
+"""What the manager shows: its status, its records, its own checks. Reads everything, changes nothing.
+
+Knows: the core's snapshot, and what only the edges know beside it. Must not know: who asks, how an answer travels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from nodemgr.core.lifecycle.records import record_id
+from nodemgr.core.model.model import Asker, Job, Process, Task
+from nodemgr.core.scheduler import reasons
+from nodemgr.core.views import snapshot
+from nodemgr.core.views.snapshot import SECOND_NS
+from nodemgr.edge.api.task_rows import TaskRows
+from nodemgr.edge.clients.crowd import Crowd
+from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.host import log
+from nodemgr.edge.kernel import processes
+from nodemgr.edge.rpc.order import JsonText, Later, OrderError, Reply
+from nodemgr.edge.setup import doctor
+from nodemgr.edge.setup.settings import Settings
+from nodemgr.edge.store.store import KEPT_RECORDS, Store
+from nodemgr.paths import container_dir, env_dir, installed_version
+
+SCHEMA_VERSION = 1
+COUNTERS = (
+    "packets_malformed", "packets_forged", "packets_replayed", "packets_foreign", "packets_throttled", "connections_refused",
+    "connections_over_limit", "connections_throttled", "connections_deaf", "descriptors_exhausted", "strangers_shut_out",
+)  # fmt: skip
+"""What was counted since the start: each is in the status, also at zero."""
+
+
+TURN_TASKS = 1_000
+"""Of whom so many rows are written in some milliseconds."""
+
+_to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+class Views:
+    """Figures, as they are now."""
+
+    def __init__(self, daemon: Daemon, settings: Settings, store: Store) -> None:
+        self.run_dir = settings.run_dir
+        self._daemon = daemon
+        self._settings = settings
+        self._store = store
+        self._task_rows = TaskRows(daemon.state, self._task)
+        self._since_wall_ns = daemon.clock.wall_ns()
+
+    def status(self, env: str | None = None) -> Later:
+        """The object of `nodemgr status --json`, as text; with `env` what it may know of itself. TURN_TASKS in each turn of the loop, so
+        that ten thousand tasks hold nobody up: each row is as it was in its turn. A task that ended meanwhile has none, and one that
+        came is in the next status."""
+        return Later(lambda reply: self._in_turns(env, reply))
+
+    def _in_turns(self, env: str | None, reply: Reply) -> None:
+        daemon, state = self._daemon, self._daemon.state
+        frame, texts = self._frame(env), list[str]()
+        ids = deque(sorted(state.tasks if env is None else state.env_tasks.get(env, ()), key=record_id))
+
+        def turn() -> None:
+            try:
+                some = [ids.popleft() for _ in range(min(TURN_TASKS, len(ids)))]
+                tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
+                texts.extend(self._task_rows.texts(tasks, daemon.clock.monotonic_ns(), daemon.beats))
+            except Exception as error:  # an answer is owed whatever happens
+                log.fault("in a status", error)
+                reply(OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
+                return
+            if ids:
+                daemon.loop.call_soon(turn)
+            else:
+                reply(JsonText(f'{frame},"tasks":[{",".join(texts)}]}}'))
+
+        turn()
+
+    def _frame(self, env: str | None) -> str:
+        """All but the tasks: the open beginning of a JSON object."""
+        daemon = self._daemon
+        now_ns = daemon.clock.monotonic_ns()
+        frame = snapshot.frame(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, env=env)
+        frame["store"], frame["launcher"] = daemon.journal.health(), daemon.jobs.health()
+        for row in frame["queue"]:
+            request = daemon.state.requests.get(row["request"])  # a job that is held has none
+            row["places"] = self._places(() if request is None else request.askers)
+        for row, residue in zip(frame["residues"], snapshot.residues(daemon.state, env), strict=True):
+            holder = daemon.state.processes.get(residue.process)
+            row["places"] = self._places(() if holder is None else (holder,))
+        if env is None:
+            frame["counters"] = {name: daemon.counters[name] for name in COUNTERS}
+            frame["manager"] = self._manager()
+            queue_loop = daemon.event_loop
+            frame["queue_loop"] = {"wakes": queue_loop.wakes.total(), "scans": queue_loop.scans, "started": queue_loop.started}
+            frame["crowds"] = [crowd.fields() for crowd in self.crowds()]
+        return _to_text(frame)[:-1]
+
+    def _task(self, task: Task) -> dict[str, Any]:
+        """What the core says of it, and where its processes live."""
+        state = self._daemon.state
+        where = self._places([state.processes[key] for key in task.processes])
+        return {**snapshot.task_facts(state, task), "places": where}
+
+    def _places(self, members: Iterable[Process | Asker]) -> list[dict[str, Any]]:
+        """Who they are, and in which container, as the node numbers them and as they do there."""
+        rows = []
+        for member in members:
+            place = self._daemon.places.of(member.key if isinstance(member, Process) else member.process)
+            inside = {"pid_inside": place.pid_inside, "container": place.container, "container_name": place.container_name}
+            rows.append({"pid": member.pid, "user": member.user, **inside})
+        return rows
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this manager from others."""
+        return {"pid": os.getpid(), "version": installed_version(), "state_dir": str(self._settings.state_dir)}
+
+    def _manager(self) -> dict[str, Any]:
+        udp = self._daemon.udp
+        return {
+            "pid": os.getpid(),
+            "version": installed_version(),
+            "since": self._since_wall_ns // SECOND_NS,
+            "run_dir": str(self.run_dir),
+            "simulated": self._settings.simulate is not None,
+            "udp": None if udp is None else f"{udp.address[0]}:{udp.address[1]}",
+        }
+
+    def crowds(self) -> list[Crowd]:
+        """Of the envs whose next client is not heard."""
+        clients = self._daemon.clients
+        return [Crowd.of(env, clients.crowd(env)) for env in clients.full()]
+
+    def holdings(self, env: str) -> dict[str, Any]:
+        """What an env's NVML shows (csrc/shim/sight.c reads it): its GPUs by index as [uuid, limit, used] in bytes, its processes' PIDs."""
+        state, used = self._daemon.state, self._daemon.ledgers.used
+        held = [(gpu, grant) for gpu in state.gpus.values() if (grant := state.grants.get((env, gpu.uuid))) is not None]
+        held.sort(key=lambda pair: pair[0].index)
+        pids = [process.pid for process in state.processes.values() if process.env == env and process.pid is not None]
+        return {
+            "gpus": [[gpu.uuid, grant.limit_bytes, used(env, gpu.index)] for gpu, grant in held],
+            "pids": [number for pid in pids for number in processes.seen_as(pid)],
+        }
+
+    def allocations(self, env: str | None, since_wall_ns: int, limit: int = KEPT_RECORDS) -> dict[str, Any]:
+        """The last records, with the indices that people read beside the UUIDs."""
+        gpus = self._daemon.state.gpus
+        records = self._daemon.journal.records(env, since_wall_ns, limit)
+        for record in records:
+            for name in ("gpus_new", "gpus_reused"):
+                record[name + "_index"] = [gpus[uuid].index if uuid in gpus else None for uuid in record[name]]
+        return {"schema_version": SCHEMA_VERSION, "allocations": records}
+
+    def env(self, name: str) -> dict[str, Any]:
+        """An env as an administrator gives it to containers: its quota, its device, where its clients find it, what it runs."""
+        daemon, run_dir, box = self._daemon, self._settings.run_dir, self._daemon.envs.containers
+        state = daemon.state
+        return {
+            "env": name,
+            "quota": snapshot.quota(name, state.envs[name].quota),
+            "device": box.device(name),
+            "companions": box.companions(),
+            "mounts": [[mount.host_path, mount.container_path, mount.writable] for mount in box.mounts(name)],
+            "cdi_file": str(box.path),
+            "cdi_fault": box.fault,
+            "directory": str(env_dir(run_dir, name)),
+            "container_directory": str(container_dir(run_dir, name)),
+            "key_directory": None if daemon.udp is None else str(self._settings.state_dir / "keys" / name),
+            "tasks": [self._task(task) for task in snapshot.tasks(state, name)],
+            "waiting": [request.job_id or request.request_id for request in state.requests.values() if request.env == name],
+            "jobs": [job.job_id for job in self.other_jobs(name)],
+        }
+
+    def other_jobs(self, env: str) -> list[Job]:
+        """Of an env, the living jobs that are neither a task nor a waiting request: held, behind other jobs, or without a GPU."""
+        return [job for job in self._daemon.state.jobs.values() if job.env == env and job.task_id is None and job.request_id is None]
+
+    def checks(self, env: str | None = None) -> list[dict[str, Any]]:
+        """The manager's own doctor; of `env`'s violations alone, if it is named."""
+        daemon = self._daemon
+        used = len(os.listdir("/proc/self/fd"))
+        state = daemon.state
+        found = [reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)]
+        now_ns, limits = daemon.clock.monotonic_ns(), daemon.driver_limits.line
+        box = daemon.envs.containers
+        around = doctor.Surroundings(
+            self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, self._udp(), str(box.path),
+            box.fault or box.missing(),
+            self._gate(), len(state.envs), sum(min(row.quota.gpus, len(state.gpus)) for row in state.envs.values()), self._settings.group,
+            list(daemon.envs.faults.values()), [crowd.line() for crowd in self.crowds()],
+            daemon.jobs.factory.state(), daemon.jobs.unknown(),
+        )
+        return doctor.examine(around)
+
+    def _udp(self) -> str | None:
+        udp, counters = self._daemon.udp, self._daemon.counters
+        if udp is None:
+            return None
+        dropped = [f"{counters[f'packets_{kind}']} {kind}" for kind in ("malformed", "forged", "replayed", "throttled")]
+        return f"{udp.address[0]}:{udp.address[1]}, {udp.line()}; dropped since the start: {', '.join(dropped)}"
+
+    def _gate(self) -> tuple[bool, str]:
+        daemon = self._daemon
+        if daemon.gate is None:
+            return True, daemon.no_gate
+        reading = daemon.gpus.last
+        nameless = [str(gpu.index) for gpu in reading.gpus if gpu.healthy and gpu.uuid not in reading.minors]
+        if nameless:
+            return False, f"NVML names no device node of GPU {', '.join(nameless)}: it stays shut"
+        return daemon.gate.state()
+
+    def env_checks(self, env: str, pid: int | None) -> list[dict[str, Any]]:
+        """Those that tell an env why it gets no GPU, and whether the asking process is behind the device gate."""
+        rows = [check for check in self.checks(env) if check["name"] in ("store", "nvml", "gpus", "audit", "jobs")]
+        gate = self._daemon.gate
+        ok, detail = (True, self._daemon.no_gate) if gate is None else gate.state_of(env, pid)
+        cure = "start the container with the environment's CDI device; if it is so, see the manager's log"
+        return [*rows, {"name": "device gate", "ok": ok, "detail": detail, "cure": cure}]

@@ -1,0 +1,59 @@
+"""Who has the connections of an env that has all it may: one line that names the container, for whoever must end it.
+
+Knows: processes' containers. Must not know: sockets, limits; nor does anything rest on this (kernel/places.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from nodemgr.edge.kernel.places import SHORT_ID_CHARS, container_of, name_of
+
+MAX_LOOKED_AT = 100
+"""Processes, those with most connections: a look at each costs a read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """An env's connections; the container that most of them come from (None: the node itself) and the process that has most."""
+
+    env: str
+    connections: int
+    container: str | None
+    container_name: str | None
+    container_connections: int
+    pid: int
+    pid_connections: int
+
+    @classmethod
+    def of(cls, env: str, by_pid: Counter[int]) -> Crowd:
+        """`by_pid` has at least one."""
+        most = by_pid.most_common(MAX_LOOKED_AT)
+        places: Counter[str | None] = Counter()
+        for pid, count in most:
+            places[container_of(pid)] += count
+        ((container, here),) = places.most_common(1)
+        name = None if container is None else name_of(container)
+        return cls(env, by_pid.total(), None if container is None else container[:SHORT_ID_CHARS], name, here, *most[0])
+
+    def line(self) -> str:
+        place = "the node itself" if self.container is None else f"container {self.container_name or self.container}"
+        return (
+            f"environment {self.env} has all the {self.connections} connections that it may: its further processes are not heard "
+            f"({self.container_connections} are from {place}, {self.pid_connections} of pid {self.pid})"
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """As an event and the status carry it."""
+        return {
+            "env": self.env,
+            "connections": self.connections,
+            "container": self.container,
+            "container_name": self.container_name,
+            "container_connections": self.container_connections,
+            "pid": self.pid,
+            "pid_connections": self.pid_connections,
+            "text": self.line(),
+        }

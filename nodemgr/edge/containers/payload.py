@@ -1,0 +1,111 @@
+"""The client that containers are shown: a copy of the installed one, of which a running container keeps what it was started with.
+
+Knows: which directories the client is, and that an upgrade takes the installed ones away: what is mounted of them is empty from
+then on, and every program of a running container would go on without us. Must not know: who mounts the copy, and where.
+
+It lies beside the store, not in the run directory: /run may be mounted noexec, and a container that starts before the manager
+finds it after a boot. An earlier copy goes when the kernel shows no mount of it in any process's view of the file system; and never
+the one before this, of which a container may be starting this moment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from nodemgr.edge.host.rundir import make_open
+from nodemgr.edge.kernel.places import container_in
+
+PARTS = ("client_plugin", "sitecustomize")
+CLIENT_DIR = "client"
+CURRENT = "current"
+NAME_DIGITS = 16
+_NAME = re.compile(f"[0-9a-f]{{{NAME_DIGITS}}}")
+CACHE = "__pycache__"
+
+
+def current(state_dir: Path) -> Path:
+    """The name by which containers are shown the client: always the same, for it stands in the specifications of pods."""
+    return state_dir / CLIENT_DIR / CURRENT
+
+
+def place(source: Path, state_dir: Path) -> None:
+    """From now on `current` is a copy of what `source` holds. Raises OSError."""
+    link = current(state_dir)
+    make_open(link.parent)
+    copy = link.parent / _version(source)
+    if not copy.is_dir():
+        _copy(source, copy)
+    before = link.readlink().name if link.is_symlink() else copy.name
+    _point(link, copy.name)
+    _remove_unused(link.parent, {copy.name, before})
+
+
+def _files(source: Path) -> list[Path]:
+    found = (path for part in PARTS for path in (source / part).rglob("*") if path.is_file() and CACHE not in path.parts)
+    return sorted(found)
+
+
+def _version(source: Path) -> str:
+    """By content: two builds of one version differ, too."""
+    whole = hashlib.sha256()
+    for path in _files(source):
+        content = path.read_bytes()
+        whole.update(f"{path.relative_to(source)}\0{len(content)}\0".encode())
+        whole.update(content)
+    return whole.hexdigest()[:NAME_DIGITS]
+
+
+def _copy(source: Path, copy: Path) -> None:
+    """Whole or not at all; what Python compiled goes with it, for containers cannot write there. Everybody may read it, whatever
+    umask it was installed with."""
+    fresh = copy.with_name(f".{copy.name}")
+    shutil.rmtree(fresh, ignore_errors=True)  # of a manager that was killed here
+    for part in PARTS:
+        shutil.copytree(source / part, fresh / part)
+    for path in (fresh, *fresh.rglob("*")):
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    fresh.rename(copy)
+
+
+def _remove_unused(directory: Path, kept: Collection[str]) -> None:
+    others = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.name not in kept]
+    if others and (mounts := _all_mounts()) is not None:
+        for copy in others:
+            if f"/{CLIENT_DIR}/{copy.name}" not in mounts:
+                shutil.rmtree(copy, ignore_errors=True)
+
+
+def _all_mounts(proc: Path = Path("/proc")) -> str | None:
+    """What every process of this node sees mounted; None where that cannot be known of one in a container."""
+    seen: dict[int, str] = {}
+    for process in proc.iterdir():
+        try:
+            if process.name.isdigit() and (namespace := (process / "ns" / "mnt").stat().st_ino) not in seen:
+                seen[namespace] = (process / "mountinfo").read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        except OSError:
+            if container_in(_read(process / "cgroup")) is not None:
+                return None
+    return "".join(seen.values())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _point(link: Path, name: str) -> None:
+    if link.is_symlink() and os.readlink(link) == name:
+        return
+    fresh = link.with_name(f".{link.name}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(name)
+    fresh.rename(link)

@@ -1,0 +1,670 @@
+"""The manager's middle: one place that steps the core, and one that does what the core wants done.
+
+Knows: the order of a step (store it, answer, take it over into the state, then the other effects), which edge does which effect.
+Must not know: why anything is decided (core), how a packet, a row or a ledger looks (the other edges).
+
+Everything here runs in one thread, the loop's. Nothing waits: what can take long (NVML, checkpoints) has its own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from nodemgr.core.lifecycle import audit
+from nodemgr.core.manager import Draft, State, Transition, step
+from nodemgr.core.model import effects, events
+from nodemgr.core.model.model import MS, ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
+from nodemgr.edge.clients import requests
+from nodemgr.edge.clients.clients import ClientServer
+from nodemgr.edge.clients.sessions import Session
+from nodemgr.edge.clients.udp import UdpServer
+from nodemgr.edge.containers.envs import Envs
+from nodemgr.edge.engine.event_loop import EventLoop
+from nodemgr.edge.engine.informer import ClusterInformer, Resource
+from nodemgr.edge.engine.jobs import Jobs
+from nodemgr.edge.engine.recovery import OlderLimits, Recovery
+from nodemgr.edge.gate.gate import Gate
+from nodemgr.edge.gpu.auditor import Auditor
+from nodemgr.edge.gpu.context_size import ContextSizes
+from nodemgr.edge.gpu.driver_limits import DriverLimits
+from nodemgr.edge.gpu.gpus import GpuWatcher, Reading
+from nodemgr.edge.host import log
+from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.kernel.places import Places
+from nodemgr.edge.kernel.processes import Credentials, Identity, ProcessTable, pid_of, start_ticks
+from nodemgr.edge.ledger.beats import Beats
+from nodemgr.edge.ledger.ledger import LedgerError, SlotState
+from nodemgr.edge.ledger.ledgers import LedgerFiles, Ledgers, Row, Slot
+from nodemgr.edge.rpc.wire import Message
+from nodemgr.edge.store.journal import Journal
+
+FRESH_NS = 2_000_000_000
+"""A reading of the GPUs older than this is not granted upon: the node was idle, and somebody looks first."""
+SHOWN_NS = 200_000_000
+"""A reading older than this is not shown as what is now."""
+STORE_RETRY_S = 1.0
+LOOK_S = 1.0
+"""Between two looks at the beat words, at most: a stalled process that goes on waits for one."""
+MIN_WAKE_S = 0.001
+DURABLE = frozenset({
+    events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.WithdrawJob, events.HoldJob, events.FreeJob, events.RequeueJob,
+    events.MoveJob, events.SetQueue, events.RemoveQueue,
+})  # fmt: skip
+"""Written so that a power failure loses none of them either. So is the start of a job, whatever event it follows from; not its end,
+which its supervisor has on the disk before it tells us, and which is read there again as long as the store may not have it."""
+TENANTS = frozenset({events.SubmitJobs, events.HoldJob, events.FreeJob, events.RequeueJob, events.MoveJob})
+"""What tenants want stored beyond their leases: the disk's reserve is not for it."""
+PROMPT = frozenset({
+    effects.SetLimit, effects.BeginSlot, effects.SetSlot,
+    effects.SendGrant, effects.SendWait, effects.SendDeny, effects.SendFence, effects.SendNote, effects.SendAck,
+})  # fmt: skip
+"""The answers, and what the ledgers hold before them. They say all that they need themselves and do not read the state, so no client
+waits until a step that is stored has also been taken over into the state."""
+GUARDED = frozenset({"ACQUIRE", "ASK", "REJOIN", "RUNNER", "CLAIM", "RUNNING", "FAILED"})
+"""Verbs for those who may enter the env; who holds something already may go on and give it back."""
+LEDGER_META = "ledger:"
+"""Key of the store's memory of an env's ledger files, before the env's name."""
+SLOT_STATES = {"live": SlotState.LIVE, "stalled": SlotState.STALLED, "fenced": SlotState.FENCED}
+
+
+class Daemon:
+    """Implements sessions.Hub for the transports, and the effects for the core."""
+
+    auditor: Auditor
+    context_sizes: ContextSizes
+    driver_limits: DriverLimits
+    gpus: GpuWatcher
+    clients: ClientServer
+    envs: Envs
+    event_loop: EventLoop
+    on_closed: tuple[Callable[[Session], None], ...] = ()
+    """Told of each session that has ended."""
+    on_runner: Callable[[Session, Message], None] | None = None
+    """Hears who would start jobs in a container."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, state: State, journal: Journal, ledgers: Ledgers) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.state = state
+        self.journal = journal
+        self.ledgers = ledgers
+        self.processes = ProcessTable(loop, self._process_ended)
+        self.places = Places(loop)
+        self.older_limits = OlderLimits(state)
+        self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
+        self.gate: Gate | None = None
+        self.no_gate = ""
+        """Why there is none."""
+        self._limits_settle = False
+        self._audited_ns = 0
+        """When the books were last held against the driver."""
+        self.beats = Beats(state, ledgers)
+        self.last_beat_ns = self.beats.packets
+        self.counters: Counter[str] = Counter()
+        self.udp: UdpServer | None = None
+        self.jobs = Jobs(loop, clock, state, journal, self.submit, self.match, self._look_at_gpus)
+        self.informer = ClusterInformer(lambda: self.gpus.look(lambda _reading: None))
+        self._figures_due = False
+        """Time passed, and somebody waits for what its figures show."""
+        self.on_ask: Callable[[Session, Mapping[str, Any]], None] = lambda session, fields: None
+        self._sessions: dict[ConnectionId, Session] = {}
+        self._connections = 0
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_ns: int | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self._store_retry: asyncio.TimerHandle | None = None
+        self._key_of_pid: dict[int, ProcessKey] = {}
+        self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
+        self._stepping = False
+        self._stored: Transition | None = None
+        """What the present step has stored, until it is in the state."""
+        self._news: list[tuple[str, Resource]] = []
+        """What it added, changed and removed, once it is."""
+        self._draft: Draft | None = None
+        """For the next step, made after the answers of the last."""
+        loop.call_soon(ledgers.make_spare)
+        journal.on_failure, journal.on_recovery = self._retry_store_later, self._store_recovered
+        if journal.fault is not None:
+            self._retry_store_later()
+        self._effects = self._effect_table()
+
+    def _effect_table(self) -> dict[type, Callable[[Any], None]]:
+        """The method that carries out each kind of effect."""
+        return {
+            effects.SendGrant: self.send_grant,
+            effects.SendWait: self._sender(requests.answer_wait),
+            effects.SendDeny: self._sender(requests.answer_deny),
+            effects.SendFence: self._sender(requests.answer_fence),
+            effects.SendNote: self._sender(requests.answer_note),
+            effects.SendAck: self._sender(requests.answer_ack),
+            effects.OpenLedger: self._open_ledger,
+            effects.CloseLedger: self._close_ledger,
+            effects.SetLimit: self._set_limit,
+            effects.BeginSlot: lambda effect: self.ledgers.begin_slot(effect.env, effect.slot, effect.generation),
+            effects.SetSlot: self._set_slot,
+            effects.ClearSlot: lambda effect: self.ledgers.clear_slot(effect.env, effect.slot, effect.generation),
+            effects.Watch: self._watch,
+            effects.Unwatch: self._unwatch,
+            effects.WatchResidue: self._watch_residue,
+            effects.Kill: self._kill,
+            effects.EnvChanged: self._env_changed,
+            effects.GpusHeld: self._gpus_held,
+            effects.StartJob: lambda effect: self.jobs.begin(effect),
+            effects.StopJob: lambda effect: self.jobs.stop(effect),
+            effects.ForgetJob: lambda effect: self.jobs.forget(effect),
+            effects.SubmitAnswered: lambda effect: self.jobs.answered(effect),
+        }
+
+    # -- steps --
+
+    def submit(self, event: events.Event) -> bool:
+        """Steps the core; False: refused, since the store cannot be written."""
+        assert not self._stepping, "an effect steps the core"
+        self._stepping = True
+        try:
+            draft, self._draft = self._draft, None
+            transition = step(self.state, event, self.clock.monotonic_ns(), draft)
+            durable = type(event) in DURABLE or effects.StartJob in map(type, transition.effects)
+            must_hold, reserved = transition.must_apply, type(event) not in TENANTS
+            if not self.journal.write(transition.saved, transition.published, must_hold=must_hold, durable=durable, reserved=reserved):
+                return False
+            self._stored = transition
+            for effect in transition.effects:
+                if type(effect) not in PROMPT:
+                    self._take_over()
+                self._do(effect)
+            self._take_over()
+            self._slow_beats(transition.saved)
+        finally:
+            self._stepping = False
+        if self._limits_settle:
+            self.settle_driver_limits()
+        self.journal.publish()
+        if transition.then is not None:
+            self._figures_due = self._figures_due or transition.then.used_bytes is not None
+            self.event_loop.wake(type(event).__name__)
+        news, self._news = self._news, []
+        self.informer.tell(news)
+        self._sleep()
+        self._watch_gpus()
+        self._look_at_beats_later()
+        if self._draft is None:
+            self._draft = Draft(self.state)
+        return True
+
+    def _take_over(self) -> None:
+        """What the step stored, into the state, once: at the latest when somebody reads there what the step did."""
+        stored, self._stored = self._stored, None
+        if stored is not None:
+            self._news = self.informer.news(self.state, stored.saved)
+            stored.apply()
+
+    def match(self) -> None:
+        """Grants to those who wait what became free. The event loop says when."""
+        figures = self._watched_figures() if self._figures_due else None
+        self._figures_due = False
+        self.submit(events.Match(self.clock.wall_ns(), figures))
+
+    def _do(self, effect: effects.Effect) -> None:
+        kind = type(effect)
+        try:
+            self._effects[kind](effect)
+        except (OSError, LedgerError) as error:  # one that fails must not keep the others from happening
+            log.say(f"{kind.__name__} failed: {error}")
+        except Exception as error:
+            log.fault(f"in {kind.__name__}", error)
+
+    def _slow_beats(self, saved: Iterable[effects.Save]) -> None:
+        """A stalled task's and a fenced process's beats are for the core."""
+        for row in saved:
+            value = row.value
+            if isinstance(value, Task) and value.state is TaskState.STALLED:
+                for key in value.processes:
+                    self._beats_fast(key, False)
+            elif isinstance(value, Process) and value.fenced:
+                self._beats_fast(value.key, False)
+
+    def _store_recovered(self) -> None:
+        self.event_loop.wake("store recovered")
+        self.loop.call_soon(self.jobs.settle)
+
+    def _retry_store_later(self) -> None:
+        if self._store_retry is None:
+            self._store_retry = self.loop.call_later(STORE_RETRY_S, self._retry_store)
+
+    def _retry_store(self) -> None:
+        self._store_retry = None
+        if not self.journal.retry():
+            self._retry_store_later()
+
+    # -- sessions (sessions.Hub) --
+
+    def next_connection(self) -> ConnectionId:
+        self._connections += 1
+        return self._connections
+
+    def opened(self, session: Session) -> None:
+        self._sessions[session.connection] = session
+
+    def closed(self, session: Session) -> None:
+        self._sessions.pop(session.connection, None)
+        for closed in self.on_closed:
+            closed(session)
+        if session.asked:
+            self.submit(events.Disconnected(session.connection))
+
+    def knows(self, session: Session) -> bool:
+        """Whether it has not ended."""
+        return self._sessions.get(session.connection) is session
+
+    def may_enter(self, env: str, who: Identity | Credentials) -> bool:
+        return self.envs.may_enter(env, who)
+
+    def entitled(self, env: str) -> tuple[frozenset[int], frozenset[int]]:
+        return self.envs.entitled(env)
+
+    def expects_files(self, env: str) -> bool:
+        return self.recovery.is_pending(env)
+
+    def received(self, session: Session, message: Message, fds: list[int]) -> None:
+        """One authentic message. A request that may grant waits for a fresh look at the GPUs, and what follows it with it."""
+        waiting = self._held_back.get(session.connection)
+        if waiting is not None:
+            waiting.append((message, fds))
+        elif message.verb == "ACQUIRE" and self.clock.monotonic_ns() - self.gpus.last.at_ns > FRESH_NS:
+            self._held_back[session.connection] = [(message, fds)]
+            self.gpus.look(lambda _reading: self._let_through(session))
+        else:
+            self._handle(session, message, fds)
+
+    def _let_through(self, session: Session) -> None:
+        for message, fds in self._held_back.pop(session.connection, ()):
+            self._handle(session, message, fds)
+
+    def _handle(self, session: Session, message: Message, fds: list[int]) -> None:
+        fields: Mapping[str, Any] = message.fields
+        held = session.key in self.state.processes
+        try:
+            if message.verb in GUARDED and not held and not session.may_enter():
+                reason = f"{session.user} may not enter {session.env}: an administrator names who may (nodemgr quota set --user)"
+                self.deny(session, message, DenyCode.FORBIDDEN_USER, reason)
+            elif message.verb == "REJOIN":
+                fds = self.recovery.offer(session.env, fds)
+                self._step_for(session, message, requests.rejoin(session, fields, self.clock.wall_ns()))
+            else:
+                self._handlers[message.verb](self, session, message, fields)
+        finally:
+            self.recovery.close_all(fds)
+
+    def _acquire(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        self._note_beat(session)  # over UDP a waiter beats by asking again
+        if absurd := requests.absurd(fields):
+            self.deny(session, message, DenyCode.BAD_REQUEST, absurd)
+            return
+        used: dict[Uuid, int] = {}
+        if "memory" in fields or session.transport is Transport.UDP:
+            used = {uuid: self.ledgers.used(session.env, gpu.index) for uuid, gpu in self.state.gpus.items()}
+        if not session.has_kin and self._may_have_kin(session.env, fields["task"]):
+            session.find_kin(self.jobs.factory.job_of)
+        self._step_for(session, message, requests.acquire(session, fields, self.clock.wall_ns(), used))
+
+    def _may_have_kin(self, env: str, token: str) -> bool:
+        """Whether /proc must be asked to whom the process belongs: not where its token says so, nor where nothing is there to belong to."""
+        if not self.state.env_tasks.get(env) and not self.state.requests:
+            return False
+        task = self.state.tasks.get(self.state.task_of_token.get((env, token), ""))
+        if task is None:
+            return (env, token) not in self.state.request_of_token
+        return task.state is not TaskState.RUNNING
+
+    def _beat(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        member = self.state.processes.get(session.key)
+        task = None if member is None or member.fenced else self.state.tasks.get(member.task_id)
+        self._note_beat(session)
+        if task is None and session.key in self.state.request_of:
+            session.beats_fast(True)  # it waits
+        elif task is None or task.state is TaskState.STALLED:
+            self._step_for(session, message, requests.beat(session, fields, self.clock.wall_ns()))
+            return
+        else:
+            session.beats_fast("rid" not in fields)
+        if session.transport is Transport.UDP:
+            session.answer("ACK", rid=requests.rid_of(message))
+
+    def _note_beat(self, session: Session) -> None:
+        if session.key in self.last_beat_ns:
+            self.last_beat_ns[session.key] = self.clock.monotonic_ns()
+
+    def _cancel(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        self._step_for(session, message, requests.cancel(session, fields, self.clock.wall_ns()))
+
+    def _release(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        self._step_for(session, message, requests.release(session, fields, self.clock.wall_ns()))
+
+    def _ask(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
+        self.on_ask(session, fields)
+
+    def _run(self, session: Session, message: Message, _fields: Mapping[str, Any]) -> None:
+        if self.on_runner is None:
+            self.deny(session, message, DenyCode.BAD_REQUEST, "this manager starts no jobs in containers")
+        else:
+            self.on_runner(session, message)
+
+    _handlers: dict[str, Callable[[Daemon, Session, Message, Mapping[str, Any]], None]] = {  # noqa: RUF012 - a table
+        "ACQUIRE": _acquire, "BEAT": _beat, "CANCEL": _cancel, "RELEASE": _release, "ASK": _ask, "HELLO": lambda *_: None,
+        "RUNNER": _run, "CLAIM": _run, "RUNNING": _run, "FAILED": _run,
+    }  # fmt: skip
+
+    def _step_for(self, session: Session, message: Message, event: events.Event) -> None:
+        session.asked = True
+        if not self.submit(event) and isinstance(event, events.Acquire):
+            self.deny(session, message, DenyCode.STORE_FULL, f"the manager cannot store a grant now: {self.journal.refused}")
+
+    @staticmethod
+    def deny(session: Session, message: Message, code: DenyCode, reason: str) -> None:
+        session.answer("DENY", rid=requests.rid_of(message), code=code.value, reason=requests.line(reason))
+
+    def _sender(self, answer: Callable[[Session, Any], None]) -> Callable[[Any], None]:
+        def send(effect: Any) -> None:
+            session = self._sessions.get(effect.connection)
+            if session is not None:
+                answer(session, effect)
+
+        return send
+
+    def send_grant(self, effect: effects.SendGrant) -> None:
+        session = self._sessions.get(effect.connection)
+        if session is None or self.recovery.holds_back(session, effect):
+            return
+        ledger = None
+        if session.transport is Transport.UNIX:
+            if effect.env not in self.ledgers:  # it could not be made when it was due: descriptors were out
+                self._take_over()
+                self.ledgers.open(effect.env)
+                self._ledger_ready(effect.env, [])
+            ledger = self.ledgers.get(effect.env)
+        requests.answer_grant(session, effect, self.state.config.beat_ms, ledger.fds if ledger is not None else ())
+
+    def _beats_fast(self, key: ProcessKey, fast: bool) -> None:
+        session = self._sessions.get(self.state.connections.get(key, 0))
+        if session is not None:
+            session.beats_fast(fast)
+
+    # -- processes --
+
+    def _watch(self, effect: effects.Watch) -> None:
+        self.beats.watch(effect.process, self.clock.monotonic_ns(), over_udp=effect.pid is None)
+        if effect.pid is not None:
+            self._settle_driver_limits()
+            self._key_of_pid[effect.pid] = effect.process
+            self.places.expect(effect.process)
+            if not self.processes.watch(effect.process):
+                self.loop.call_soon(self._process_ended, effect.process)
+
+    def resume_watching(self, key: ProcessKey, pid: int | None, same_boot: bool) -> bool:
+        """After a restart: False, where the process has died meanwhile. Nobody's silence counts before now."""
+        self.beats.watch(key, self.clock.monotonic_ns(), over_udp=pid is None)
+        if pid is None:
+            return True
+        self._key_of_pid[pid] = key
+        self.places.expect(key)
+        return same_boot and self.processes.watch(key)
+
+    def _unwatch(self, effect: effects.Unwatch) -> None:
+        self._beats_fast(effect.process, False)
+        self.beats.unwatch(effect.process)
+        self.places.forget(effect.process)
+        self.processes.unwatch(effect.process)
+        pid = pid_of(effect.process)
+        if pid is not None and self._key_of_pid.get(pid) == effect.process:
+            del self._key_of_pid[pid]
+            self._settle_driver_limits()
+
+    def _process_ended(self, key: ProcessKey) -> None:
+        """Who held a GPU may have left memory on it: the driver is asked before others are promised that memory."""
+        process = self.state.processes.get(key)
+        if process is None or process.pid is None:
+            self._process_gone(key, {})
+        else:
+            pid = process.pid
+            self.gpus.look(lambda reading: self._process_gone(key, reading.of_process(pid)))
+
+    def _process_gone(self, key: ProcessKey, residue_bytes: dict[Uuid, int]) -> None:
+        self.submit(events.ProcessGone(key, self.clock.wall_ns(), residue_bytes))
+
+    def _kill(self, effect: effects.Kill) -> None:
+        if not self.processes.kill(effect.process, signal.SIGTERM if effect.gently else signal.SIGKILL):
+            log.say(f"process {effect.pid} could not be ended: it is gone already, or not ours to end")
+
+    # -- ledgers --
+
+    def _open_ledger(self, effect: effects.OpenLedger) -> None:
+        if not self.recovery.is_pending(effect.env):
+            self.ledgers.open(effect.env)
+            self.loop.call_soon(self.ledgers.make_spare)
+
+    def _close_ledger(self, effect: effects.CloseLedger) -> None:
+        self.recovery.give_up(effect.env)
+        self.ledgers.close(effect.env)
+
+    def recover(self, files: dict[str, LedgerFiles], gone: set[ProcessKey]) -> None:
+        """After a restart: every env with living processes on the UNIX socket gets its ledger back, or a new one."""
+        living: dict[str, list[int]] = {}
+        for process in self.state.processes.values():
+            if process.slot is not None and process.pid is not None and process.key not in gone:
+                living.setdefault(process.env, []).append(process.pid)
+        holders = (p for p in self.state.processes.values() if p.slot is not None and not p.fenced and p.key not in gone)
+        self.older_limits.begin(holders)
+        for env, pids in living.items():
+            if env in files:
+                self.recovery.begin(env, files[env], pids, self.state.config.timeout_ms / 1_000)
+            else:  # killed between the lease and its ledger: nobody has heard of either
+                self.ledgers.open(env)
+                self._ledger_ready(env, [])
+        for env in files.keys() - living.keys():
+            self.journal.remember(LEDGER_META + env, None)
+        self.ledgers.refuse_rest()
+
+    def _ledger_ready(self, env: str, grants: list[effects.SendGrant]) -> None:
+        state = self.state
+        rows = [
+            Row(state.gpus[uuid].index, uuid, state.gpus[uuid].memory_total_bytes, grant.limit_bytes)
+            for (owner, uuid), grant in state.grants.items()
+            if owner == env
+        ]
+        slots = [Slot(p.slot, p.generation, self._slot_state(p)) for p in state.processes.values() if p.env == env and p.slot is not None]
+        self.ledgers.rebuild(env, rows, slots)
+        self.loop.call_soon(self.envs.refresh, env)  # its clients need not bring it any more
+        for grant in grants:
+            self.send_grant(grant)
+
+    def _slot_state(self, process: Process) -> SlotState:
+        if process.fenced:
+            return SlotState.FENCED
+        stalled = self.state.tasks[process.task_id].state is TaskState.STALLED
+        return SlotState.STALLED if stalled else SlotState.LIVE
+
+    def _ledger_lost(self, env: str, grants: list[effects.SendGrant]) -> None:
+        """Nobody brought it back: its tasks are fenced, for nothing could hold them to their grant any more."""
+        log.say(f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin with a new ledger")
+        unheard = {grant.process for grant in grants}
+        members = (p for p in self.state.processes.values() if p.env == env and p.slot is not None and not p.fenced)
+        lost = {member.task_id for member in members if member.key not in unheard}
+        self.ledgers.open(env)
+        self._ledger_ready(env, [grant for grant in grants if grant.task_id not in lost])
+        by = "the manager, which lost the memory ledger when it was restarted"
+        for task_id in lost:
+            self.submit(events.ReleaseTask(task_id, by, self.clock.wall_ns()))
+
+    def _set_limit(self, effect: effects.SetLimit) -> None:
+        self._settle_driver_limits()
+        self.ledgers.set_limit(effect.env, Row(effect.row, effect.uuid, effect.total_bytes, effect.limit_bytes))
+
+    def _set_slot(self, effect: effects.SetSlot) -> None:
+        self.ledgers.set_slot(effect.env, Slot(effect.slot, effect.generation, SLOT_STATES[effect.state]))
+
+    def _env_changed(self, effect: effects.EnvChanged) -> None:
+        self.envs.refresh(effect.env)
+
+    # -- the device gate --
+
+    def _gpus_held(self, effect: effects.GpusHeld) -> None:
+        """A grant whose device cannot be opened is told all the same: the fault is told too, and the next look at the GPUs tries
+        again."""
+        if self.gate is not None:
+            self._move_gate(self.gate, effect.env)
+
+    def _move_gate(self, gate: Gate, env: str) -> None:
+        minors = self.gpus.last.minors
+        gate.allow(env, {minors[uuid] for owner, uuid in self.state.grants if owner == env and uuid in minors})
+
+    def settle_gates(self) -> None:
+        """All, as the books and the kernel are now."""
+        if self.gate is not None:
+            for env in self.state.envs:
+                self._move_gate(self.gate, env)
+            self.gate.check()
+
+    # -- GPUs --
+
+    def _watch_gpus(self) -> None:
+        """Reads on while anybody holds, waits for or has left memory on a GPU."""
+        needed = bool(self.state.tasks or self.state.requests or self.state.residues) or audit.is_acting(self.state)
+        self.gpus.set_period(self.state.config.beat_ms / 1_000 if needed else None)
+
+    def gpus_read(self, reading: Reading) -> None:
+        """After each reading: what is healthy, what the ledgers miss, what the lost have left."""
+        if reading.gpus != tuple(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index)):
+            self.submit(events.GpusChanged(reading.gpus, self.clock.wall_ns()))
+            self.envs.refresh_all()
+        self.audit(reading)
+        self._look_at_residues(reading)
+        self.settle_gates()
+
+    def _look_at_gpus(self, then: Callable[[], None]) -> None:
+        """Calls back when a reading that begins now is in the books."""
+        self.gpus.look(lambda _reading: then())
+
+    def when_fresh(self, then: Callable[[], None]) -> None:
+        """Calls back with `gpus.last` fit to be shown: the watcher's last reading if it is young, else after a new one; and when it is
+        known where all processes live that are here by now."""
+        if self.clock.monotonic_ns() - self.gpus.last.at_ns <= SHOWN_NS:
+            self.places.when_known(then)
+        else:
+            self.gpus.look(lambda _reading: self.places.when_known(then))
+
+    def audit(self, reading: Reading) -> None:
+        """Corrects the ledgers by the driver's figures, and tells the core what they do not explain. A reading that was under way at
+        the last look is passed over: what was freed before that look would seem to be beyond the books, both times alike."""
+        if reading.at_ns < self._audited_ns:
+            return
+        audited = self.auditor.look(reading, self.clock.wall_ns())
+        self._audited_ns = self.clock.monotonic_ns()
+        if audit.is_news(self.state, audited):
+            self.submit(audited)
+        limits_bytes = {where: grant.limit_bytes for where, grant in self.state.grants.items()}
+        for env in self.context_sizes.look(self.auditor.figures, self.state.gpus, limits_bytes, self.state.envs):
+            self.envs.refresh(env)
+
+    def key_of_pid(self, pid: int) -> ProcessKey | None:
+        """The process of this PID that holds, waits, or left a lease and lives on."""
+        return self._key_of_pid.get(pid)
+
+    def known(self) -> Iterator[tuple[ProcessKey, str]]:
+        """All of those, with their envs."""
+        for key in self._key_of_pid.values():
+            if (env := self._env_of(key)) is not None:
+                yield key, env
+
+    def env_of_known(self, pid: int) -> str | None:
+        key = self._key_of_pid.get(pid)
+        return None if key is None else self._env_of(key)
+
+    def _env_of(self, key: ProcessKey) -> str | None:
+        process = self.state.processes.get(key)
+        if process is not None:
+            return process.env
+        request_id = self.state.request_of.get(key)
+        return None if request_id is None else self.state.requests[request_id].env
+
+    def _watch_residue(self, effect: effects.WatchResidue) -> None:
+        self.loop.call_soon(self.gpus.look, lambda reading: None)  # the look itself compares, as every look does
+
+    def _look_at_residues(self, reading: Reading) -> None:
+        for (key, uuid), residue in list(self.state.residues.items()):
+            if uuid not in reading.processes:
+                continue  # a GPU that cannot be read has shown nothing
+            now_bytes = self._residue_bytes(reading, key, uuid, residue.pid)
+            if now_bytes != residue.memory_bytes or not residue.told:
+                self.submit(events.ResidueChanged(key, uuid, now_bytes, self.clock.wall_ns()))
+
+    def _residue_bytes(self, reading: Reading, key: ProcessKey, uuid: Uuid, pid: int) -> int:
+        """The larger of driver and ledger; nothing where the PID is another process's by now."""
+        process = self.state.processes.get(key)
+        word_bytes = 0
+        if process is not None and process.slot is not None:
+            word_bytes = self.ledgers.slot_used(process.env, self.state.gpus[uuid].index, process.slot)
+        ticks = start_ticks(pid)
+        is_reused = ticks is not None and key.startswith("unix:") and key != f"unix:{pid}:{ticks}"
+        driver_bytes = 0 if is_reused else reading.processes[uuid].get(pid, 0)
+        return max(word_bytes, driver_bytes, self.older_limits.of_process(key, uuid))
+
+    def _settle_driver_limits(self) -> None:
+        """Once for all that this step changes, after those who wait for its answer and before the stream tells of it."""
+        self._limits_settle = self.driver_limits.can_set
+
+    def settle_driver_limits(self) -> None:
+        self._limits_settle = False
+        self.driver_limits.settle()
+
+    # -- time --
+
+    def _sleep(self) -> None:
+        """Until the state's next deadline, if that is another one than is waited for."""
+        wake_ns = self.state.wake_ns()
+        if wake_ns == self._wake_ns:
+            return
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        self._wake_ns = wake_ns
+        if wake_ns is not None:
+            delay_s = max(MIN_WAKE_S, (wake_ns - self.clock.monotonic_ns()) / 1e9)
+            self._wake = self.loop.call_later(delay_s, self.tick)
+
+    def tick(self) -> None:
+        self._wake = self._wake_ns = None
+        found = self.beats.silence(self.clock.monotonic_ns(), self.state.config.timeout_ms * MS)
+        self._hear(found.woken)
+        self.submit(events.Tick(self.clock.wall_ns(), found.silent, found.oldest_ns, self._watched_figures()))
+
+    def _look_at_beats_later(self) -> None:
+        """Once a second, as long as there are leases of processes in a ledger."""
+        is_needed = bool(self.state.tasks and self.state.members)
+        if is_needed and self._look is None:
+            self._look = self.loop.call_later(min(LOOK_S, self.state.config.beat_ms / 1_000), self._look_at_beats)
+        elif not is_needed and self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    def _look_at_beats(self) -> None:
+        self._look = None
+        self._hear(self.beats.woken(self.clock.monotonic_ns()))
+        self._look_at_beats_later()
+
+    def _hear(self, woken: Iterable[ProcessKey]) -> None:
+        """Members of stalled tasks that raise their words again."""
+        for key in woken:
+            self.submit(events.Heard(key, self.clock.wall_ns()))
+
+    def _watched_figures(self) -> dict[tuple[str, Uuid], int]:
+        """The ledger's, which the driver's figures correct at each reading: the larger of both."""
+        used = {}
+        for grant in self.state.watched_grants():
+            ledger_bytes = self.ledgers.used(grant.env, self.state.gpus[grant.uuid].index)
+            used[grant.env, grant.uuid] = max(ledger_bytes, self.older_limits.of_env(grant.env, grant.uuid))
+        return used

@@ -1,0 +1,221 @@
+"""The launcher, as the manager has it: forked by itself before it gives its rights up, or the service nodemgr-jobs.
+
+Knows: the packets of csrc/supervisor/launcher.c, how a launcher is forked or found again. Must not know: jobs, orders, what a word
+leads to.
+
+The manager may start nobody's programs (edge/host/privileges.py); the launcher may, and does nothing else. One of our own ends when we
+are gone and no job of its runs. None can be forked later, for we may not any more: so there are spare ones from the start, for
+when one dies. The service's is looked for a few times, and then whenever something new is in its directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from nodemgr.edge.host import log, privileges
+from nodemgr.edge.host.file_events import CAME, FileEvents
+
+PROGRAM = Path(__file__).resolve().parents[2] / "_bin" / "nodemgr-supervisor"
+SOCKET_NAME = "launcher"
+SERVICE = "nodemgr-jobs.service"
+CAP_SETUID = 7
+MAX_PACKET_BYTES = 512
+RETRY_S, MAX_RETRY_S = 0.05, 5.0
+OWN = 3
+"""Launchers of our own, of which one works."""
+
+
+class Launcher:
+    """The connection to one. `heard` gets each packet, `changed` is called when it was lost or is there (again)."""
+
+    def __init__(self, jobs_dir: Path, path: Path | None = None) -> None:
+        """Forks one, or (`path`) will connect to whoever listens there. In a process that has no threads yet."""
+        self._jobs_dir = jobs_dir = jobs_dir.absolute()
+        self._path = path
+        self._socket: socket.socket | None = None
+        self._spare: list[socket.socket] = []
+        self._fault = "" if path is None else f"{path}: not reached yet"
+        try:
+            self._spare += [_fork(jobs_dir) for _ in range(OWN if path is None else 0)]
+        except OSError as error:
+            self._fault = f"{PROGRAM} cannot be started: {error.strerror}"
+        self._loop: asyncio.AbstractEventLoop
+        self._heard: Callable[[str], None]
+        self._changed: Callable[[], None]
+        self._unsent: deque[bytes] = deque()
+        self._retry: asyncio.TimerHandle | None = None
+        self._pause_s = RETRY_S
+        self._news: FileEvents | None = None
+        """Of the directory in which the service makes its socket."""
+        self._is_ours = False
+        """Whoever is at the other end serves our directory."""
+        self._closed = False
+
+    @classmethod
+    def fitting(cls, run_dir: Path, jobs_dir: Path) -> Launcher:
+        """Our own, where we may become other users or are nobody who could; else the service's."""
+        can_fork = os.geteuid() != 0 or privileges.held() >> CAP_SETUID & 1
+        return cls(jobs_dir, None if can_fork else run_dir / SOCKET_NAME)
+
+    def attach(self, loop: asyncio.AbstractEventLoop, heard: Callable[[str], None], changed: Callable[[], None]) -> None:
+        self._loop, self._heard, self._changed = loop, heard, changed
+        if self._spare:
+            self._begin(self._spare.pop())
+        elif self._path is not None:
+            self._news = FileEvents(loop, self._path.parent, CAME, self._look_again)
+            self._connect()
+
+    def state(self) -> tuple[bool, str]:
+        """For the doctor."""
+        if self._fault:
+            fault = self._fault if self._path is None else f"the service nodemgr-jobs does not answer ({self._fault})"
+            return False, f"no job can be started: {fault}"
+        return True, "started by " + ("the manager's own launcher" if self._path is None else f"the service nodemgr-jobs ({self._path})")
+
+    def say(self, text: str) -> bool:
+        """False: there is none to hear it."""
+        if not self._is_ours:
+            return False
+        self._send(text)
+        return True
+
+    def close(self) -> None:
+        """What it started goes on."""
+        self._closed = True
+        if self._news is not None:
+            self._news.close()
+        if self._retry is not None:
+            self._retry.cancel()
+        for spare in self._spare:
+            spare.close()
+        self._drop()
+
+    # -- inside --
+
+    def _begin(self, sock: socket.socket) -> None:
+        self._socket = sock
+        sock.setblocking(False)
+        self._loop.add_reader(sock.fileno(), self._read)
+        if self._path is None:
+            self._is_ours, self._fault = True, ""
+        else:
+            self._send("where")
+
+    def _connect(self) -> None:
+        self._retry = None
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            sock.setblocking(False)
+            sock.connect(str(self._path))
+        except OSError as error:
+            sock.close()
+            self._away(f"{self._path}: {error.strerror}")
+            return
+        self._begin(sock)
+
+    def _away(self, fault: str) -> None:
+        """Looks again after a pause that grows, for it may be about to listen; once that is long, only if something stirs."""
+        if fault != self._fault:
+            log.say(f"no job can be started: {fault}")
+            self._fault = fault
+            self._changed()
+        if self._pause_s < MAX_RETRY_S or self._news is None or not self._news.are_told:
+            self._retry = self._loop.call_later(self._pause_s, self._connect)
+            self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
+
+    def _look_again(self) -> None:
+        """Something came: perhaps the socket of a service that was just started."""
+        if self._socket is None and not self._closed:
+            if self._retry is not None:
+                self._retry.cancel()
+            self._pause_s = RETRY_S
+            self._connect()
+
+    def _read(self) -> None:
+        while self._socket is not None:
+            try:
+                packet = self._socket.recv(MAX_PACKET_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self._lose()
+                return
+            text = packet.decode("utf-8", "replace")
+            if text.startswith("jobs "):
+                self._check_place(text.removeprefix("jobs "))
+            else:
+                self._heard(text)
+
+    def _check_place(self, served: str) -> None:
+        """A service that was told of another state directory could only refuse."""
+        if served == str(self._jobs_dir):
+            self._is_ours, self._fault, self._pause_s = True, "", RETRY_S
+            self._changed()
+            return
+        self._drop()
+        self._away(f"{SERVICE} starts jobs of {served}, this manager's are in {self._jobs_dir}: systemctl edit {SERVICE}")
+
+    def _send(self, text: str) -> None:
+        self._unsent.append(text.encode())
+        self._flush()
+
+    def _flush(self) -> None:
+        sock = self._socket
+        while sock is not None and self._unsent:
+            try:
+                sock.send(self._unsent[0])
+            except (BlockingIOError, InterruptedError):
+                self._loop.add_writer(sock.fileno(), self._flush)
+                return
+            except OSError:
+                self._loop.call_soon(self._lose)  # not from within a verb
+                return
+            self._unsent.popleft()
+        if sock is not None:
+            self._loop.remove_writer(sock.fileno())
+
+    def _lose(self) -> None:
+        if self._socket is None:
+            return
+        self._drop()
+        if self._spare:
+            log.say("the launcher of jobs has died; a spare one takes over")
+            self._begin(self._spare.pop())
+        elif self._path is None:
+            self._fault = "its launchers have died, and the manager may start no other: restart it (no task and no job is lost)"
+            log.say(self._fault)
+        else:
+            self._away(f"{self._path}: {SERVICE} has ended")
+        self._changed()
+
+    def _drop(self) -> None:
+        sock, self._socket = self._socket, None
+        self._is_ours = False
+        self._unsent.clear()
+        if sock is not None:
+            with contextlib.suppress(AttributeError):  # never attached
+                self._loop.remove_reader(sock.fileno())
+                self._loop.remove_writer(sock.fileno())
+            sock.close()
+
+
+def _fork(jobs_dir: Path) -> socket.socket:
+    """It leaves us at once, and is no child of ours. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        theirs.set_inheritable(True)
+        try:
+            pid = os.posix_spawn(PROGRAM, [str(PROGRAM), "launcher", str(jobs_dir), str(theirs.fileno())], {})
+            os.waitpid(pid, 0)
+        except OSError:
+            ours.close()
+            raise
+    return ours

@@ -1,0 +1,189 @@
+"""One env's device gate in the kernel: its map and its program, pinned, so that they outlive whoever made them.
+
+Knows: csrc/manager/gate.h, the BPF file system. Must not know: GPUs, leases, containers. Cheap to import.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from nodemgr._native import ffi, lib
+from nodemgr.edge.kernel.device_nodes import Device
+
+BPF_FS = Path("/sys/fs/bpf")
+MAP, PROGRAM = "map", "program"
+
+
+def pin_directory(run_dir: Path) -> Path:
+    """Of the manager of this run directory: another one's gates are none of its business."""
+    return BPF_FS / f"nodemgr-{hashlib.sha256(os.fsencode(run_dir)).hexdigest()[:16]}"
+
+
+def env_pins(run_dir: Path, env: str) -> Path:
+    """A BPF file system takes no dots in names."""
+    return pin_directory(run_dir) / env.replace(".", "%")
+
+
+def pinned_envs(run_dir: Path) -> list[Path]:
+    """The env_pins() that are there. systemd mounts the BPF file system with mode 0700 for root: a manager that may not
+    enter it, an ordinary user's or one in a user namespace, has never pinned anything there."""
+    try:
+        return [path for path in pin_directory(run_dir).iterdir() if path.is_dir()]
+    except (FileNotFoundError, PermissionError):
+        return []
+
+
+def prepare_bpf() -> str | None:
+    """Mounts the BPF file system where that is missing, and tries whether the kernel takes the program; else one line: why not."""
+    try:
+        _result(lib.nm_gate_mount(os.fsencode(BPF_FS)), f"mount a BPF file system on {BPF_FS}")
+        with ExitStack() as tried:
+            map_fd = _kept(tried, _result(lib.nm_gate_new_map(), "make a map"))
+            _kept(tried, _result(lib.nm_gate_load(-1, map_fd), "load the program"))
+    except OSError as error:
+        return str(error)
+    return None
+
+
+class PinnedGate:
+    """The map and the program of an env. Made by make() or found(); owns both descriptors."""
+
+    def __init__(self, map_fd: int, program_fd: int) -> None:
+        self._map_fd = map_fd
+        self._program_fd = program_fd
+
+    @classmethod
+    def make(cls, directory: Path, caps_major: int | None) -> Self:
+        """An earlier manager's map with what is open in it, or a new one where nothing is; and its program, an earlier one's if
+        that is the same (containers have it). OSError where the kernel refuses, or something else is pinned there."""
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with ExitStack() as kept:
+            map_fd = _kept(kept, _open_map(directory / MAP))
+            loaded = _kept(kept, _result(lib.nm_gate_load(-1 if caps_major is None else caps_major, map_fd), "load the program"))
+            pinned = lib.nm_gate_open_pin(os.fsencode(directory / PROGRAM))
+            if pinned >= 0:
+                _kept(kept, pinned)
+            if pinned < 0 or not lib.nm_gate_is_same(loaded, pinned):
+                _replace(loaded, directory / PROGRAM)
+                pinned = loaded
+            return cls(os.dup(map_fd), os.dup(pinned))
+
+    @classmethod
+    def found(cls, directory: Path) -> Self:
+        """What a manager pinned there. OSError (ENOENT: nothing)."""
+        map_fd = _result(lib.nm_gate_open_pin(os.fsencode(directory / MAP)), f"open {directory / MAP}")
+        try:
+            return cls(map_fd, _result(lib.nm_gate_open_pin(os.fsencode(directory / PROGRAM)), f"open {directory / PROGRAM}"))
+        except OSError:
+            os.close(map_fd)
+            raise
+
+    def open_devices(self) -> set[Device]:
+        found = set()
+        before, device = ffi.NULL, ffi.new("struct nm_device *")
+        while _result(lib.nm_gate_next_open(self._map_fd, before, device), "read the map"):
+            found.add(Device(device.major, device.minor))
+            before, device = device, ffi.new("struct nm_device *")
+        return found
+
+    def set_open(self, devices: set[Device]) -> None:
+        """Exactly these; shut before others are opened."""
+        now = self.open_devices()
+        for device in now - devices:
+            _result(lib.nm_gate_set_shut(self._map_fd, device), f"shut {device}")
+        for device in devices - now:
+            _result(lib.nm_gate_set_open(self._map_fd, device), f"open {device}")
+
+    def attach(self, cgroup: Path) -> bool:
+        """To a cgroup and all below it, unless it is there already: False."""
+        with _directory(cgroup) as descriptor:
+            if self._is_attached(descriptor):
+                return False
+            try:
+                _result(lib.nm_gate_attach(descriptor, self._program_fd), f"attach to {cgroup}")
+            except OSError as error:  # somebody else did just now: hook and manager may meet
+                if error.errno != errno.EINVAL or not self._is_attached(descriptor):
+                    raise
+                return False
+            return True
+
+    def is_attached(self, cgroup: Path) -> bool:
+        """There or above it."""
+        with _directory(cgroup) as descriptor:
+            return self._is_attached(descriptor)
+
+    def _is_attached(self, descriptor: int) -> bool:
+        return bool(_result(lib.nm_gate_is_attached(descriptor, self._program_fd), "ask for programs"))
+
+    def close(self) -> None:
+        """Nothing changes in the kernel."""
+        os.close(self._map_fd)
+        os.close(self._program_fd)
+
+
+def unpin(directory: Path, devices: set[Device] | None = None) -> None:
+    """Opens these devices (none), then forgets the env. Its containers keep their gate as it is now for ever."""
+    try:
+        gate = PinnedGate.found(directory)
+    except FileNotFoundError:
+        pass
+    else:
+        gate.set_open(devices or set())
+        gate.close()
+    for path in directory.iterdir() if directory.is_dir() else ():
+        path.unlink()
+    if directory.is_dir():
+        directory.rmdir()
+        with suppress(OSError):  # other envs are there
+            directory.parent.rmdir()
+
+
+def _open_map(path: Path) -> int:
+    result = lib.nm_gate_open_pin(os.fsencode(path))
+    if result >= 0:
+        if lib.nm_gate_is_map(result):
+            return int(result)
+        os.close(result)
+        raise FileExistsError(f"{path} is no map of a device gate: remove it (rm {path})")
+    fresh = _result(lib.nm_gate_new_map(), "make a map")
+    try:
+        _result(lib.nm_gate_pin(fresh, os.fsencode(path)), f"pin {path}")
+    except OSError:
+        os.close(fresh)
+        raise
+    return fresh
+
+
+def _replace(program_fd: int, path: Path) -> None:
+    """At no moment is there none for a container that starts."""
+    fresh = path.with_name(f"{path.name}-{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    _result(lib.nm_gate_pin(program_fd, os.fsencode(fresh)), f"pin {fresh}")
+    fresh.rename(path)
+
+
+def _result(value: Any, what: str) -> int:
+    """Of a function of gate.h. OSError with what was tried."""
+    if value < 0:
+        raise OSError(-value, f"{os.strerror(-value)} (device gate: {what})")
+    return int(value)
+
+
+def _kept(stack: ExitStack, descriptor: int) -> int:
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

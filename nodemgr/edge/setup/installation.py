@@ -1,0 +1,389 @@
+"""What makes a machine a node, and takes that back: a table of steps, each of which knows whether it is done.
+
+Knows: the files, the group and the service of a node; who made what, by a record beside the settings. Must not know: how it is
+asked for or shown.
+
+Nothing that an administrator has made or edited is overwritten or removed: a file is ours while it is as the record says. After
+each step the record is written, so that what failed halfway can be continued, or undone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from nodemgr.core.views import cdi
+from nodemgr.edge.executor.launcher import PROGRAM as SUPERVISOR
+from nodemgr.edge.executor.launcher import SERVICE as JOBS_UNIT
+from nodemgr.edge.gate.gate import Gate
+from nodemgr.edge.host.rundir import make_open, replace
+from nodemgr.edge.setup import settings_reference
+from nodemgr.edge.setup.settings import SYSTEM_CONFIG_FILE
+from nodemgr.edge.setup.settings_reference import PLAIN
+from nodemgr.paths import SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
+
+GROUP = PLAIN.group
+UNIT = "nodemgr.service"
+UNIT_FILE = Path("/etc/systemd/system") / UNIT
+JOBS_UNIT_FILE = UNIT_FILE.parent / JOBS_UNIT
+WANTED_FILE = UNIT_FILE.parent / "multi-user.target.wants" / UNIT
+TEMPLATE = Path(__file__).resolve().parents[2] / "_service" / UNIT
+CDI_DIR = PLAIN.cdi_dir
+RECORD_FILE = SYSTEM_CONFIG_FILE.parent / "setup.json"
+COMMAND_TIMEOUT_S = 60
+UNSEEN_BY_SERVICE = ("/tmp", "/var/tmp")
+"""PrivateTmp= hides what lies there."""
+
+
+class StepFailed(Exception):
+    """One line."""
+
+
+def run_command(command: Sequence[str]) -> None:
+    """Raises StepFailed with what it said."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StepFailed(f"{command[0]}: {error}") from None
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split()) or f"exit {done.returncode}"
+        raise StepFailed(f"{' '.join(command)}: {said}")
+
+
+@dataclass
+class Machine:
+    """The machine that becomes a node, or (`root`) the directory that stands for it."""
+
+    root: Path = Path("/")
+    program: tuple[str, ...] = field(default_factory=lambda: own_program())
+    """What the service runs, before `serve`."""
+    run: Callable[[Sequence[str]], None] = run_command
+    has_systemd: bool = field(default_factory=lambda: shutil.which("systemctl") is not None)
+    record: dict[str, str] = field(default_factory=dict)
+    """What was made by an earlier step, and (files) the hash of what was written."""
+
+    def __post_init__(self) -> None:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            made = json.loads(self.at(RECORD_FILE).read_text())["made"]
+            self.record |= {str(what): str(how) for what, how in made.items()}
+
+    @property
+    def is_running(self) -> bool:
+        """Whether services can be started here and now."""
+        return self.has_systemd and self.root == Path("/") and Path("/run/systemd/system").is_dir()
+
+    def at(self, path: Path) -> Path:
+        return self.root / path.relative_to("/")
+
+    def note(self, what: str, how: str = "made") -> None:
+        self.record[what] = how
+        self._write_record()
+
+    def forget(self, what: str) -> None:
+        self.record.pop(what, None)
+        self._write_record()
+
+    def _write_record(self) -> None:
+        path = self.at(RECORD_FILE)
+        if self.record:
+            make_open(path.parent)
+            replace(path, json.dumps({"schema_version": 1, "made": self.record}, indent=2) + "\n", 0o644)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class Step(Protocol):
+    """One thing that a node has. `plan` and `unplan` say in words what `do` and `undo` would do: (verb, what). The verbs "ok",
+    "keep" and "skip" change nothing."""
+
+    def plan(self, machine: Machine) -> tuple[str, str]: ...
+
+    def do(self, machine: Machine) -> None: ...
+
+    def unplan(self, machine: Machine) -> tuple[str, str]: ...
+
+    def undo(self, machine: Machine) -> None: ...
+
+
+IDLE = frozenset({"ok", "keep", "skip"})
+
+
+class Group:
+    """The administrators' group."""
+
+    key = f"group {GROUP}"
+
+    def plan(self, machine: Machine) -> tuple[str, str]:
+        there = self._exists(machine)
+        return ("ok", f"{self.key}: exists") if there else ("make", f"{self.key}: its members may order the manager, as root may")
+
+    def do(self, machine: Machine) -> None:
+        machine.run(["groupadd", *self._where(machine), "--system", GROUP])
+        machine.note(self.key)
+
+    def unplan(self, machine: Machine) -> tuple[str, str]:
+        if not self._exists(machine):
+            return "ok", f"{self.key}: is not there"
+        return ("remove", self.key) if self.key in machine.record else ("keep", f"{self.key}: was there before")
+
+    def undo(self, machine: Machine) -> None:
+        machine.run(["groupdel", *self._where(machine), GROUP])
+        machine.forget(self.key)
+
+    @staticmethod
+    def _where(machine: Machine) -> list[str]:
+        return [] if machine.root == Path("/") else ["--prefix", str(machine.root)]
+
+    @staticmethod
+    def _exists(machine: Machine) -> bool:
+        if machine.root == Path("/"):
+            with contextlib.suppress(KeyError):
+                return bool(grp.getgrnam(GROUP))
+            return False
+        try:
+            lines = machine.at(Path("/etc/group")).read_text().splitlines()
+        except OSError:
+            return False
+        return any(line.startswith(f"{GROUP}:") for line in lines)
+
+
+@dataclass(frozen=True)
+class Directory:
+    path: Path
+    mode: int
+    why: str
+    stays: bool = False
+    """Left in place by an uninstall."""
+
+    def plan(self, machine: Machine) -> tuple[str, str]:
+        path = machine.at(self.path)
+        if not path.is_dir():
+            return "make", f"{path} ({self.mode:04o}): {self.why}"
+        if self.stays and stat.S_IMODE(path.stat().st_mode) != self.mode:
+            return "close", f"{path} ({self.mode:04o}): {self.why}"
+        return "ok", f"{path}: exists"
+
+    def do(self, machine: Machine) -> None:
+        path = machine.at(self.path)
+        if not path.is_dir():
+            make_open(path)
+            if not self.stays:
+                machine.note(str(self.path))
+        path.chmod(self.mode)
+
+    def unplan(self, machine: Machine) -> tuple[str, str]:
+        path = machine.at(self.path)
+        if not path.is_dir():
+            return "ok", f"{path}: is not there"
+        if self.stays:
+            return "keep", f"{path}: {self.why}; remove it yourself if nobody wants it any more"
+        made = str(self.path) in machine.record
+        return ("remove", f"{path}, if nothing else is in it") if made else ("keep", f"{path}: was there before")
+
+    def undo(self, machine: Machine) -> None:
+        machine.forget(str(self.path))
+        with contextlib.suppress(OSError):  # something else is in it
+            machine.at(self.path).rmdir()
+
+
+@dataclass(frozen=True)
+class File:
+    path: Path
+    content: Callable[[Machine], str]
+    why: str
+
+    def plan(self, machine: Machine) -> tuple[str, str]:
+        path, found = machine.at(self.path), self._found(machine)
+        if found is None:
+            return "write", f"{path}: {self.why}"
+        if found == self.content(machine):
+            return "ok", f"{path}: is as it should be"
+        return ("replace", f"{path}: {self.why}") if self._is_ours(machine, found) else ("keep", f"{path}: somebody edited it")
+
+    def do(self, machine: Machine) -> None:
+        text = self.content(machine)
+        make_open(machine.at(self.path).parent)
+        replace(machine.at(self.path), text, 0o644)
+        machine.note(str(self.path), _digest(text))
+
+    def unplan(self, machine: Machine) -> tuple[str, str]:
+        path, found = machine.at(self.path), self._found(machine)
+        if found is None:
+            return "ok", f"{path}: is not there"
+        if self._is_ours(machine, found):
+            return "remove", str(path)
+        return ("leave" if str(self.path) in machine.record else "keep"), f"{path}: somebody wrote or edited it"
+
+    def undo(self, machine: Machine) -> None:
+        if (found := self._found(machine)) is not None and self._is_ours(machine, found):
+            machine.at(self.path).unlink(missing_ok=True)
+        machine.forget(str(self.path))
+
+    def _found(self, machine: Machine) -> str | None:
+        try:
+            return machine.at(self.path).read_text()
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError:
+            return ""
+
+    def _is_ours(self, machine: Machine, found: str) -> bool:
+        return machine.record.get(str(self.path)) == _digest(found)
+
+
+class Service:
+    """The unit, enabled, and started where systemd runs. A manager that runs already goes on as it is until it is restarted."""
+
+    def plan(self, machine: Machine) -> tuple[str, str]:
+        if not machine.has_systemd:
+            return "skip", f"no systemd here: have `{shlex.join(machine.program)} serve` started at boot by what you use instead"
+        if self._is_enabled(machine) and all(file.plan(machine)[0] in IDLE for file in UNIT_FILES):
+            return "ok", f"{UNIT}: is enabled"
+        if machine.is_running:
+            return "enable and start", f"{UNIT} (one that runs goes on as it is until: systemctl restart nodemgr)"
+        return "enable", f"{UNIT}: starts with the next boot"
+
+    def do(self, machine: Machine) -> None:
+        if not machine.is_running:
+            machine.run(["systemctl", f"--root={machine.root}", "enable", UNIT])
+            machine.note(UNIT)
+            return
+        machine.run(["systemctl", "daemon-reload"])
+        machine.run(["systemctl", "enable", UNIT])
+        machine.note(UNIT)  # enabled is to be undone, whether it starts or not
+        machine.run(["systemctl", "restart", JOBS_UNIT])  # no job minds
+        machine.run(["systemctl", "start", UNIT])
+
+    def unplan(self, machine: Machine) -> tuple[str, str]:
+        if UNIT not in machine.record or not machine.has_systemd:
+            return "ok", f"{UNIT}: was not enabled by a setup"
+        return ("stop and disable" if machine.is_running else "disable"), UNIT
+
+    def undo(self, machine: Machine) -> None:
+        where = ["--now"] if machine.is_running else [f"--root={machine.root}"]
+        machine.run(["systemctl", "disable", *where, UNIT])
+        machine.forget(UNIT)
+        if machine.is_running:
+            machine.run(["systemctl", "stop", JOBS_UNIT])  # jobs that run go on to their end
+
+    @staticmethod
+    def _is_enabled(machine: Machine) -> bool:
+        return UNIT in machine.record and machine.at(WANTED_FILE).is_symlink()
+
+
+class Traces:
+    """What a manager has left where nobody needs it without one: a device of containers that leads nowhere, sockets, and gates,
+    which nobody would open any more to the containers behind them."""
+
+    def plan(self, machine: Machine) -> tuple[str, str]:
+        return "skip", f"{machine.at(SYSTEM_RUN_DIR)}: the manager makes it at its start"
+
+    def do(self, machine: Machine) -> None: ...
+
+    def unplan(self, machine: Machine) -> tuple[str, str]:
+        there = [str(path) for path in self._paths(machine) if path.exists()]
+        return ("remove", f"{', '.join(there)}: what the manager made") if there else ("ok", "nothing is left of a manager")
+
+    def undo(self, machine: Machine) -> None:
+        if machine.root == Path("/"):
+            Gate.lift(SYSTEM_RUN_DIR)
+        for path in self._paths(machine):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _paths(machine: Machine) -> list[Path]:
+        return [machine.at(CDI_DIR / cdi.file_name(PLAIN.cdi_kind)), machine.at(SYSTEM_RUN_DIR)]
+
+
+def config_template(_machine: Machine) -> str:
+    return settings_reference.config_file()
+
+
+def unit(machine: Machine) -> str:
+    """The service for this installation."""
+    return TEMPLATE.read_text().replace("@PROGRAM@", " ".join(map(_quoted, machine.program)))
+
+
+def jobs_unit(_machine: Machine) -> str:
+    """The service that starts jobs, which the other one wants."""
+    return TEMPLATE.with_name(JOBS_UNIT).read_text().replace("@SUPERVISOR@", _quoted(str(SUPERVISOR)))
+
+
+def _quoted(word: str) -> str:
+    """As systemd reads a command line."""
+    if re.fullmatch(r"[A-Za-z0-9/._+:@-]+", word, re.ASCII):
+        return word
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+UNIT_FILES = (File(JOBS_UNIT_FILE, jobs_unit, "the service that starts batch jobs"), File(UNIT_FILE, unit, "the service"))
+STEPS: tuple[Step, ...] = (
+    Directory(SYSTEM_CONFIG_FILE.parent, 0o755, "settings, and a record of this setup"),
+    Group(),
+    File(SYSTEM_CONFIG_FILE, config_template, "settings, each commented out"),
+    Directory(SYSTEM_STATE_DIR, 0o700, "quotas, leases, history and keys", stays=True),
+    Directory(CDI_DIR, 0o755, "where container runtimes look for devices"),
+    *UNIT_FILES,
+    Traces(),
+    Service(),
+)
+"""In the order in which they are done; undone in the other."""
+
+
+def doubts(program: Sequence[str], interpreter: Path | None = None, package: Path = TEMPLATE.parent.parent) -> list[str]:
+    """What an administrator should know of what root will run at each boot; a line each."""
+    interpreter = (interpreter or Path(sys.executable)).resolve()
+    found = [
+        f"{path} lies where a service with PrivateTmp= sees nothing: install nodemgr elsewhere, e.g. into /opt/nodemgr"
+        for path in (Path(program[0]), interpreter, package)
+        if any(path.is_relative_to(directory) for directory in UNSEEN_BY_SERVICE)
+    ][:1]
+    for path in (Path(program[0]), interpreter, package):
+        if (doubt := _doubt(path)) is not None and doubt not in found:
+            found.append(doubt)
+    return found
+
+
+def _doubt(path: Path) -> str | None:
+    """Who else than root could put something else in its place."""
+    for each in (path, *path.parents):
+        try:
+            status = each.stat()
+        except OSError as error:
+            return f"{each}: {error.strerror}"
+        is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        if status.st_uid != 0 or (status.st_mode & 0o022 and not is_sticky):
+            who = f"uid {status.st_uid}, {stat.filemode(status.st_mode)}"
+            return f"{each} can be changed by others than root ({who}): whoever does becomes root by this service"
+    return None
+
+
+def own_program() -> tuple[str, ...]:
+    """The command of the installation that runs now."""
+    script = Path(sysconfig.get_path("scripts")) / "nodemgr"
+    return (str(script),) if os.access(script, os.X_OK) else (sys.executable, "-m", "nodemgr")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+

@@ -1,0 +1,355 @@
+"""The manager's settings: one table of options, read from flags, environment variables and config.toml, in that order.
+
+Knows: each option's name, type, limits and default. Must not know: what an option does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from client_plugin.verbs.presentation.units import UnitError, parse_node
+from client_plugin.ways.nearest import did_you_mean
+from nodemgr.core.model.model import Config
+from nodemgr.core.model.words import ENFORCE
+from nodemgr.core.scheduler.allocator import POLICIES
+from nodemgr.core.views import cdi
+from nodemgr.edge.store.history_rows import Bounds
+from nodemgr.paths import SYSTEM_RUN_DIR, default_run_dir, default_state_dir
+
+ENV_PREFIX = "NODEMGR_"
+ANYWHERE = ("0.0.0.0", "::")
+SYSTEM_CONFIG_FILE = Path("/etc/nodemgr/config.toml")
+
+DEVICE_GATE = ("auto", "on", "off")
+JOB_LOG_SINKS = ("file", "journald")
+
+
+class SettingsError(ValueError):
+    """One line: which setting, where it was said, what is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that `nodemgr serve` can be told."""
+
+    run_dir: Path
+    state_dir: Path
+    core: Config = field(default_factory=Config)
+    simulate: tuple[int, int] | None = None
+    """GPUs and bytes per GPU of a simulated node; None: the real one."""
+    udp: tuple[str, int] | None = None
+    """Host and port to listen on; port 0 takes a free one."""
+    group: str = "nodemgr"
+    """Its members may use the control socket, beside root and the manager's own user."""
+    max_connections_per_env: int = 1_100
+    """A little above the processes that a ledger holds, so that waiters and questions find room."""
+    cdi_dir: Path = Path("/etc/cdi")
+    """Where this manager writes its CDI file; RUN/cdi unless root runs the node's own manager."""
+    cdi_kind: str = "nodemgr.local/env"
+    """What its devices are called, and so the file: podman run --device KIND=ENV."""
+    device_gate: str = "auto"
+    """Of DEVICE_GATE. auto: where the host can, on a real node; on: else the manager does not start."""
+    job_log_sink: str = "file"
+    """Of JOB_LOG_SINKS: where the end of each job's output goes beside the history. journald: into the system's journal, too."""
+    job_log_bytes: int = 2**28
+    """How much room the output of one start of a job takes while it runs: the middle of what is more is dropped. 0: any."""
+    job_logs_days: int = 30
+    job_logs_bytes: int = 2**30
+    """How long, and how much, of the output of jobs that have ended is kept in files."""
+    disk_reserve_bytes: int = 2**26
+    """Of the store's disk, for grants and releases alone; at most a twentieth of the file system."""
+    max_history_bytes: int = Bounds().all_bytes
+    """What the store keeps of jobs that have ended."""
+    max_env_history_bytes: int = Bounds().env_bytes
+    """The same of one environment's."""
+    client_address: str | None = None
+    """Where clients of UDP environments reach this manager, if it differs from `udp` (NAT, 0.0.0.0): HOST:PORT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a setting's value may be: `form` for people, `parse` raises SettingsError."""
+
+    form: str
+    parse: Callable[[object], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    """One or two sentences for an administrator (settings_reference.py writes them into the files)."""
+    core: bool = False
+    """True: a field of core.Config, else of Settings."""
+
+
+def _integer(low: int, high: int) -> Kind:
+    form = f"a whole number from {low} to {high}"
+
+    def parse(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise SettingsError(f"must be {form}")
+        return value
+
+    return Kind(form, parse)
+
+
+def _ratio(low: float, high: float) -> Kind:
+    form = f"a number from {low} to {high}"
+
+    def parse(value: object) -> float:
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise SettingsError(f"must be {form}") from None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise SettingsError(f"must be {form}")
+        return float(value)
+
+    return Kind(form, parse)
+
+
+def _choice(*names: str) -> Kind:
+    form = f"one of {', '.join(names)}"
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise SettingsError(f"must be {form}")
+        return value
+
+    return Kind(form, parse)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise SettingsError("must be a text that is not empty")
+    return value
+
+
+def _path(value: object) -> Path:
+    if isinstance(value, Path):
+        return value.absolute()
+    return Path(_text(value)).absolute()
+
+
+def _node(value: object) -> tuple[int, int]:
+    try:
+        return parse_node(_text(value))
+    except UnitError as error:
+        raise SettingsError(str(error)) from None
+
+
+def parse_address(value: object) -> tuple[str, int]:
+    """(host, port) of `HOST:PORT`, IPv6 hosts in brackets. Raises SettingsError."""
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", _text(value), re.ASCII)
+    if match is None or int(match[2]) > 65_535:
+        raise SettingsError(f"{value!r} must be HOST:PORT, e.g. 127.0.0.1:7000")
+    return match[1].strip("[]"), int(match[2])
+
+
+def _cdi_kind(value: object) -> str:
+    if not cdi.is_kind(text := _text(value)):
+        raise SettingsError(f"{value!r} is no kind of CDI device: {cdi.KIND_FORM}")
+    return text
+
+
+LOG_SIZE = _integer(2**20, 2**50)
+
+
+def _log_bytes(value: object) -> object:
+    """None, or enough that a beginning and an end are left of it."""
+    return value if value in (0, "0") else LOG_SIZE.parse(value)
+
+
+def _client_address(value: object) -> str:
+    parse_address(value)
+    return str(value)
+
+
+def _queues(value: object) -> tuple[tuple[str, int], ...]:
+    """`{high = 300, normal = 200}`, or as text `high=300,normal=200`; a higher rank goes first."""
+    if isinstance(value, str):
+        value = dict(part.partition("=")[::2] for part in value.split(","))
+    if not isinstance(value, Mapping) or not value:
+        raise SettingsError("must be a table of queue names and ranks, e.g. high=300, normal=200")
+    queues = []
+    rank = _integer(0, 1_000_000).parse
+    for name, number in value.items():
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,31}", str(name), re.ASCII):
+            raise SettingsError(f"{name!r} is no name of a queue: 1 to 32 of a-z 0-9 . _ -")
+        queues.append((str(name), int(str(rank(number)))))
+    if "normal" not in dict(queues):
+        raise SettingsError("must hold the queue normal, which quotas name by default")
+    return tuple(sorted(queues, key=lambda queue: -queue[1]))
+
+
+PATH = Kind("a path", _path)
+TEXT = Kind("a text that is not empty", _text)
+ADDRESS = Kind("HOST:PORT; an IPv6 host in brackets", parse_address)
+
+OPTIONS = (
+    Option("run_dir", PATH, "The directory of the sockets, and of what clients are shown."),
+    Option("state_dir", PATH, "The directory of what survives a restart. Users are not shown it."),
+    Option("simulate", Kind("GPUs and memory of each, e.g. 4x80GiB", _node), "A node without hardware: its GPUs are simulated."),
+    Option("udp", ADDRESS, "Listen there for clients on other machines, each with its environment's key. Port 0 takes a free one."),
+    Option(
+        "client_address", Kind(ADDRESS.form, _client_address),
+        "The address at which clients reach `udp`, where it differs: behind NAT, or with 0.0.0.0.",
+    ),
+    Option("cdi_dir", PATH, "The directory of the CDI file, which container engines read. Another manager's: RUN/cdi."),
+    Option("cdi_kind", Kind(cdi.KIND_FORM, _cdi_kind), "The kind of the CDI devices: podman run --device KIND=ENV."),
+    Option("group", TEXT, "The group whose members are admins, beside root and the manager's own user."),
+    Option(
+        "device_gate", _choice(*DEVICE_GATE),
+        "The device gate of containers. auto: where root, the kernel and cgroups allow, on a real node; on: else the manager does not "
+        "start; off: containers can open every GPU that they were given.",
+    ),
+    Option("job_log_sink", _choice(*JOB_LOG_SINKS), "Where the end of a job's output goes beside the history. journald: the journal, too."),
+    Option(
+        "job_log_bytes", Kind(f"0, or {LOG_SIZE.form}", _log_bytes),
+        "The output of one start of a job that is kept while it runs; the middle of a longer one is dropped. 0: without limit.",
+    ),
+    Option("job_logs_days", _integer(0, 36_500), "How many days the output of jobs that have ended is kept in files."),
+    Option("job_logs_bytes", _integer(0, 2**50), "How much output of jobs that have ended is kept in files; the oldest goes first."),
+    Option(
+        "disk_reserve_bytes", _integer(0, 2**40),
+        "What is kept free on the store's disk for grants and releases alone; at most a twentieth of the file system.",
+    ),
+    Option("max_history_bytes", _integer(2**20, 2**50), "What the store keeps of jobs that have ended; the oldest goes first."),
+    Option("max_env_history_bytes", _integer(2**20, 2**50), "The same for the jobs of one environment."),
+    Option("max_connections_per_env", _integer(1, 100_000), "The most connections to one environment's socket."),
+    Option("beat_ms", _integer(10, 60_000), "How often a client gives a sign of life, and the driver's figures are read.", core=True),
+    Option(
+        "timeout_ms", _integer(50, 3_600_000),
+        "After this silence a task is reclaimed if its processes are gone, and stalled if they live. At least twice beat_ms.", core=True,
+    ),
+    Option("max_tasks_per_gpu", _integer(1, 1_024), "A GPU with this many tasks is given to no other environment.", core=True),
+    Option("memory_overcommit", _ratio(0.1, 16.0), "The grants on a GPU may add up to its memory times this.", core=True),
+    Option(
+        "stalled", _choice("keep", "kill"),
+        "What is done about a task that is silent and lives. keep: its memory stays its own; kill: it is ended after stalled_grace_ms.",
+        core=True,
+    ),
+    Option("stalled_grace_ms", _integer(0, 86_400_000), "How long a stalled task has to go on before it is killed.", core=True),
+    Option(
+        "placement", _choice(*POLICIES),
+        "The order in which fresh GPUs are given. spread: most remaining memory first; pack: least first; index: lowest index first.",
+        core=True,
+    ),
+    Option(
+        "queues", Kind("a table of names and ranks, with the queue normal, e.g. { high = 300, normal = 200 }", _queues),
+        "The queues that the manager starts with; a higher rank goes first. `nodemgr queue create` makes more.", core=True,
+    ),
+    Option(
+        "requeue_pause_ms", _integer(1, 86_400_000),
+        "A job whose start ended by no fault of its own waits this long before it is queued again; each further such end doubles it.",
+        core=True,
+    ),
+    Option("max_requeue_pause_ms", _integer(1, 86_400_000), "The longest such pause.", core=True),
+    Option("ageing_ms", _integer(0, 86_400_000), "A waiting request gains one point of rank in this time. 0: strictly by rank.", core=True),
+    Option("backfill_depth", _integer(1, 10_000), "How many waiting requests are planned for behind one that cannot start.", core=True),
+    Option("max_jobs", _integer(1, 10_000_000), "The most jobs of the node that have not ended.", core=True),
+    Option("max_env_jobs", _integer(1, 10_000_000), "The most jobs of one environment that have not ended.", core=True),
+    Option("max_env_job_bytes", _integer(2**20, 2**50), "What the store holds of one environment's jobs that have not ended.", core=True),
+    Option("max_cpu_jobs", _integer(1, 100_000), "The most jobs without a GPU that run at once on the node.", core=True),
+    Option("max_env_cpu_jobs", _integer(1, 100_000), "The most jobs of one environment without a GPU that run at once.", core=True),
+    Option(
+        "enforce", _choice(*ENFORCE),
+        "What is done about a process that goes round its quota, where the quota says nothing: see docs/memory.md.", core=True,
+    ),
+    Option("enforce_grace_ms", _integer(0, 86_400_000), "How long a process that is to be killed has to end by itself.", core=True),
+    Option(
+        "audit_tolerance_bytes", _integer(0, 2**48),
+        "What the driver may show of a process beyond its charges before it is reported: contexts, modules, local memory.", core=True,
+    ),
+)  # fmt: skip
+BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def _parse(option: Option, value: object, where: str) -> object:
+    try:
+        return option.kind.parse(value)
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from None
+
+
+def _line_of(text: str, key: str) -> int:
+    """tomllib tells no lines: the first one that begins with this key, bare, quoted or as a table."""
+    pattern = re.compile(rf"""^\s*(?:\[\s*)?["']?{re.escape(key)}["']?\s*(?:=|\]|\.)""", re.MULTILINE)
+    match = pattern.search(text)
+    return text.count("\n", 0, match.end()) + 1 if match else 1
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        table: dict[str, Any] = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: {error}") from None
+    said = {}
+    for key, value in table.items():
+        where = f"{path}, line {_line_of(text, key)}"
+        if key not in BY_NAME:
+            raise SettingsError(f"{where}: unknown setting {key!r} (docs/settings.md lists all){did_you_mean(key, BY_NAME)}")
+        said[key] = _parse(BY_NAME[key], value, f"{where}: {key}")
+    return said
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    return {
+        option.name: _parse(option, environment[variable], variable)
+        for option in OPTIONS
+        if environment.get(variable := ENV_PREFIX + option.name.upper())
+    }
+
+
+def load(
+    flags: Mapping[str, object] | None = None, config_file: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from flags (None: not said) over environment over file over defaults. Raises SettingsError.
+
+    Without `config_file`, /etc/nodemgr/config.toml is read where root runs the node's manager and it exists.
+    """
+    if config_file is None and os.geteuid() == 0 and default_run_dir() == SYSTEM_RUN_DIR and SYSTEM_CONFIG_FILE.exists():
+        config_file = SYSTEM_CONFIG_FILE
+    said: dict[str, object] = {}
+    if config_file is not None:
+        said |= _from_file(config_file)
+    said |= _from_environment(os.environ if environment is None else environment)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            said[name] = _parse(BY_NAME[name], value, "--" + name.replace("_", "-"))
+    core = {name: value for name, value in said.items() if BY_NAME[name].core}
+    rest = {name: value for name, value in said.items() if not BY_NAME[name].core}
+    rest.setdefault("run_dir", default_run_dir().absolute())
+    rest.setdefault("state_dir", default_state_dir().absolute())
+    if os.geteuid() != 0 or rest["run_dir"] != SYSTEM_RUN_DIR:
+        rest.setdefault("cdi_dir", Path(str(rest["run_dir"])) / "cdi")
+    settings = Settings(core=Config(**core), **rest)  # type: ignore[arg-type]
+    if settings.run_dir == settings.state_dir:
+        raise SettingsError(f"run_dir and state_dir are both {settings.run_dir}: the first is shown to users, the second is not; name two")
+    if settings.core.timeout_ms < 2 * settings.core.beat_ms:
+        raise SettingsError(
+            f"timeout_ms ({settings.core.timeout_ms}) must be at least twice beat_ms ({settings.core.beat_ms}), "
+            "else one late beat ends a task"
+        )
+    if settings.udp is not None and settings.udp[0] in ANYWHERE and settings.client_address is None:
+        raise SettingsError(
+            f"udp listens on every address ({settings.udp[0]}), but clients must know one: "
+            "say client_address = \"HOST:PORT\" (NODEMGR_CLIENT_ADDRESS)"
+        )
+    return settings

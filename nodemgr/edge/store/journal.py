@@ -1,0 +1,347 @@
+"""What a step changes, written before it is told to anybody: rows and events in one commit.
+
+Knows: the store, the numbering of events, what to do while the store cannot be written. Must not know: what a row decides.
+
+While commits fail, a step that hands something out is refused, and one that tells a fact (a death, a release) holds: its
+rows are kept in memory and written before anything else as soon as the store takes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from json.encoder import c_make_encoder  # type: ignore[attr-defined]
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
+
+from nodemgr.core.model import encoding, job_ids
+from nodemgr.core.model.effects import Publish, Save
+from nodemgr.core.model.model import MS, Ended, Job, JobPayload, JobState, Record
+from nodemgr.core.model.schema import JOBS
+from nodemgr.edge.host import log
+from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.store.history_rows import HistoryRow, PayloadRow
+from nodemgr.edge.store.store import KEPT_RECORDS, Batch, EventRow, RecordRow, Store, StoreFailed
+from nodemgr.edge.store.store_mark import Reached, StoreMark, lost
+
+SCHEMA_VERSION = 1
+MARK_NAME = "state.db-mark"
+SPREAD_RUNS = 100
+MAX_SPREADS = 10_000
+"""Commands whose figures are kept at hand."""
+MAX_PENDING_EVENTS = 10_000
+"""Events that wait for a store that fails; the oldest are forgotten first."""
+
+Publisher = Callable[[str, str], None]
+"""Takes an event's name and its JSON text."""
+
+_encoded: Callable[[object, int], tuple[str, ...]] = c_make_encoder(None, str, quoted, None, ":", ",", False, False, True)
+"""What JSONEncoder(separators=(",", ":"), default=str, check_circular=False) makes anew for each text: an event is written while
+a client waits. Called with 0, the indentation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How long a command ran: the middle of the last SPREAD_RUNS that ended well, and the quarters around it."""
+
+    count: int
+    quarter_ms: int
+    median_ms: int
+    three_quarters_ms: int
+
+    @classmethod
+    def of(cls, sorted_ms: list[int]) -> Spread | None:
+        if not sorted_ms:
+            return None
+        last = len(sorted_ms) - 1
+        return cls(len(sorted_ms), *(sorted_ms[round(last * share)] for share in (0.25, 0.5, 0.75)))
+
+
+class Journal:
+    """The store as the daemon uses it."""
+
+    def __init__(self, store: Store, clock: Clock, publisher: Publisher) -> None:
+        self._store = store
+        self._clock = clock
+        self._publisher = publisher
+        there = Reached(store.last_sequence(), store.counter(JOBS))
+        self._mark = StoreMark(store.path.with_name(MARK_NAME))
+        self.jobs_named = max(there.jobs, self._mark.before.jobs)
+        """Jobs up to this number have been submitted, whatever the store knows of them."""
+        self.lost = "" if store.is_new else lost(self._mark.before, there)
+        """What the store lacks that it once had, in one line."""
+        self._sequence = there.sequence if store.is_new else max(there.sequence, self._mark.before.sequence)
+        if store.is_new:
+            self._mark.begin_anew()
+        self._pending = Batch.empty()
+        self._untold: list[tuple[str, str]] = []
+        self._spreads: dict[tuple[str, str], Spread | None] = {}
+        """What was worked out of the history."""
+        self.refused = ""
+        """Why the last write was refused."""
+        self._is_low = False
+        """Tenants' data are refused, and that was told."""
+        self.fault: str | None = None
+        """Why the store cannot be written now; None: it can."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when it cannot be written any more, whatever was to be: somebody must try again."""
+        self.on_recovery: Callable[[], None] = lambda: None
+        """Called when it can be written again."""
+
+    # -- writing --
+
+    def write(
+        self, saved: Iterable[Save], published: Iterable[Publish], *, must_hold: bool, durable: bool = False, reserved: bool = True
+    ) -> bool:
+        """Stores a step's rows and events; False: refused, nothing happened, and `refused` says why. `publish` tells the events
+        afterwards. `reserved`: it may use the disk's reserve."""
+        batch = Batch({}, [], [], {})
+        for save in saved:
+            kind, value = save.kind, save.value
+            if kind == "history":
+                self._add_ended(batch, save)
+                continue
+            if isinstance(value, JobPayload):
+                batch.payloads.append(PayloadRow(save.key, os.fsencode(value.cwd), encoding.pack(value)))
+                continue
+            batch.current[kind, save.key] = None if value is None else encoding.encode(kind, value)
+            if kind == "record":
+                _add_record(batch, save)
+        _add_specs(batch)
+        if not reserved and self._lacks_room(batch):
+            return False
+        return self._commit(batch, published, must_hold=must_hold, durable=durable)
+
+    def _lacks_room(self, batch: Batch) -> bool:
+        refusal = self._store.refusal(batch)
+        if (refusal is not None) is not self._is_low:
+            self._is_low = refusal is not None
+            log.say(f"jobs are refused: {refusal}" if refusal is not None else "jobs are taken again")
+            self.note("store.low", error=refusal) if refusal is not None else self.note("store.roomy")
+        self.refused = refusal or ""
+        return refusal is not None
+
+    def _add_ended(self, batch: Batch, save: Save) -> None:
+        value = save.value
+        batch.history[save.key] = _history_row(value) if isinstance(value, Ended) else None
+        if isinstance(value, Ended):
+            self._spreads.pop((value.job.env, value.job.command), None)
+
+    @property
+    def commits(self) -> int:
+        """The number of the last commit."""
+        return self._store.commits
+
+    @property
+    def on_disk(self) -> int:
+        """The last commit that a power failure would not lose; nor those before it."""
+        return self._store.on_disk
+
+    def publish(self) -> None:
+        """Tells the stream what was stored since the last call: after the clients, who wait for their answers."""
+        untold, self._untold = self._untold, []
+        for name, text in untold:
+            self._publisher(name, text)
+
+    def note(self, name: str, **fields: object) -> None:
+        """An event of the manager's own, stored and told."""
+        self._commit(Batch.empty(), [Publish(name, fields)], must_hold=True)
+        self.publish()
+
+    def remember(self, key: str, text: str | None) -> None:
+        """One fact about this manager's surroundings; None forgets it."""
+        self._commit(Batch({}, [], [], {key: text}), [], must_hold=True)
+
+    def _commit(self, batch: Batch, published: Iterable[Publish], *, must_hold: bool, durable: bool = False) -> bool:
+        if self.fault is not None:
+            self.retry()
+        texts = []
+        for sequence, event in enumerate(published, self._sequence + 1):
+            text = self._event_text(sequence, event)
+            batch.events.append(EventRow(sequence, text, str(event.fields.get("env") or "")))
+            texts.append((event.name, text))
+        if not batch:
+            return True
+        fault = self.fault or self._try(batch, durable)
+        if fault is None or must_hold:
+            if fault is not None:
+                self._pending.add(batch)
+                del self._pending.events[:-MAX_PENDING_EVENTS]
+            self._sequence += len(texts)
+            self._untold += texts
+        if fault is None:
+            self._mark.write(self._sequence, self._jobs_of(batch))
+        if fault is not None:
+            self.refused = fault
+            if self.fault is None:
+                self._begin_failing(fault)
+        return fault is None or must_hold
+
+    @staticmethod
+    def _jobs_of(batch: Batch) -> int | None:
+        """The last job's number, if this commit has it."""
+        text = batch.current.get(("counter", JOBS))
+        return None if text is None else int(text)
+
+    def close(self) -> None:
+        """The store is the caller's to close."""
+        self._mark.close()
+
+    def _event_text(self, sequence: int, event: Publish) -> str:
+        head = f'{{"schema_version":{SCHEMA_VERSION},"sequence":{sequence},"name":"{event.name}",'
+        times = f'"time_ns":{self._clock.wall_ns()},"monotonic_ns":{self._clock.monotonic_ns()}'
+        fields = event.fields
+        return f"{head}{times},{''.join(_encoded(fields, 0))[1:]}" if fields else f"{head}{times}}}"
+
+    def _try(self, batch: Batch, durable: bool) -> str | None:
+        """None: written; else why not."""
+        try:
+            self._store.commit(batch, durable=durable)
+        except StoreFailed as error:
+            return str(error)
+        return None
+
+    # -- while it fails --
+
+    def health(self) -> dict[str, str | None]:
+        """For those who ask why nothing moves."""
+        return {"state": "ok" if self.fault is None else "failing", "error": self.fault}
+
+    def _begin_failing(self, fault: str) -> None:
+        self.fault = fault
+        log.say(f"the store cannot be written: {fault}; nothing is granted until it can, releases and running tasks go on")
+        self.note("store.failed", error=fault)
+        self.on_failure()
+
+    def retry(self) -> bool:
+        """Tries to write what waits; True: the store can be written, and holds what the manager believes."""
+        if self.fault is None:
+            return True
+        fault = self._try(self._pending, durable=True)
+        if fault is not None:
+            self.fault = fault
+            return False
+        self._pending = Batch.empty()
+        self.fault = None
+        log.say("the store can be written again")
+        self.note("store.recovered")
+        self.on_recovery()
+        return True
+
+    def is_behind(self) -> bool:
+        """What can wait is not to be written now."""
+        return self._store.is_behind()
+
+    def is_late(self) -> bool:
+        """The disk does not keep up."""
+        return self._store.is_late()
+
+    # -- reading --
+
+    def rows(self) -> list[tuple[str, str, Any]]:
+        """(kind, key, value) of the state, for core.restart. Raises ValueError for a row that cannot be read."""
+        return [(kind, key, encoding.decode(kind, text)) for kind, key, text in self._store.current()]
+
+    def meta(self) -> dict[str, str]:
+        return self._store.meta()
+
+    def events(self, since: int | None, limit: int) -> list[Any]:
+        return [json.loads(text) for text in self._store.events(since, limit)]
+
+    def records(self, env: str | None, since_wall_ns: int, limit: int = KEPT_RECORDS) -> list[Any]:
+        return [json.loads(text) for text in self._store.records(env, since_wall_ns, limit)]
+
+
+    # -- jobs that have ended --
+
+    def history(
+        self, env: str | None = None, since_wall_ns: int = 0, after: int | None = None, limit: int = 1_000
+    ) -> list[tuple[int, Any]]:
+        """(number, {"job": …, "spec": …}), oldest first: the first `limit` after number `after`, or without it the last `limit`; of
+        those that ended at or after `since_wall_ns`."""
+        return [(number, json.loads(text)) for number, text in self._store.history(env, since_wall_ns, after, limit)]
+
+    def ended(self, job_id: str, limit: int = KEPT_RECORDS) -> list[Ended]:
+        """What is known of a job that has ended, or of all elements of an array that have; also what the store could not take yet."""
+        stored = {name: encoding.decode("history", text) for name, text in self._store.history_of(job_id, limit)}
+        for name, row in self._pending.history.items():
+            if name == job_id or name.startswith(f"{job_id}."):
+                stored.pop(name, None)
+                stored |= {} if row is None else {name: encoding.decode("history", row.value)}
+        return list(stored.values())
+
+    def ended_states(self, env: str, job_ids: Iterable[str]) -> dict[str, JobState]:
+        """Of those jobs of the env that have ended, and of the elements of arrays among them, how they did."""
+        found: dict[str, JobState] = {}
+        for job_id in job_ids:
+            found |= {name: JobState(state) for name, state in self._store.states_of(env, job_id)}
+            for name, row in self._pending.history.items():
+                if name == job_id or name.startswith(f"{job_id}."):
+                    found.pop(name, None)
+                    found |= {} if row is None or row.env != env else {name: JobState(row.state)}
+        return found
+
+    def payload(self, spec_id: str) -> JobPayload | None:
+        """None: the store has it no more. Raises StoreFailed, EncodingError."""
+        found = self._store.payload(spec_id)
+        return None if found is None else encoding.unpack(*found)
+
+    def directories(self, spec_ids: Iterable[str]) -> dict[str, str]:
+        """Where jobs of these specs run, as far as the store knows."""
+        return {spec_id: os.fsdecode(cwd) for spec_id, cwd in self._store.directories(spec_ids).items()}
+
+    def ended_last(self, env: str | None, limit: int) -> list[Job]:
+        """The jobs of the env (None: of all) that ended last, oldest first."""
+        return [encoding.decode("history", text).job for _, text in self._store.history(env, 0, None, limit)]
+
+    def last_ended(self, limit: int) -> list[tuple[str, int]]:
+        """(job, when it ended) of the last so many, oldest first."""
+        return self._store.last_ended(limit)
+
+    def job_of_key(self, env: str, key: str) -> str | None:
+        """The job or array that was submitted under this key in this env, if it has ended."""
+        pending = (row.job_id for row in self._pending.history.values() if row is not None and (row.env, row.key) == (env, key))
+        job_id = next(pending, None) or self._store.job_of_key(env, key)
+        return None if job_id is None else job_ids.array_of(job_id) or job_id
+
+    def spread(self, env: str, command: str) -> Spread | None:
+        """How long this command took in this env where it ended well; None: it never did, or nobody can tell now."""
+        key = (env, command)
+        if key not in self._spreads:
+            if len(self._spreads) >= MAX_SPREADS:
+                self._spreads.clear()
+            try:
+                self._spreads[key] = Spread.of(self._store.durations_ms(env, command, SPREAD_RUNS))
+            except StoreFailed:
+                return None
+        return self._spreads[key]
+
+
+def _add_specs(batch: Batch) -> None:
+    """What becomes of the payloads of specs that come or go without one of their own. (With a spec its last job goes, into the
+    history.)"""
+    fresh = {row.spec_id for row in batch.payloads}
+    env_of = {row.spec_id: row.env for row in batch.history.values() if row is not None}
+    for (kind, spec_id), text in batch.current.items():
+        if kind == "spec" and spec_id not in fresh:
+            batch.specs[spec_id] = None if text is not None else env_of.get(spec_id, "")
+
+
+def _history_row(ended: Ended) -> HistoryRow:
+    job = ended.job
+    ran_ms = None
+    if job.state is JobState.DONE and job.started_wall_ns is not None and job.ended_wall_ns is not None:
+        ran_ms = max(0, job.ended_wall_ns - job.started_wall_ns) // MS
+    ended_wall_ns, text = job.ended_wall_ns or 0, encoding.encode("history", ended)
+    return HistoryRow(job.job_id, job.env, ended_wall_ns, job.state.value, job.command, ran_ms, job.key, job.spec_id, text)
+
+
+def _add_record(batch: Batch, save: Save) -> None:
+    """Beside the others of its env, for as long as records are kept; its row of the present ends with its lease."""
+    record, text = save.value, batch.current[save.kind, save.key]
+    if isinstance(record, Record) and text is not None:
+        batch.records.append(RecordRow(record.record_id, record.env, record.granted_wall_ns, text))
+        if record.ended_wall_ns is not None:
+            batch.current[save.kind, save.key] = None

@@ -1,0 +1,516 @@
+"""What survives a kill -9: one SQLite database in WAL mode, written by one connection, in the manager's loop.
+
+Knows: SQL, files, the rows' outer form (kind, key, JSON text). Must not know: what a row means.
+
+One commit per step of the core, before anything of that step is told to anybody (DESIGN.md, promise 3). Leases are
+written with synchronous=NORMAL, which survives the death of the manager; quotas with FULL, which survives the machine's.
+Checkpoints run in a thread of their own, on a connection of their own. A failed commit leaves the database as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nodemgr.edge.store import history_rows
+from nodemgr.edge.store.disk_reserve import FRAME_BYTES, DiskReserve, LogIndex, free_pages
+from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, HistoryRows, PayloadRow
+
+FILE_NAME = "state.db"
+APPLICATION_ID = 0x4E4D4752  # "NMGR"
+KEPT_EVENTS = 100_000
+KEPT_RECORDS = 1_000_000
+TRIM_EVERY = 1_000
+"""Whether there are too many events or records is looked at when a number divides by this: the bound is kept to within it."""
+CHECKPOINT_BYTES = 4 * 2**20
+WAL_LIMIT_BYTES = 64 * 2**20
+"""Beyond this a commit waits for the checkpoint: the log must not eat the disk because a thread came too late."""
+WAL_WAIT_S = 0.5
+"""At most so long, for everybody waits with it: beside a disk that is stuck the node goes on, and the log grows."""
+WAL_REST_S = 30.0
+"""So long after a wait in vain nobody waits again; meanwhile who commits much is slowed (`is_late`)."""
+KEPT_WHEN_TIGHT = 100
+"""So many of the newest events and records stay while old ones make way for new ones."""
+BUSY_MS = 1_000
+
+TABLES = """
+CREATE TABLE current (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
+CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, granted_wall_ns INTEGER NOT NULL, value TEXT NOT NULL);
+CREATE INDEX records_of_env ON records (env, record_id);
+CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL, env TEXT NOT NULL);
+CREATE INDEX events_of_env ON events (env, sequence);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+""" + history_rows.TABLES
+CHECKED = ("current", "meta", "events", "records", "history")
+"""Tables whose pages are looked at when the manager starts: not what the jobs run, which may be gigabytes."""
+SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
+"""Other tables are another version, whoever changes them; SQLite keeps 31 bits of it."""
+SCHEMA = f"{TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+
+REASONS = {
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_BUSY": "another program holds the database locked",
+    "SQLITE_LOCKED": "another program holds the database locked",
+    "SQLITE_READONLY": "the file is read-only",
+    "SQLITE_IOERR": "the disk answers with an I/O error",
+    "SQLITE_CORRUPT": "the database is damaged",
+}
+
+
+class StoreUnusable(Exception):
+    """The manager cannot start on this database; the message says what to do. The file was not touched."""
+
+
+class StoreFailed(Exception):
+    """A commit did not happen, the database is as before; or it cannot be read. One line."""
+
+
+class RecordRow(NamedTuple):
+    record_id: int
+    env: str
+    granted_wall_ns: int
+    value: str
+
+
+class EventRow(NamedTuple):
+    sequence: int
+    value: str
+    env: str = ""
+    """Empty: the node's own."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one commit writes. `current`: (kind, key) to JSON text, None deletes; so does a `history` of None, by job."""
+
+    current: dict[tuple[str, str], str | None]
+    records: list[RecordRow]
+    events: list[EventRow]
+    meta: dict[str, str | None]
+    history: dict[str, HistoryRow | None] = field(default_factory=dict)
+    payloads: list[PayloadRow] = field(default_factory=list)
+    """Of new specs."""
+    specs: dict[str, str | None] = field(default_factory=dict)
+    """Specs whose last job has ended, with their envs; None: a job that had ended runs it again."""
+
+    @classmethod
+    def empty(cls) -> Batch:
+        return cls({}, [], [], {})
+
+    def __bool__(self) -> bool:
+        return bool(self.current or self.records or self.events or self.meta or self.history or self.payloads or self.specs)
+
+    def add(self, later: Batch) -> None:
+        """What was to be written later, on top of this."""
+        self.current |= later.current
+        self.records += later.records
+        self.events += later.events
+        self.meta |= later.meta
+        self.history |= later.history
+        self.payloads += later.payloads
+        self.specs |= later.specs
+
+
+class CommitHook:
+    """Called before and after each commit; a test's place to fail (by an sqlite3.Error) or to die. Does nothing itself."""
+
+    def before(self, commit: int) -> None: ...
+
+    def after(self, commit: int) -> None: ...
+
+
+def _describe(error: sqlite3.Error) -> str:
+    name = getattr(error, "sqlite_errorname", "") or ""
+    known = next((text for prefix, text in REASONS.items() if name.startswith(prefix)), None)
+    return f"{known} ({error})" if known else str(error)
+
+
+class Store:
+    """The open database. All methods but those of the checkpoint thread belong to the thread that opened it."""
+
+    def __init__(
+        self, directory: Path, hook: CommitHook | None = None, bounds: Bounds | None = None, reserve_bytes: int = 0
+    ) -> None:
+        """`reserve_bytes`: of the disk, for grants and releases alone. Raises StoreUnusable with one line; never overwrites what it does
+        not understand."""
+        self.path = directory / FILE_NAME
+        self.is_new = False
+        """There was no database."""
+        self._hook = hook or CommitHook()
+        self._commits = 0
+        self._on_disk = 0
+        self._failing = False
+        self._durable = False
+        self._checkpoint: threading.Thread | None = None
+        self._waited_in_vain_s: float | None = None
+        """When a checkpoint had not ended in time; None: they do."""
+        try:
+            _close_to_others(self.path)
+            self._db = self._connect()
+            self._check()
+            self._cursor = self._db.cursor()
+            """All that is written: a statement of the connection's own would make one each."""
+            self._history = HistoryRows(self._cursor, bounds or Bounds())
+            self._reserve = DiskReserve(self.path, reserve_bytes)
+            self._db.execute(f"PRAGMA journal_size_limit = {self._reserve.log_bytes}")
+            self._reserve.hold(self._db)
+            self._log = LogIndex(self.path)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnusable(self._advice(_describe(error) if isinstance(error, sqlite3.Error) else str(error))) from None
+
+    def _advice(self, why: str) -> str:
+        return (
+            f"{self.path}: {why}; the manager does not start on it, and leaves it as it is. "
+            "Free the disk or put a backup in its place; to begin without quotas and history, move it and its -wal and -shm away "
+            "(nodemgr quota load FILE may still find the quotas in it)"
+        )
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1_000)
+        try:
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # reads the header: not a database?
+            application, version, tables = (
+                db.execute(query).fetchone()[0]
+                for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
+            )
+            if tables and application != APPLICATION_ID:
+                raise StoreUnusable(self._advice("this is another program's database"))
+            if tables and version != SCHEMA_VERSION:
+                raise StoreUnusable(
+                    f"{self.path} was written by another version of nodemgr: install that one again; or move it and its -wal and -shm "
+                    "away, start, and take its quotas and queues over (nodemgr quota load FILE), without its jobs and history"
+                )
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute("PRAGMA wal_autocheckpoint = 0")
+            if not tables:
+                self.is_new = True
+                db.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _check(self) -> None:
+        verdicts = (self._db.execute(f"PRAGMA quick_check({table})").fetchone()[0] for table in CHECKED)
+        verdict = next((verdict for verdict in verdicts if verdict != "ok"), None)
+        if verdict is not None:
+            self._db.close()
+            raise StoreUnusable(self._advice(f"the database is damaged ({' '.join(str(verdict).split())})"))
+
+    # -- writing --
+
+    def commit(self, batch: Batch, *, durable: bool = False) -> None:
+        """Writes all of it or nothing. `durable`: also through a power failure. Raises StoreFailed."""
+        self._commits += 1
+        try:
+            self._hook.before(self._commits)
+            if durable is not self._durable:
+                self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._durable = durable
+            try:
+                self._transact(batch)
+            except sqlite3.Error as error:
+                if not _is_full(error):
+                    raise
+                self._roll_back()
+                self._begin_log_anew()
+                self._transact(batch)
+        except sqlite3.Error as error:
+            self._roll_back()
+            self._fail(True)
+            raise StoreFailed(f"{self.path}: {_describe(error)}") from None
+        if durable:
+            self._on_disk = self._commits
+        if self._failing:
+            self._fail(False)
+        self._hook.after(self._commits)
+        self._look_at_log()
+
+    def _transact(self, batch: Batch) -> None:
+        self._cursor.execute("BEGIN IMMEDIATE")
+        self._write(batch)
+        self._cursor.execute("COMMIT")
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._db.rollback()
+        self._history.forget_sums()
+
+    def _begin_log_anew(self) -> None:
+        """The disk is full: a log that is in the database as a whole is written from its beginning again, in the room that it has."""
+        if self._checkpoint is not None:
+            self._checkpoint.join(WAL_WAIT_S)
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def refusal(self, batch: Batch) -> str | None:
+        """Why this, which tenants want stored, is not taken, though grants and releases are; None: it is. One line."""
+        try:
+            return self._reserve.refusal(self._db, sum(len(row.value) for row in batch.payloads))
+        except (OSError, sqlite3.Error):
+            return None  # the commit itself says what is wrong
+
+    @property
+    def commits(self) -> int:
+        """The number of the last one."""
+        return self._commits
+
+    @property
+    def on_disk(self) -> int:
+        """The last one that a power failure would not lose; nor those before it."""
+        return self._on_disk
+
+    def _fail(self, failing: bool) -> None:
+        """While it fails, nobody waits for a lock: each try would hold up the loop again."""
+        if self._failing is not failing:
+            self._failing = failing
+            self._db.execute(f"PRAGMA busy_timeout = {0 if failing else BUSY_MS}")
+
+    def _write(self, batch: Batch) -> None:
+        execute = self._cursor.execute
+        if self._reserve.is_low() and free_pages(self._db) < self._reserve.pages // 2:
+            self._make_way(batch)
+        if puts := [(kind, key, value) for (kind, key), value in batch.current.items() if value is not None]:
+            self._cursor.executemany("INSERT OR REPLACE INTO current VALUES (?, ?, ?)", puts)
+        if len(puts) < len(batch.current):
+            gone = [row for row, value in batch.current.items() if value is None]
+            self._cursor.executemany("DELETE FROM current WHERE kind = ? AND key = ?", gone)
+        for record in batch.records:
+            execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", record)
+            if record.record_id % TRIM_EVERY == 0:
+                self._trim("records", "record_id", KEPT_RECORDS)
+        if events := batch.events:
+            self._cursor.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", events)
+            if (events[0].sequence - 1) // TRIM_EVERY != events[-1].sequence // TRIM_EVERY:
+                self._trim("events", "sequence", KEPT_EVENTS)
+        if batch.history or batch.payloads or batch.specs:
+            self._write_jobs(batch)
+        for name, text in batch.meta.items():
+            if text is None:
+                execute("DELETE FROM meta WHERE key = ?", (name,))
+            else:
+                execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
+
+    def _make_way(self, batch: Batch) -> None:
+        """On a full disk what is told of the past goes on in the room that it has: the oldest of it goes, twice as much as comes."""
+        for table, number, count in (("events", "sequence", len(batch.events)), ("records", "record_id", len(batch.records))):
+            newest = f"(SELECT coalesce(max({number}), 0) FROM {table}) - {KEPT_WHEN_TIGHT}"
+            oldest = f"SELECT {number} FROM {table} WHERE {number} < {newest} ORDER BY {number} LIMIT ?"
+            self._cursor.execute(f"DELETE FROM {table} WHERE {number} IN ({oldest})", (2 * count,))
+        self._history.make_way(sum(2 * row.size_bytes for row in batch.history.values() if row is not None))
+
+    def _write_jobs(self, batch: Batch) -> None:
+        history = self._history
+        for payload in batch.payloads:
+            history.add_payload(payload)
+        for job_id, row in batch.history.items():
+            if row is None:
+                history.remove(job_id)
+                continue
+            history.put(row)
+            if (number := self._cursor.lastrowid) is not None and number % TRIM_EVERY == 0:
+                history.trim_count()
+        for spec_id, env in batch.specs.items():
+            if env is None:
+                history.take_payload_up(spec_id)
+            else:
+                history.let_payload_go(spec_id, env)
+        history.trim({row.env for row in batch.history.values() if row is not None})
+
+    def _trim(self, table: str, number: str, kept: int) -> None:
+        """Drops the oldest rows of the env that has the most, again and again: nobody can wash away the others' past by a flood."""
+        execute = self._cursor.execute
+        excess = execute(f"SELECT count(*) FROM {table}").fetchone()[0] - kept
+        if excess <= 0:
+            return
+        excess += kept // TRIM_SHARE
+        while excess > 0:
+            fullest = execute(f"SELECT env, count(*) FROM {table} GROUP BY env ORDER BY 2 DESC LIMIT 2").fetchall()
+            (env, most), (_, next_most) = (*fullest, ("", 0))[:2]
+            count = min(excess, max(most - next_most, (excess + 1) // 2))
+            oldest = f"SELECT {number} FROM {table} WHERE env = ? ORDER BY {number} LIMIT ?"
+            excess -= execute(f"DELETE FROM {table} WHERE {number} IN ({oldest})", (env, count)).rowcount
+
+    # -- the log --
+
+    def _look_at_log(self) -> None:
+        frames, in_database = self._log.frames()
+        held_bytes = self._reserve.log_bytes
+        if (frames - in_database) * FRAME_BYTES < min(CHECKPOINT_BYTES, held_bytes // 4 or CHECKPOINT_BYTES):
+            return
+        checkpoint = self._begin_checkpoint()
+        limit_bytes = held_bytes // 2 if self._reserve.is_low() else WAL_LIMIT_BYTES
+        if frames * FRAME_BYTES > limit_bytes and not self._rests():
+            checkpoint.join(WAL_WAIT_S)
+            self._waited_in_vain_s = time.monotonic() if checkpoint.is_alive() else None
+
+    def _begin_checkpoint(self) -> threading.Thread:
+        if self._checkpoint is None or not self._checkpoint.is_alive():
+            self._checkpoint = threading.Thread(target=_checkpoint, args=(self.path,), name="checkpoint", daemon=True)
+            self._checkpoint.start()
+        return self._checkpoint
+
+    def is_behind(self) -> bool:
+        """The log is beyond its limit: what can wait waits until a checkpoint, which has begun, has emptied it."""
+        if self.log_bytes() <= WAL_LIMIT_BYTES:
+            return False
+        self._begin_checkpoint()
+        return True
+
+    def _rests(self) -> bool:
+        return self._waited_in_vain_s is not None and time.monotonic() - self._waited_in_vain_s < WAL_REST_S
+
+    def is_late(self) -> bool:
+        """The disk does not keep up with the commits: the log is beyond its limit, and waiting did not help."""
+        if self._waited_in_vain_s is not None and self.log_bytes() <= WAL_LIMIT_BYTES:
+            self._waited_in_vain_s = None
+        return self._waited_in_vain_s is not None
+
+    def log_bytes(self) -> int:
+        """What the log holds; nothing once all of it is in the database."""
+        frames, in_database = self._log.frames()
+        return frames * FRAME_BYTES if frames != in_database else 0
+
+    # -- reading --
+
+    def _read(self, query: str, arguments: Sequence[object] = ()) -> list[Any]:
+        """All rows. Raises StoreFailed, as every read."""
+        try:
+            return self._db.execute(query, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise StoreFailed(f"{self.path}: {_describe(error)}") from None
+
+    def current(self) -> list[tuple[str, str, str]]:
+        """(kind, key, JSON text) of every row of the state."""
+        return self._read("SELECT kind, key, value FROM current")
+
+    def records(self, env: str | None = None, since_wall_ns: int = 0, limit: int = KEPT_RECORDS) -> list[str]:
+        """JSON texts, oldest first: the last `limit` of those granted at or after `since_wall_ns`."""
+        where, arguments = "granted_wall_ns >= ?", [since_wall_ns]
+        if env is not None:
+            where += " AND env = ?"
+        query = f"SELECT value FROM records WHERE {where} ORDER BY record_id DESC LIMIT ?"
+        rows = self._read(query, (*arguments, *([env] if env is not None else []), limit))
+        return [value for (value,) in reversed(rows)]
+
+    def events(self, since: int | None, limit: int) -> list[str]:
+        """JSON texts, oldest first: the first `limit` after sequence `since`, or without it the last `limit`."""
+        if since is not None:
+            rows = self._read("SELECT value FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?", (since, limit))
+            return [value for (value,) in rows]
+        rows = self._read("SELECT value FROM events ORDER BY sequence DESC LIMIT ?", (limit,))
+        return [value for (value,) in reversed(rows)]
+
+    def history(self, env: str | None, since_wall_ns: int, after: int | None, limit: int) -> list[tuple[int, str]]:
+        """(number, JSON text), oldest first: the first `limit` after number `after`, or without it the last `limit`; of those that ended
+        at or after `since_wall_ns`."""
+        where, arguments = "ended_wall_ns >= ?" + (" AND env = ?" if env is not None else ""), [since_wall_ns, *filter(None, [env])]
+        if after is not None:
+            query = f"SELECT number, value FROM history WHERE {where} AND number > ? ORDER BY number LIMIT ?"
+            return self._read(query, (*arguments, after, limit))
+        query = f"SELECT number, value FROM history WHERE {where} ORDER BY number DESC LIMIT ?"
+        return self._read(query, (*arguments, limit))[::-1]
+
+    def history_of(self, job_id: str, limit: int) -> list[tuple[str, str]]:
+        """(job, JSON text) of one job, or of an array's elements (`j12` is also `j12.0`, `j12.1` …)."""
+        query = "SELECT job_id, value FROM history WHERE job_id = ? OR (job_id > ? AND job_id < ?) ORDER BY number LIMIT ?"
+        return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", limit))
+
+    def states_of(self, env: str, job_id: str) -> list[tuple[str, str]]:
+        """(job, state), as history_of, of one env. (`+env`: found by the job, not among all that the env has had.)"""
+        query = "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?)) AND +env = ?"
+        return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", env))
+
+    def payload(self, spec_id: str) -> tuple[bytes, bytes] | None:
+        """(directory, the rest), as they were written; None: there is none any more."""
+        found = self._read("SELECT cwd, value FROM payloads WHERE spec_id = ?", (spec_id,))
+        return (found[0][0], found[0][1]) if found else None
+
+    def directories(self, spec_ids: Iterable[str]) -> dict[str, bytes]:
+        """Of those whose payloads are still there."""
+        return dict(row for spec_id in spec_ids for row in self._read("SELECT spec_id, cwd FROM payloads WHERE spec_id = ?", (spec_id,)))
+
+    def last_ended(self, limit: int) -> list[tuple[str, int]]:
+        """(job, when it ended) of the last so many, oldest first."""
+        query = "SELECT job_id, ended_wall_ns FROM history ORDER BY number DESC LIMIT ?"
+        return self._read(query, (limit,))[::-1]
+
+    def job_of_key(self, env: str, key: str) -> str | None:
+        """A job, or an element of an array, that was submitted under this key and has ended."""
+        query = "SELECT job_id FROM history WHERE env = ? AND key = ? AND key != '' LIMIT 1"
+        found = self._read(query, (env, key))
+        return str(found[0][0]) if found else None
+
+    def durations_ms(self, env: str, command: str, limit: int) -> list[int]:
+        """How long the last `limit` that ended well ran, shortest first."""
+        last = "SELECT ran_ms FROM history WHERE env = ? AND command = ? AND ran_ms IS NOT NULL ORDER BY number DESC LIMIT ?"
+        return [ran_ms for (ran_ms,) in self._read(f"SELECT ran_ms FROM ({last}) ORDER BY 1", (env, command, limit))]
+
+    def counter(self, key: str) -> int:
+        """A counter of the state; 0: it has not been counted yet."""
+        found = self._read("SELECT value FROM current WHERE kind = 'counter' AND key = ?", (key,))
+        return int(found[0][0]) if found else 0
+
+    def last_sequence(self) -> int:
+        return int(self._read("SELECT coalesce(max(sequence), 0) FROM events")[0][0])
+
+    def meta(self) -> dict[str, str]:
+        return dict(self._read("SELECT key, value FROM meta"))
+
+    def free_bytes(self) -> int:
+        """Room for an unprivileged writer on the database's disk."""
+        return self._reserve.free_bytes()
+
+    def close(self) -> None:
+        """Ends cleanly, with a short log; a second call does nothing."""
+        if self._checkpoint is not None:
+            self._checkpoint.join(timeout=5)
+        with contextlib.ExitStack() as holder, contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA busy_timeout = 0")
+            if self._reserve.bytes:
+                holder.enter_context(self._keep_log())
+            else:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._db.close()
+        self._db.close()
+        self._log.close()
+
+    def _keep_log(self) -> contextlib.closing[sqlite3.Connection]:
+        """The log is short, and its file stays, with the room that it holds: the last connection that writes would delete it, one that
+        only reads does not."""
+        self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('closed', '1')")
+        reader = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        reader.execute("SELECT count(*) FROM meta").fetchone()
+        return contextlib.closing(reader)
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "") in ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_WRITE")
+
+
+def _close_to_others(path: Path) -> None:
+    """SQLite makes files that all may read, and its log with the database's mode. Where this fails, opening it says why."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(descriptor, 0o600)
+        finally:
+            os.close(descriptor)
+
+
+def _checkpoint(path: Path) -> None:
+    """In its own thread: the log's pages into the database. A failure shows itself at the next commit or checkpoint."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1_000)) as db:
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+

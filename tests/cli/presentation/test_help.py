@@ -1,0 +1,116 @@
+"""The help of every command has an example that can be typed so, and shows what holds where an option is not said."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from client_plugin import verbs
+from client_plugin.verbs.arguments import parser
+from client_plugin.verbs.commands import history
+from client_plugin.verbs.presentation import helps
+from nodemgr.cli import VERBS
+from nodemgr.cli.admins import events
+from nodemgr.cli.presentation import group
+from nodemgr.cli.presentation import helps as admins_helps
+from nodemgr.core.model.model import Quota
+
+
+def users_verbs() -> Iterator[parser.Verb]:
+    for name in dict.fromkeys([*verbs.VERBS, *verbs.INSIDE]):
+        verb = verbs.find(name)
+        yield verb
+        for below in verb.under:
+            assert verb.find is not None
+            yield verb.find(below)
+
+
+def admins_commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group.nodemgr, info_name="nodemgr")
+    for name in sorted(VERBS.keys() - verbs.VERBS.keys()):
+        command = group.nodemgr.get_command(context, name)
+        assert command is not None
+        yield name, command
+        if isinstance(command, click.Group):
+            for below in command.list_commands(context):
+                found = command.get_command(context, below)
+                assert found is not None
+                yield f"{name} {below}", found
+
+
+USERS = {verb.name: verb for verb in users_verbs()}
+ADMINS = dict(admins_commands())
+
+
+def words_of(example: str, path: str) -> list[str]:
+    """What the shell would hand to the verb."""
+    command = re.split(r" && | > ", example.removeprefix('eval "$(').removesuffix(')"'))[0]
+    words = shlex.split(command)
+    assert words[: 1 + len(path.split())] == ["nodemgr", *path.split()], example
+    return words[1 + len(path.split()) :]
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_users_verb_has_examples_that_can_be_typed_so(name: str) -> None:
+    examples = helps.EXAMPLES[name]
+    assert 1 <= len(examples) <= 2
+    text = parser.help_of(USERS[name])
+    for example in examples:
+        assert f"\n  {example}\n" in text
+        parser.parse(USERS[name], words_of(example, name))
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_users_verb_shows_every_default(name: str) -> None:
+    text = " ".join(parser.help_of(USERS[name]).split())
+    for option in USERS[name].options:
+        if option.is_argument or option.is_flag or option.hidden:
+            continue
+        if option.required:
+            assert f"{option.help} [required]" in text
+        else:
+            default = helps.default_of(name, max(option.names, key=len))
+            assert default, f"{name} {option.names}: what holds where it is not said? (client_plugin/verbs/presentation/helps.py)"
+            assert f"{option.help} [default: {default}]" in text
+
+
+@pytest.mark.parametrize("path", ADMINS)
+def test_an_admins_command_has_examples_that_can_be_typed_so(path: str) -> None:
+    examples, command = admins_helps.EXAMPLES[path], ADMINS[path]
+    assert 1 <= len(examples) <= 2
+    text = command.get_help(click.Context(command, info_name=path, terminal_width=200, max_content_width=200))
+    for example in examples:
+        assert f"  {example}\n" in text + "\n"
+        if not isinstance(command, click.Group):
+            command.make_context(path, words_of(example, path))
+
+
+@pytest.mark.parametrize("path", ADMINS)
+def test_an_admins_command_shows_every_default(path: str) -> None:
+    command = ADMINS[path]
+    text = " ".join(command.get_help(click.Context(command, info_name=path, terminal_width=200, max_content_width=200)).split())
+    for option in command.params:
+        if not isinstance(option, click.Option) or option.is_flag:
+            continue
+        if option.required:
+            assert f"{option.help} [required]" in text
+        else:
+            shown = admins_helps.default_of(path, option) or ("" if option.default is None or option.multiple else str(option.default))
+            assert shown, f"{path} {option.opts}: what holds where it is not said? (nodemgr/cli/presentation/helps.py)"
+            assert re.search(rf"{re.escape(option.help or '')} \[(env var: \w+; )?default: \(?{re.escape(shown)}", text), (
+                f"{path} {option.opts}: what holds where it is not said? (nodemgr/cli/presentation/helps.py)"
+            )
+
+
+def test_the_defaults_that_are_figures_are_those_of_the_code() -> None:
+    assert f"the last {history.DEFAULT_COUNT}," in helps.DEFAULTS["--count"]
+    assert f"the last {events.DEFAULT_COUNT}," in admins_helps.DEFAULTS["events --count"]
+
+
+@pytest.mark.parametrize("name", ["priority", "acquire", "no_gpu", "no_manager"])
+def test_the_defaults_of_a_quota_are_those_of_the_core(name: str) -> None:
+    assert admins_helps.QUOTA_DEFAULTS[f"--{name.replace('_', '-')}"] == getattr(Quota(1), name)

@@ -1,0 +1,99 @@
+"""Tables for people."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from client_plugin.verbs.presentation import tables
+from client_plugin.verbs.presentation.tables import Column
+from client_plugin.ways import terminal
+
+COLUMNS = (
+    Column("N", lambda row: row["n"], right=True),
+    Column("NAME", lambda row: row["name"]),
+    Column("COMMAND", lambda row: row["command"], rest=True),
+)
+
+
+def test_columns_are_aligned_and_nothing_trails() -> None:
+    lines = tables.render(COLUMNS, [{"n": 7, "name": "a", "command": "x y"}, {"n": 100, "name": "long name", "command": None}])
+    assert lines == [
+        "  N  NAME       COMMAND",
+        "  7  a          x y",
+        "100  long name  -",
+    ]  # fmt: skip
+
+
+def test_text_from_outside_steers_no_terminal() -> None:
+    (_, line) = tables.render(COLUMNS, [{"n": 1, "name": "\x1b[31mred\n", "command": "a\rb\u202e"}])
+    assert line == "1  ?[31mred?  a?b?"
+
+
+def test_colour_is_for_terminals_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert not tables.colours_wanted(), "the output of a test is no terminal"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert tables.colours_wanted()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not tables.colours_wanted()
+
+
+def test_on_a_terminal_the_last_column_ends_at_its_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "20")
+    row = {"n": 1, "name": "a", "command": "c" * 100}
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert all(len(line) <= 20 for line in tables.render(COLUMNS, [row]))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    assert tables.render(COLUMNS, [row])[1].endswith("c" * 100), "a file gets it whole"
+
+
+WIDE = (
+    Column("N", lambda row: row["n"], right=True),
+    Column("UUID", lambda row: "GPU-0123456789", spare=2),
+    Column("SIZE", lambda row: "80 GiB", spare=1),
+    Column("COMMAND", lambda row: row["command"], rest=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [(51, "N UUID SIZE COMMAND"), (50, "N SIZE COMMAND"), (35, "N SIZE COMMAND"), (34, "N COMMAND"), (10, "N COMMAND")],
+)
+def test_a_narrow_terminal_leaves_out_what_can_be_spared(monkeypatch: pytest.MonkeyPatch, width: int, titles: str) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    row = {"n": 1, "command": "c" * 100}
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    lines = tables.render(WIDE, [row])
+    assert lines[0].split() == titles.split()
+    assert all(len(line) <= width for line in lines)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    assert "GPU-0123456789  80 GiB  " + "c" * 100 in tables.render(WIDE, [row])[1], "a file gets them all"
+
+
+@pytest.mark.parametrize(("zone", "shown"), [("UTC0", "22:50"), ("Somewhere-05:30", "04:20"), ("Elsewhere08", "14:50")])
+def test_times_in_the_managers_words_are_those_of_the_reader(monkeypatch: pytest.MonkeyPatch, zone: str, shown: str) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        told = tables.why({"reason": "place 2 in queue low (after 1 in other queues): needs 1 GPU; next known end 22:50 UTC: bob/eval"})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert told == f"needs 1 GPU; next known end {shown}: bob/eval"
+    assert tables.why({"reason": "held by ann: j1"}) == "held by ann: j1"
+
+
+@pytest.mark.parametrize(
+    ("said", "width"), [("120", 120), ("", 80), ("0", 80), ("-5", 80), ("\u0663", 80), ("1e3", 80), ("9" * 5_000, 80), (None, 80)]
+)
+def test_the_width_of_what_is_no_terminal(monkeypatch: pytest.MonkeyPatch, said: str | None, width: int) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("COLUMNS", said)
+    monkeypatch.setattr("sys.__stdout__", None)
+    assert terminal.columns() == width

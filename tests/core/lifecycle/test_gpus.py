@@ -1,0 +1,81 @@
+"""GPUs that disappear, come back, are exchanged."""
+
+from __future__ import annotations
+
+from nodemgr.core.model.effects import SendNote
+from nodemgr.core.model.model import Gpu
+from tests.core.world import GIB, Node, gpu
+
+
+def test_tasks_on_a_lost_gpu_are_told_and_keep_their_lease_until_they_end() -> None:
+    node = Node(2)
+    node.quota("alice", 1)
+    node.asks("alice", 10)
+    node.loses(0)
+    assert [note.connection for note in node.of(SendNote)] == [10]
+    assert "GPU 0 (simulated) is lost" in node.of(SendNote)[0].text
+    assert node.published("gpu.lost")[0]["gpu_indices"] == [0]
+    assert node.gpus_of(10) == [0]
+    node.dies(10)
+    assert node.state.grants == {}
+
+
+def test_a_lost_gpu_is_nobodys_until_it_is_back() -> None:
+    node = Node(1)
+    node.quota("alice", 1)
+    node.loses(0)
+    node.asks("alice", 10)
+    assert node.waiting() == [10]
+    node.gpus_are([gpu(0)])
+    assert node.published("gpu.restored")[0]["gpu_indices"] == [0]
+    assert node.gpus_of(10) == [0]
+
+
+def test_an_ill_gpu_is_like_a_missing_one() -> None:
+    node = Node(1)
+    node.gpus_are([gpu(0, healthy=False)])
+    assert node.published("gpu.lost") != []
+    assert node.gpus_are([gpu(0, healthy=False)]) == []
+
+
+def test_the_env_of_a_lost_gpu_gets_another_one() -> None:
+    node = Node(2)
+    node.quota("alice", 1)
+    node.asks("alice", 10)
+    node.loses(0)
+    node.asks("alice", 11)
+    assert node.gpus_of(11) == [1]
+    node.gpus_are([gpu(0), gpu(1)])  # it holds two now, above its quota, and nothing is taken away
+    assert node.state.used_gpus("alice") == ("GPU-0", "GPU-1")
+    node.asks("alice", 12)
+    assert node.gpus_of(12) == [0]
+
+
+def test_the_same_inventory_changes_nothing() -> None:
+    node = Node(2)
+    assert node.gpus_are([gpu(0), gpu(1)]) == []
+
+
+def test_a_gpu_keeps_its_index_whatever_the_driver_counts_now() -> None:
+    node = Node(3)
+    node.quota("alice", 1)
+    node.asks("alice", 10)
+    node.gpus_are([Gpu("GPU-1", 0, "simulated", 80 * GIB), Gpu("GPU-2", 1, "simulated", 80 * GIB)])
+    assert [(known.uuid, known.index) for known in node.state.gpus.values()] == [("GPU-0", 0), ("GPU-1", 1), ("GPU-2", 2)]
+
+
+def test_a_new_gpu_in_the_place_of_one_that_nobody_holds_takes_its_index() -> None:
+    node = Node(2)
+    new = Gpu("GPU-new", 0, "simulated", 40 * GIB)
+    node.gpus_are([new, gpu(1)])
+    assert node.state.gpus["GPU-new"].index == 0
+    assert "GPU-0" not in node.state.gpus
+
+
+def test_a_new_gpu_in_the_place_of_one_that_is_held_takes_the_next_index() -> None:
+    node = Node(2)
+    node.quota("alice", 1)
+    node.asks("alice", 10)
+    node.gpus_are([Gpu("GPU-new", 0, "simulated", 40 * GIB), gpu(1)])
+    assert node.state.gpus["GPU-new"].index == 2
+    assert node.gpus_of(10) == [0]

@@ -1,0 +1,104 @@
+"""Rows of the store: what goes in comes out, and nothing else gets in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodemgr.core.model import encoding
+from nodemgr.core.model.encoding import EncodingError
+from nodemgr.core.model.model import Task, TaskState
+from nodemgr.core.model.schema import STORED
+from tests.support.examples import examples
+
+TASK = Task("t1", "alice", "token", ("GPU-0",), ("GPU-0",), TaskState.RUNNING, "python", 1, 2, ("unix:1:1",))
+
+
+def test_every_stored_table_has_its_kind() -> None:
+    assert list(encoding.KINDS) == [*(kind for kind, _ in STORED.values()), "history"]
+
+
+@pytest.mark.parametrize("kind", encoding.KINDS)
+@given(data=st.data())
+@settings(max_examples=examples(60), deadline=None)
+def test_whatever_a_row_holds_comes_back_through_json(kind: str, data: st.DataObject) -> None:
+    value = data.draw(values(encoding.KINDS[kind]))
+    assert encoding.decode(kind, encoding.encode(kind, value)) == value
+
+
+def values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Any value of a row's field, from its annotation."""
+    if dataclasses.is_dataclass(annotation):
+        hints = typing.get_type_hints(annotation)
+        return st.builds(annotation, **{field.name: values(hints[field.name]) for field in dataclasses.fields(annotation)})
+    if isinstance(annotation, types.UnionType):
+        return st.one_of([st.none() if member is type(None) else values(member) for member in annotation.__args__])
+    if typing.get_origin(annotation) is tuple:
+        return st.lists(values(typing.get_args(annotation)[0]), max_size=3).map(tuple)
+    if annotation is int:
+        return st.integers(-(1 << 63), (1 << 64) - 1)
+    return st.from_type(annotation)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"gpus": "GPU-0"}, "task.gpus is 'GPU-0', not a list"),
+        ({"gpus": [0]}, r"task.gpus\[0\] is 0, not of type str"),
+        ({"since_ns": "1"}, "task.since_ns is '1', not of type int"),
+        ({"since_ns": True}, "task.since_ns is True, not of type int"),
+        ({"since_ns": 1.0}, "task.since_ns is 1.0, not of type int"),
+        ({"state": "dreaming"}, "task.state is 'dreaming', which is no TaskState"),
+        ({"memory_bytes": "8GiB"}, "task.memory_bytes is '8GiB', not of type int"),
+        ({"mood": "good"}, "task has unknown fields: mood"),
+    ],
+)
+def test_a_wrong_row_is_refused_with_the_place_of_the_fault(change: dict[str, object], words: str) -> None:
+    with pytest.raises(EncodingError, match=words):
+        encoding.decode("task", json.dumps(json.loads(encoding.encode("task", TASK)) | change))
+
+
+def test_a_row_of_an_older_version_takes_the_defaults() -> None:
+    row = json.loads(encoding.encode("task", TASK))
+    del row["world"], row["kept_bytes"]
+    assert encoding.decode("task", json.dumps(row)) == TASK
+
+
+def test_a_field_without_a_default_must_be_there() -> None:
+    row = json.loads(encoding.encode("task", TASK))
+    del row["env"]
+    with pytest.raises(EncodingError, match="task lacks fields: env"):
+        encoding.decode("task", json.dumps(row))
+
+
+@pytest.mark.parametrize("text", ["null", "[]", '"task"', "1"])
+def test_what_is_no_object_is_no_row(text: str) -> None:
+    with pytest.raises(EncodingError, match="not an object"):
+        encoding.decode("task", text)
+
+
+@pytest.mark.parametrize("text", ["", "{", "task"])
+def test_what_is_no_json_is_no_row(text: str) -> None:
+    with pytest.raises(EncodingError, match="task is no JSON"):
+        encoding.decode("task", text)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(EncodingError, match="dream is no kind of row"):
+        encoding.decode("dream", "{}")
+    with pytest.raises(KeyError):
+        encoding.encode("dream", {})
+
+
+def test_a_field_of_a_type_that_no_row_can_hold_is_found_when_it_is_written() -> None:
+    for annotation in (float, dict[str, int], tuple[int, str]):
+        for made in (encoding._reader, encoding._writer):
+            with pytest.raises(TypeError, match="no row can hold"):
+                made(annotation)

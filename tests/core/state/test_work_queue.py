@@ -1,0 +1,369 @@
+"""The queues, against lists that are counted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nodemgr.core.state import work_queue
+from nodemgr.core.state.work_queue import Walk, WorkQueue, overtaking_bound
+from tests.support.examples import examples
+
+RANKS = (("high", 300), ("normal", 200), ("low", 100))
+
+
+def filled(*entries: tuple[str, str], ageing: int = 0) -> WorkQueue:
+    queue = WorkQueue(RANKS, ageing)
+    for stamp, (name, entry) in enumerate(entries):
+        queue.insert(name, entry, stamp)
+    return queue
+
+
+def test_ranks_go_before_times() -> None:
+    queue = filled(("low", "a"), ("normal", "b"), ("high", "c"), ("normal", "d"))
+    assert list(queue) == ["c", "b", "d", "a"]
+    assert [queue.position(entry) for entry in queue] == [1, 1, 2, 1]
+    assert list(queue.names()) == ["high", "normal", "low"]
+
+
+def test_who_has_waited_for_long_goes_before_a_higher_rank() -> None:
+    queue = WorkQueue(RANKS, ageing=10)
+    assert overtaking_bound(100, 200, 10) == 1_000
+    queue.insert("low", "old", 0)
+    queue.insert("normal", "in time", 1_000)
+    queue.insert("normal", "too late", 1_001)
+    assert list(queue) == ["in time", "old", "too late"]
+    assert [queue.ahead("low", 0), queue.ahead("normal", 1_000), queue.ahead("normal", 1_001)] == [1, 0, 1]
+
+
+def test_peek_shows_what_pop_takes() -> None:
+    queue = WorkQueue(RANKS)
+    assert (queue.peek(), queue.pop()) == (None, None)
+    queue.insert("low", "a", 1)
+    queue.insert("high", "b", 2)
+    assert (queue.peek(), queue.pop(), queue.pop(), queue.pop()) == ("b", "b", "a", None)
+
+
+def test_a_queue_is_made_on_demand_after_all_others() -> None:
+    queue = filled(("nightly", "a"), ("low", "b"))
+    assert list(queue) == ["b", "a"]
+    assert list(queue.entries("nightly")) == ["a"]
+    assert list(queue.entries("unheard of")) == []
+    assert (queue.front("nightly"), queue.front("low"), queue.front("high"), queue.front("unheard of")) == (0, 1, None, None)
+
+
+def test_a_queue_changes_its_rank_with_all_that_waits_in_it_and_goes_when_it_is_empty() -> None:
+    queue = filled(("nightly", "a"), ("high", "b"))
+    queue.configure("nightly", 400)
+    assert list(queue) == ["a", "b"]
+    with pytest.raises(ValueError, match="1 wait in queue nightly"):
+        queue.remove("nightly")
+    queue.withdraw("a")
+    queue.remove("nightly")
+    assert list(queue.names()) == ["high", "normal", "low"]
+    with pytest.raises(KeyError):
+        queue.remove("nightly")
+
+
+def test_queues_of_one_rank_are_served_as_one() -> None:
+    queue = WorkQueue((("b", 1), ("a", 1)))
+    for stamp, (name, entry) in enumerate((("b", "1"), ("a", "2"), ("b", "3"))):
+        queue.insert(name, entry, stamp)
+    assert list(queue) == ["1", "2", "3"]
+    assert (queue.ahead("b", 2), queue.position("3")) == (1, 2)
+
+
+def test_one_moves_to_the_end_of_another_queue_and_to_the_front_of_its_own() -> None:
+    queue = filled(("normal", "a"), ("normal", "b"), ("low", "c"))
+    queue.move("a", "low", 3)
+    assert list(queue) == ["b", "c", "a"]
+    front = queue.front("low")
+    assert front is not None
+    queue.move("a", "low", front - 1)
+    assert [queue.position(entry) for entry in ("a", "c")] == [1, 2]
+    with pytest.raises(KeyError):
+        queue.move("nobody", "low", 4)
+
+
+def test_an_entry_waits_once() -> None:
+    queue = filled(("low", "a"))
+    with pytest.raises(ValueError, match="a waits already"):
+        queue.insert("high", "a", 1)
+
+
+def test_who_does_not_wait_has_no_place() -> None:
+    queue = WorkQueue(RANKS)
+    for ask in (queue.withdraw, queue.position, queue.order):
+        with pytest.raises(KeyError):
+            ask("a")
+
+
+def test_a_walk_leaves_out_the_rest_of_a_group() -> None:
+    queue = WorkQueue(RANKS)
+    for stamp in range(9):
+        queue.insert("low" if stamp % 2 else "normal", f"r{stamp}", stamp, group="alice" if stamp < 7 else f"bob{stamp}")
+    walk = queue.walk()
+    assert (next(walk), walk.group) == ("r0", "alice")
+    walk.drop("alice")
+    assert list(walk) == ["r8", "r7"]
+
+
+def test_a_long_lived_queue_does_not_grow() -> None:
+    queue = filled(("low", "first"))
+    for number in range(1, 20_000):
+        queue.insert("low", str(number), number)
+        queue.withdraw(str(number))
+        queue.insert("low", str(number), -number)
+        queue.withdraw(str(number))
+    line = queue.line("low")
+    assert len(line._back.keys) + len(line._front.keys) < 10_000
+    assert queue.position("first") == 1
+
+
+class Waits(NamedTuple):
+    entry: str
+    name: str
+    stamp: int
+    group: str
+
+
+OWNERS = {"x": "p", "y": "p", "z": "q"}
+
+
+class Queues(RuleBasedStateMachine):
+    """With blocks of four bits, so that blocks, spans and renumbering all come into play. The model is one list in the order
+    of arrival at each stamp."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(work_queue, "BLOCK_BITS", 4)
+        self.patch.setattr(work_queue, "SPAN_BLOCKS", 2)
+        self.plain: list[Waits] = []
+        self.ranks = {"a": 1, "b": 3, "c": 3}
+        self.clock = 100
+        self.numbers = 0
+        self.asleep: set[str] = set()
+
+    @initialize(ageing=st.sampled_from([0, 1, 4]))
+    def ages(self, ageing: int) -> None:
+        self.ageing = ageing
+        self.queue = WorkQueue(self.ranks.items(), ageing)
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    def service(self, waits: Waits) -> tuple[int, int, str, int, int]:
+        rank, arrival = self.ranks.get(waits.name, 0), self.plain.index(waits)
+        if self.ageing:
+            return waits.stamp - rank * self.ageing, -rank, waits.name, waits.stamp, arrival
+        return -rank, waits.stamp, waits.name, waits.stamp, arrival
+
+    def in_order(self) -> list[Waits]:
+        return sorted(self.plain, key=self.service)
+
+    def line(self, name: str) -> list[str]:
+        return [waits.entry for waits in self.in_order() if waits.name == name]
+
+    @rule(name=st.sampled_from("abcd"), later=st.integers(0, 3), group=st.sampled_from("xyz"))
+    def to_the_end(self, name: str, later: int, group: str) -> None:
+        self.clock += later
+        self.enter(name, self.clock, group)
+
+    @rule(name=st.sampled_from("abcd"), group=st.sampled_from("xyz"))
+    def to_the_front(self, name: str, group: str) -> None:
+        front = self.queue.front(name)
+        assert front == min((waits.stamp for waits in self.plain if waits.name == name), default=None)
+        if front is not None:
+            self.enter(name, front - 1, group)
+
+    @rule(name=st.sampled_from("abcd"), stamp=st.integers(90, 110), group=st.sampled_from("xyz"))
+    def between(self, name: str, stamp: int, group: str) -> None:
+        """As no clock of the core does it."""
+        self.enter(name, stamp, group)
+
+    def enter(self, name: str, stamp: int, group: str) -> None:
+        self.numbers += 1
+        entry = f"r{self.numbers}"
+        self.queue.insert(name, entry, stamp, group, OWNERS[group])
+        self.plain.append(Waits(entry, name, stamp, group))
+        self.ranks.setdefault(name, 0)
+
+    @precondition(lambda self: self.plain)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        waits = data.draw(st.sampled_from(self.plain))
+        self.queue.withdraw(waits.entry)
+        self.plain.remove(waits)
+
+    @precondition(lambda self: self.plain)
+    @rule(data=st.data(), name=st.sampled_from("abcd"))
+    def move(self, data: st.DataObject, name: str) -> None:
+        waits = data.draw(st.sampled_from(self.plain))
+        self.clock += 1
+        self.queue.move(waits.entry, name, self.clock)
+        self.plain.remove(waits)
+        self.plain.append(waits._replace(name=name, stamp=self.clock))
+        self.ranks.setdefault(name, 0)
+
+    @rule()
+    def pop(self) -> None:
+        first = self.in_order()[:1]
+        assert [self.queue.pop()] == ([waits.entry for waits in first] or [None])
+        self.plain = [waits for waits in self.plain if waits not in first]
+
+    @rule(name=st.sampled_from("abcd"), rank=st.integers(0, 5))
+    def configure(self, name: str, rank: int) -> None:
+        self.ranks[name] = rank
+        self.queue.configure(name, rank)
+
+    @rule(name=st.sampled_from("abcd"))
+    def remove(self, name: str) -> None:
+        if name in self.ranks and not self.line(name):
+            del self.ranks[name]
+            self.queue.remove(name)
+
+    @rule(owner=st.sampled_from("pq"))
+    def sleep(self, owner: str) -> None:
+        self.queue.sleep(owner)
+        self.asleep.add(owner)
+
+    @rule(owner=st.sampled_from("pq"))
+    def wake(self, owner: str) -> None:
+        self.queue.wake(owner)
+        self.asleep.discard(owner)
+
+    @rule(
+        groups=st.lists(st.tuples(st.integers(0, 6), st.sampled_from("xyz")), max_size=3),
+        woken=st.sets(st.sampled_from("pq")),
+        narrowed=st.none() | st.tuples(st.integers(0, 6), st.sets(st.sampled_from("pqr"))),
+    )
+    def walk(self, groups: list[tuple[int, str]], woken: set[str], narrowed: tuple[int, set[str]] | None) -> None:
+        """Each group is dropped after so many entries; after so many it is narrowed to some owners. Nobody who sleeps is passed, but
+        for those that this walk wakes."""
+        walk, seen = self.queue.walk(woken), []
+        expected: list[Waits] = []
+        dropped: set[str] = set()
+        owners = set("pq") - (self.asleep - woken)
+        for waits in self.in_order():
+            dropped |= {group for after, group in groups if after <= len(expected)}
+            if narrowed is not None and narrowed[0] <= len(expected):
+                owners &= narrowed[1]
+            if waits.group not in dropped and OWNERS[waits.group] in owners:
+                expected.append(waits)
+        self.steer(walk, 0, groups, narrowed)
+        for entry in walk:
+            seen.append((entry, walk.group))
+            self.steer(walk, len(seen), groups, narrowed)
+        assert seen == [(waits.entry, waits.group) for waits in expected]
+
+    @staticmethod
+    def steer(walk: Walk, seen: int, groups: list[tuple[int, str]], narrowed: tuple[int, set[str]] | None) -> None:
+        for group in [group for after, group in groups if after <= seen]:
+            walk.drop(group)
+        if narrowed is not None and narrowed[0] <= seen:
+            walk.narrow(narrowed[1])
+
+    @rule(name=st.sampled_from("abcd"), stamp=st.integers(90, 110), owners=st.none() | st.sets(st.sampled_from("pq")))
+    def listed(self, name: str, stamp: int, owners: set[str] | None) -> None:
+        """From behind any place on, and of some owners; sleep hides nobody here."""
+        rank, service = self.ranks.get(name, 0), self.in_order()
+        start = (stamp - rank * self.ageing, -rank, name, stamp) if self.ageing else (-rank, stamp, name, stamp)
+        expected = []
+        for place, waits in enumerate(service):
+            position = sum(other.name == waits.name for other in service[: place + 1])
+            shown = owners is None or OWNERS[waits.group] in owners
+            if shown and self.service(waits)[:4] > start:
+                expected.append((waits.entry, position, place + 1 - position))
+        assert list(self.queue.listed((name, stamp), owners)) == expected
+
+    def groups(self, owner: str) -> set[tuple[str, str]]:
+        """What he has, in each queue."""
+        return {(waits.name, waits.group) for waits in self.plain if OWNERS[waits.group] == owner}
+
+    @invariant()
+    def the_same(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        order = self.in_order()
+        assert list(self.queue) == [waits.entry for waits in order]
+        assert len(self.queue) == len(order)
+        assert self.queue.peek() == (order[0].entry if order else None)
+        assert list(self.queue.names()) == sorted(self.ranks, key=lambda name: (-self.ranks[name], name))
+        orders = [self.queue.order(waits.entry) for waits in order]
+        assert orders == sorted(set(orders))
+        assert self.queue.sleepers() == self.asleep
+        for owner in "pq":
+            firsts = {group: [waits.entry for waits in order if (waits.name, waits.group) == group] for group in self.groups(owner)}
+            assert sorted(self.queue.firsts_of(owner)) == sorted(entries[0] for entries in firsts.values())
+        for name in self.ranks:
+            line = self.line(name)
+            assert list(self.queue.entries(name)) == line
+            assert [self.queue.position(entry) for entry in line] == list(range(1, len(line) + 1))
+        for waits in order:
+            before = sum(self.service(other) < self.service(waits) for other in order if other.name != waits.name)
+            assert self.queue.ahead(waits.name, waits.stamp) == before
+
+
+TestQueues = Queues.TestCase
+TestQueues.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(ageing=st.integers(1, 50), low=st.integers(0, 300), more=st.integers(1, 300), came=st.integers(0, 1000), later=st.integers(-5, 5))
+def test_the_bound_is_exact(ageing: int, low: int, more: int, came: int, later: int) -> None:
+    """Nobody of the higher rank who came later than the bound goes first; who came at it does."""
+    queue = WorkQueue((("low", low), ("high", low + more)), ageing)
+    bound = overtaking_bound(low, low + more, ageing)
+    assert bound is not None
+    queue.insert("low", "old", came)
+    queue.insert("high", "new", came + bound + later)
+    assert queue.peek() == ("new" if later <= 0 else "old")
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(st.lists(st.tuples(st.sampled_from(["high", "normal", "low"]), st.integers(0, 4000)), max_size=60))
+def test_no_stream_of_a_higher_rank_starves_a_lower_one(arrivals: list[tuple[str, int]]) -> None:
+    """However they come: whoever goes before an entry of a lower rank came within the bound."""
+    queue = WorkQueue(RANKS, ageing=10)
+    came = {}
+    for stamp, (name, _) in sorted((stamp, (name, stamp)) for name, stamp in arrivals):
+        entry = f"{name}:{len(came)}"
+        queue.insert(name, entry, stamp)
+        came[entry] = stamp
+    order = [(queue.rank(entry.split(":")[0]), came[entry]) for entry in queue]
+    for place, (rank, stamp) in enumerate(order):
+        for other, other_stamp in order[:place]:
+            bound = overtaking_bound(rank, other, 10)
+            assert other <= rank or (bound is not None and other_stamp - stamp <= bound)
+
+
+def test_without_ageing_nothing_bounds_it() -> None:
+    assert overtaking_bound(100, 200, 0) is None
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(st.lists(st.integers(0, 30), max_size=30), st.lists(st.integers(0, 30), max_size=10), st.data())
+def test_many_that_come_among_others_stand_where_they_would_have_come(there: list[int], more: list[int], data: st.DataObject) -> None:
+    """Behind who has the same stamp; some of the others have left meanwhile."""
+    queue = WorkQueue([("normal", 200)])
+    rows = [(f"r{number}", stamp) for number, stamp in enumerate(sorted(there))]
+    for entry, stamp in rows:
+        queue.insert("normal", entry, stamp, f"g{stamp % 3}", "alice")
+    gone = data.draw(st.sets(st.sampled_from([entry for entry, _ in rows]))) if rows else set()
+    for entry in gone:
+        queue.withdraw(entry)
+    came = [(f"m{number}", stamp) for number, stamp in enumerate(more)]
+    queue.merge("normal", [(entry, stamp, f"g{stamp % 3}", "alice") for entry, stamp in came])
+    left = [row for row in rows if row[0] not in gone]
+    expected = [entry for entry, _ in sorted([*left, *came], key=lambda row: row[1])]
+    assert list(queue.entries("normal")) == expected
+    assert [queue.position(entry) for entry in expected] == list(range(1, len(expected) + 1))
+    assert list(queue) == expected
+    if came:
+        with pytest.raises(ValueError, match="waits already"):
+            queue.merge("normal", [(came[0][0], 1, "g1", "alice")])

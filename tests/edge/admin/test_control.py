@@ -1,0 +1,371 @@
+"""The control plane: every order is checked before anything happens, every answer is one line or an object."""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from nodemgr.edge.admin.control_client import MAX_SYNC_BYTES, ControlClient, EventStream, ManagerRefused, ManagerUnreachable
+from tests.support.clients import FakeClient
+from tests.support.local import GIB, LocalManager
+
+
+@pytest.fixture
+def manager() -> Iterator[LocalManager]:
+    with LocalManager() as manager:
+        yield manager
+
+
+@pytest.fixture
+def pair(manager: LocalManager) -> Iterator[tuple[FakeClient, FakeClient]]:
+    """One of alice's that holds the four GPUs, and one of bob's that waits for them."""
+    manager.call("quota_set", env="alice", gpus=4)
+    manager.call("quota_set", env="bob", gpus=4)
+    with FakeClient(manager.env_dir("alice")) as holder, FakeClient(manager.env_dir("bob")) as waiter:
+        holder.acquire()
+        waiter.ask()
+        waiter.receive()
+        yield holder, waiter
+
+
+def refusal(manager: LocalManager, verb: str, **arguments: object) -> tuple[str, str]:
+    with pytest.raises(ManagerRefused) as refused:
+        manager.call(verb, **arguments)
+    assert "\n" not in str(refused.value)
+    return refused.value.code, str(refused.value)
+
+
+def raw(manager: LocalManager, body: bytes) -> dict[str, Any]:
+    """What the socket answers to these bytes."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.connect(f"ipc://{manager.run_dir}/control.sock")
+    socket.send(body)
+    assert socket.poll(60_000)
+    answer: dict[str, Any] = json.loads(socket.recv())
+    socket.close()
+    context.term()
+    return answer
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\0", b"garbage", b"[]", b"1", b"{}", b'{"verb": 5}', b'{"verb": "status", "args": []}', b'{"verb":"' + b"x" * 9_000 + b'"}',
+     b"[" * 100_000, b'{"verb": "status", "args": {"colour": "red"}}', b'{"verb": "quota_set", "args": {}}', b"\xff\xfe{}"],
+    ids=lambda body: repr(body[:30]),
+)  # fmt: skip
+def test_an_order_that_is_none_is_refused_in_one_line(manager: LocalManager, body: bytes) -> None:
+    answer = raw(manager, body)
+    assert answer["ok"] is False
+    assert answer["code"] == "usage"
+    assert len(answer["error"]) < 400
+    assert "\n" not in answer["error"]
+    assert manager.call("ping")["pid"] == os.getpid()
+
+
+def test_an_order_beyond_all_size_ends_that_connection_alone(manager: LocalManager) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.connect(f"ipc://{manager.run_dir}/control.sock")
+    socket.send(b"x" * 2**20)
+    assert not socket.poll(100)
+    assert manager.call("ping")["abi"] == 1
+    assert manager.call("ping")["state_dir"] == str(manager.directory / "state")
+    socket.close()
+    context.term()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"env": "alice"}, "there is no environment 'alice' yet: say how many GPUs it may have"),
+        ({"gpus": 1}, "argument env is missing"),
+        ({"env": "alice", "gpus": -1}, "gpus: must be a whole number from 0"),
+        ({"env": "alice", "gpus": True}, "gpus: must be a whole number"),
+        ({"env": "alice", "gpus": 1.5}, "gpus: must be a whole number"),
+        ({"env": "alice", "gpus": "2"}, "gpus: must be a whole number"),
+        ({"env": "alice", "gpus": 10**9}, "gpus: must be a whole number"),
+        ({"env": "../alice", "gpus": 1}, "env: is no name of an environment"),
+        ({"env": "", "gpus": 1}, "env: is no name of an environment"),
+        ({"env": "a" * 64, "gpus": 1}, "env: is no name of an environment"),
+        ({"env": 5, "gpus": 1}, "env: is no name of an environment"),
+        ({"env": "alice", "gpus": 1, "memory_bytes": 0}, "memory_bytes: must be a whole number"),
+        ({"env": "alice", "gpus": 1, "memory_bytes": 5}, "memory_bytes: must be a whole number"),
+        ({"env": "alice", "gpus": 1, "memory_bytes": 2**60}, "memory_bytes: must be a whole number"),
+        ({"env": "alice", "gpus": 0, "memory_bytes": GIB}, "memory_bytes: a quota of no GPU has no memory"),
+        ({"env": "alice", "gpus": 1, "default_gpus": 2}, "default_gpus: .*more than the quota's 1"),
+        ({"env": "alice", "gpus": 1, "priority": "urgent"}, "priority: must be one of high, normal, low"),
+        ({"env": "alice", "gpus": 1, "acquire": "never"}, "acquire: must be one of import, first-use"),
+        ({"env": "alice", "gpus": 1, "no_gpu": ""}, "no_gpu: must be one of"),
+        ({"env": "alice", "gpus": 1, "users": "root"}, "users: must be a list"),
+        ({"env": "alice", "gpus": 1, "users": [5]}, "users: must be a list"),
+        ({"env": "alice", "gpus": 1, "users": ["no-such-user"]}, "users: this node knows no user 'no-such-user'"),
+        ({"env": "alice", "gpus": 1, "groups": ["no-such-group"]}, "groups: this node knows no group"),
+        ({"env": "alice", "gpus": 1, "speed": 5}, "unknown argument 'speed'"),
+    ],
+)
+def test_a_quota_that_makes_no_sense_is_refused_and_changes_nothing(manager: LocalManager, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ManagerRefused, match=message) as refused:
+        manager.call("quota_set", **arguments)
+    assert refused.value.code == "usage"
+    assert manager.call("quota_show")["quotas"] == []
+
+
+def test_a_quota_is_set_changed_and_shown(manager: LocalManager) -> None:
+    first = manager.call("quota_set", env="alice", gpus=2, memory_bytes=16 * GIB, users=["root", "root"], acquire="import")
+    assert first["warnings"] == []
+    assert first["quota"]["users"] == ["root"]
+    assert first["quota"]["memory_per_gpu_bytes"] == 8 * GIB
+    second = manager.call("quota_set", env="alice", gpus=4)["quota"]
+    assert (second["gpus"], second["memory_bytes"], second["acquire"]) == (4, 16 * GIB, "import"), "what is not said stays"
+    third = manager.call("quota_set", env="alice", memory_bytes=None)["quota"]
+    assert third["memory_bytes"] is None
+    assert manager.call("quota_show", env="alice")["quotas"] == [third]
+    assert manager.call("quota_rm", env="alice") == {"env": "alice", "warnings": []}
+    assert refusal(manager, "quota_show", env="alice")[0] == "not_found"
+
+
+def test_the_event_of_a_quota_has_all_of_its_terms(manager: LocalManager) -> None:
+    quota = manager.call("quota_set", env="alice", gpus=2, no_gpu="cpu", no_manager="error", enforce="warn")["quota"]
+    event = [event for event in manager.call("events", since=0)["events"] if event["name"] == "quota.set"][-1]
+    assert {**quota, "gpus": event["quota_gpus"]} == {**{name: event[name] for name in quota if name != "gpus"}, "gpus": 2}
+
+
+def test_a_quota_names_any_queue_that_there_is(manager: LocalManager) -> None:
+    manager.call("queue_create", queue="night", rank=50)
+    assert manager.call("quota_set", env="alice", gpus=1, priority="night")["quota"]["priority"] == "night"
+    code, reason = refusal(manager, "queue_rm", queue="night")
+    assert (code, reason) == ("refused", "queue night is the queue of alice: name another one first (nodemgr quota set --priority)")
+    manager.call("queue_create", queue="noon", rank=150)
+    manager.call("quota_set", env="alice", priority="low", max_priority="noon")
+    reason = "queue noon is the highest that alice may ask for: name another one first (nodemgr quota set --max-priority)"
+    assert refusal(manager, "queue_rm", queue="noon") == ("refused", reason)
+    manager.call("quota_set", env="alice", max_priority=None)
+    manager.call("queue_rm", queue="noon")
+    manager.call("queue_rm", queue="night")
+    assert refusal(manager, "quota_set", env="alice", priority="night") == ("usage", "priority: must be one of high, normal, low")
+
+
+def test_what_cannot_be_as_said_is_warned_of(manager: LocalManager) -> None:
+    (more,) = manager.call("quota_set", env="alice", gpus=9)["warnings"]
+    assert more == "alice may have 9 GPUs, but the node has 4: a request for more is refused"
+    (large,) = manager.call("quota_set", env="bob", gpus=1, memory_bytes=100 * GIB)["warnings"]
+    assert "more than any GPU here has (80 GiB)" in large
+
+
+def test_an_env_in_which_something_runs_or_waits_is_removed_by_force_alone(
+    manager: LocalManager, pair: tuple[FakeClient, FakeClient]
+) -> None:
+    for env, held in (("alice", "1 running"), ("bob", "1 waiting")):
+        refused = refusal(manager, "quota_rm", env=env)
+        assert refused == ("refused", f"{env} is not removed: it is in use ({held}); --force takes its GPUs and ends its jobs")
+    assert len(manager.call("status")["tasks"]) == 1
+    assert manager.call("quota_show", env="alice")["quotas"]
+
+
+def test_removing_an_env_says_whom_it_hits(manager: LocalManager, pair: tuple[FakeClient, FakeClient]) -> None:
+    holder, waiter = pair
+    assert "1 waiting request(s) of bob" in manager.call("quota_rm", env="bob", force=True)["warnings"][0]
+    assert waiter.expect("DENY")["code"] == "unknown_env"
+    assert "1 running task(s) of alice" in manager.call("quota_rm", env="alice", force=True)["warnings"][0]
+    assert holder.expect("FENCE")["lease"] == holder.grant["lease"]
+    assert not manager.env_dir("alice").exists()
+
+
+def test_a_mistyped_env_or_queue_is_answered_with_the_one_that_was_meant(manager: LocalManager) -> None:
+    manager.call("quota_set", env="alice", gpus=1)
+    for verb in ("quota_show", "quota_rm", "env_show", "allocations"):
+        code, text = refusal(manager, verb, env="alcie")
+        assert code == "not_found"
+        assert text == "no environment 'alcie' here (nodemgr quota set alcie --gpus N makes it); did you mean 'alice'?"
+    assert refusal(manager, "quota_set", env="alice", priority="hihg")[1].endswith("high, normal, low; did you mean 'high'?")
+    assert refusal(manager, "queue_rm", queue="nromal")[1].endswith("; did you mean 'normal'?")
+
+
+def test_the_allocations_of_a_removed_env_can_be_seen(manager: LocalManager) -> None:
+    manager.call("quota_set", env="alice", gpus=1)
+    with FakeClient(manager.env_dir("alice")) as client:
+        client.acquire()
+        manager.call("quota_rm", env="alice", force=True)
+    assert len(manager.call("allocations", env="alice")["allocations"]) == 1
+    assert manager.call("allocations", env="alice", since_wall_ns=2**62)["allocations"] == []
+    assert refusal(manager, "allocations", env="nosuch")[0] == "not_found"
+
+
+@pytest.mark.parametrize("verb", ["quota_show", "quota_rm", "release"])
+def test_what_is_not_there_is_not_found(manager: LocalManager, verb: str) -> None:
+    code, text = refusal(manager, verb, **({"task": "t99"} if verb == "release" else {"env": "nobody"}))
+    assert code == "not_found"
+    assert "nodemgr" in text, "what to do"
+
+
+def test_release_finds_a_request_by_the_name_of_its_lease_and_the_lease_by_that_of_its_request(
+    manager: LocalManager, pair: tuple[FakeClient, FakeClient]
+) -> None:
+    holder, waiter = pair
+    (request,) = manager.call("status")["queue"]
+    lease = holder.grant["lease"]
+    for said, found in ((request["id"].replace("r", "t"), request["id"]), (lease.replace("t", "r"), lease)):
+        assert said != found
+        assert manager.call("release", task=said, by="root") == {"task": found}
+    assert waiter.expect("DENY")["code"] == "released"
+    assert holder.expect("FENCE")["lease"] == lease
+    assert refusal(manager, "release", task="r1")[0] == "not_found"
+
+
+def test_release_takes_a_task_and_a_waiting_request(manager: LocalManager, pair: tuple[FakeClient, FakeClient]) -> None:
+    holder, waiter = pair
+    (request,) = manager.call("status")["queue"]
+    assert manager.call("release", task=request["id"], by="root") == {"task": request["id"]}
+    assert waiter.expect("DENY")["code"] == "released"
+    manager.call("release", task=holder.grant["lease"], by="root")
+    assert "root" in holder.expect("FENCE")["reason"]
+    (allocation,) = manager.call("allocations")["allocations"]
+    assert allocation["env"] == "alice"
+    assert allocation["gpus_new_index"] == [0, 1, 2, 3]
+    assert allocation["ended_wall_ns"] is not None
+    assert manager.call("allocations", env="bob")["allocations"] == []
+
+
+def test_an_order_that_cannot_be_stored_is_refused_and_has_not_happened(manager: LocalManager) -> None:
+    manager.store.fault = "database or disk is full"
+    code, text = refusal(manager, "quota_set", env="alice", gpus=1)
+    assert code == "store"
+    assert "full" in text
+    assert manager.call("quota_show")["quotas"] == []
+    assert manager.call("status")["store"]["state"] == "failing"
+    manager.store.fault = None
+    manager.call("quota_set", env="alice", gpus=1)
+    assert manager.call("status")["store"] == {"state": "ok", "error": None}
+
+
+def test_the_status_has_what_scripts_read(manager: LocalManager) -> None:
+    status = manager.call("status")
+    assert status["schema_version"] == 1
+    assert {"gpus", "envs", "tasks", "queue", "store", "counters", "manager"} <= status.keys()
+    assert status["manager"]["simulated"] is False
+    assert status["counters"]["packets_malformed"] == 0
+    gpu = status["gpus"][0]
+    assert (gpu["index"], gpu["memory_total_bytes"], gpu["memory_used_bytes"], gpu["state"]) == (0, 80 * GIB, 0, "healthy")
+    assert status["manager"]["since"] <= time.time() < status["manager"]["since"] + 3_600, "seconds"
+
+
+def test_the_doctor_tells_what_is_ill_with_its_cure(manager: LocalManager) -> None:
+    checks = {check["name"]: check for check in manager.call("doctor")["checks"]}
+    assert checks["gpus"]["ok"]
+    assert checks["store"]["ok"]
+    manager.gpus.set_healthy(2, False)
+    manager.store.fault = "disk I/O error"
+    refusal(manager, "quota_set", env="alice", gpus=1)
+    manager.do(lambda: manager.daemon.gpus.look(lambda reading: None))
+    manager.do(lambda: manager.daemon.journal.retry())
+    look = threading.Event()
+    manager.do(lambda: manager.daemon.gpus.look(lambda reading: look.set()))
+    assert look.wait(60)
+    checks = {check["name"]: check for check in manager.call("doctor")["checks"]}
+    assert not checks["gpus"]["ok"]
+    assert "ill: GPU 2" in checks["gpus"]["detail"]
+    assert not checks["store"]["ok"]
+    assert all(check["cure"] for check in checks.values())
+    manager.store.fault = None
+
+
+def test_a_fault_of_our_own_is_answered_and_the_manager_goes_on(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodemgr.edge.api.views.snapshot.frame", lambda *_, **__: 1 / 0)
+    code, text = refusal(manager, "status")
+    assert (code, "ZeroDivisionError" in text) == ("internal", True)
+    manager.call("quota_set", env="alice", gpus=1)
+    with FakeClient(manager.env_dir("alice")) as client:
+        client.send("ASK", rid=1, what="status")
+        assert "internal fault" in client.expect("PART")["data"]
+    monkeypatch.undo()
+    manager.call("status")
+
+
+@pytest.mark.parametrize(
+    ("group", "mode", "owner"),
+    [
+        ("users", 0o660, grp.getgrnam("users").gr_gid),
+        ("no-such-group", 0o600, os.getegid()),
+    ],
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket to a group")
+def test_only_root_and_the_group_may_order(group: str, mode: int, owner: int) -> None:
+    """And where the group does not exist, root alone."""
+    with LocalManager(group=group) as manager:
+        for name in ("control.sock", "events.sock"):
+            found = (manager.run_dir / name).stat()
+            assert (stat.S_IMODE(found.st_mode), found.st_gid) == (mode, owner)
+
+
+def test_without_a_manager_the_answer_is_at_once(tmp_path: Any, manager: LocalManager) -> None:
+    with pytest.raises(ManagerUnreachable, match="start one with nodemgr serve"):
+        ControlClient(tmp_path).call("ping")
+    with pytest.raises(ManagerUnreachable, match="start one with nodemgr serve"):
+        EventStream(tmp_path)
+    manager.close()
+    with pytest.raises(ManagerUnreachable, match="start one with nodemgr serve"):
+        ControlClient(manager.run_dir).call("ping")
+
+
+def test_the_stream_has_no_gap_between_past_and_present(manager: LocalManager) -> None:
+    for number in range(5):
+        manager.call("quota_set", env=f"before{number}", gpus=1)
+    stream = EventStream(manager.run_dir)
+    for number in range(5):
+        manager.call("quota_set", env=f"after{number}", gpus=1)
+    names = []
+    for event in stream.follow(since=0, timeout_s=60):
+        if "env" in event:  # not of the manager itself
+            names.append(event["env"])
+        if names[-1:] == ["after4"]:
+            break
+    stream.close()
+    assert names == [f"before{n}" for n in range(5)] + [f"after{n}" for n in range(5)]
+
+
+def test_a_subscriber_is_told_when_its_subscription_holds_and_not_before(manager: LocalManager) -> None:
+    """What is published between the first connection and the subscription would be lost to it."""
+    with zmq.Context() as context, context.socket(zmq.XSUB) as stream:
+        stream.setsockopt(zmq.LINGER, 0)
+        with stream.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
+            stream.connect(f"ipc://{manager.run_dir}/events.sock")
+            assert monitor.poll(60_000)
+        stream.disable_monitor()
+        manager.call("quota_set", env="lost", gpus=1)  # the manager has seen the connection by now
+        for subscription in (b"\1", b"\1sync-1", b"\1sync-" + b"x" * MAX_SYNC_BYTES, b"\1sync-2"):
+            stream.send(subscription)
+        heard = []
+        while b"sync-2" not in heard:
+            assert stream.poll(60_000), heard
+            heard += stream.recv_multipart()
+    assert heard == [b"sync-1", b"sync-2"]
+
+
+def test_a_reader_of_the_future_hears_nothing_of_the_past(manager: LocalManager) -> None:
+    manager.call("quota_set", env="old", gpus=1)
+    with EventStream(manager.run_dir) as stream:
+        manager.call("quota_set", env="new", gpus=1)
+        event = next(stream.follow(timeout_s=60))
+        assert event["env"] == "new"
+
+
+def test_past_events_come_in_pages(manager: LocalManager) -> None:
+    for number in range(6):
+        manager.call("quota_set", env=f"e{number}", gpus=1)
+    first = manager.call("events", since=0, limit=3)["events"]
+    assert [event["sequence"] for event in first] == [1, 2, 3]
+    assert manager.call("events", limit=2)["events"][-1]["env"] == "e5"
+    assert refusal(manager, "events", since=-1)[0] == "usage"
+    assert refusal(manager, "events", limit=0)[0] == "usage"

@@ -1,0 +1,111 @@
+"""The status as text: the same object as the core's snapshot, however often it is asked and whatever changed in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nodemgr.core.views import snapshot
+from nodemgr.edge.api import views
+from tests.support.clients import FakeClient
+from tests.support.local import LocalManager
+
+Client = Callable[..., FakeClient]
+
+
+@pytest.fixture
+def manager() -> Iterator[LocalManager]:
+    with LocalManager() as manager:
+        manager.call("quota_set", env="alice", gpus=4)
+        yield manager
+
+
+def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]:
+    """(as text, as the core's snapshot makes it), at one moment."""
+
+    def look() -> tuple[object, object]:
+        daemon = manager.daemon
+        now_ns = daemon.clock.monotonic_ns()
+        plain = snapshot.status(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, last_beat_ns=daemon.last_beat_ns, env=env)
+        said: list[str] = []
+        manager.service.views.status(env).begin(said.append)
+        text = json.loads(said[0])
+        for key in ("store", "launcher", "counters", "manager", "queue_loop", "crowds"):
+            text.pop(key, None)
+        for request in text["queue"]:
+            assert [place["pid"] for place in request.pop("places")] == request["pids"]
+        for residue in text["residues"]:
+            residue.pop("places")
+        for task in text["tasks"]:
+            assert {place["pid"] for place in task.pop("places")} == set(task["pids"])
+        return text, json.loads(json.dumps(plain))
+
+    found: tuple[object, object] = manager.do(look)
+    return found
+
+
+def test_text_and_snapshot_say_the_same_through_a_tasks_life(manager: LocalManager, make_client: Client) -> None:
+    def same() -> bool:
+        text, plain = both(manager)
+        return text == plain
+
+    assert same()
+    clients = [make_client(manager.env_dir("alice")) for _ in range(3)]
+    for client in clients:
+        client.acquire(1, command='a "quoted" },{ command %25 \\ é')
+        assert same()
+    clients[1].token = clients[0].token
+    clients[1].release()
+    clients[1].acquire(1)
+    assert same(), "a second process joined"
+    clients[0].kill()
+    clients[2].release()
+    assert same()
+    text, plain = both(manager, "alice")
+    assert text == plain
+
+
+def test_a_long_status_is_made_in_turns(manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = [make_client(manager.env_dir("alice")) for _ in range(5)]
+    for client in clients:
+        client.acquire(1)
+    whole = [row["id"] for row in manager.call("status")["tasks"]]
+    assert len(whole) == 5
+    monkeypatch.setattr(views, "TURN_TASKS", 1)
+    assert [row["id"] for row in manager.call("status")["tasks"]] == whole
+    said: list[str] = []
+    manager.do(lambda: manager.service.views.status("alice").begin(said.append))
+    clients[3].release()
+    while not said:
+        manager.do(lambda: None)  # a turn of the loop
+    assert [row["id"] for row in json.loads(said[0])["tasks"]] in (whole, whole[:3] + whole[4:])
+
+
+def test_what_is_gone_is_not_remembered(manager: LocalManager, make_client: Client) -> None:
+    for _ in range(6):
+        client = make_client(manager.env_dir("alice"))
+        client.acquire(1)
+        manager.call("status")
+        client.release()
+    assert len(manager.service.views._task_rows) <= 3
+
+
+def test_an_env_is_told_of_its_own_holdings(manager: LocalManager, make_client: Client) -> None:
+    """In the form that csrc/shim/sight.c reads: `"gpus":[["GPU-…",limit,used],…]` and `"pids":[…]`, without a blank."""
+    manager.call("quota_set", env="bob", gpus=1, memory_bytes=1 << 30)
+    other = make_client(manager.env_dir("alice"))
+    other.acquire(2)
+    asker = make_client(manager.env_dir("bob"))
+    assert holdings(asker) == '{"gpus":[],"pids":[]}'
+    lease = asker.acquire(1)
+    uuid = lease["gpus"]
+    assert holdings(asker) == f'{{"gpus":[["{uuid}",{1 << 30},0]],"pids":[{asker.pid}]}}'
+    asker.release()
+    assert json.loads(holdings(asker))["gpus"] == []
+
+
+def holdings(client: FakeClient) -> str:
+    client.send("ASK", rid=4242, what="holdings")
+    return client.expect("PART")["data"]

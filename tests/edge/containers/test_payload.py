@@ -1,0 +1,114 @@
+"""The client that containers are shown: an upgrade takes nothing away from a container that runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge.containers import payload
+
+pytestmark = pytest.mark.xdist_group("payload")  # a mount of a copy is known by what the copy holds
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """An installation, by an administrator whose umask is 077."""
+    found = tmp_path / "installed"
+    for part in payload.PARTS:
+        (found / part / "bin").mkdir(parents=True, mode=0o700)
+        (found / part / "code.py").write_text(part)
+        (found / part / "code.py").chmod(0o600)
+        (found / part / "bin" / "program").write_text("#!/bin/sh")
+        (found / part / "bin" / "program").chmod(0o700)
+    return found
+
+
+def test_a_container_keeps_the_files_that_it_has_mounted(source: Path, tmp_path: Path) -> None:
+    payload.place(source, tmp_path)
+    mounted = payload.current(tmp_path).resolve()
+    (source / "client_plugin" / "code.py").write_text("another")
+    payload.place(source, tmp_path)
+    assert (mounted / "client_plugin" / "code.py").read_text() == "client_plugin"
+    assert (payload.current(tmp_path) / "client_plugin" / "code.py").read_text() == "another"
+
+
+def test_what_did_not_change_is_not_copied_again(source: Path, tmp_path: Path) -> None:
+    payload.place(source, tmp_path)
+    before = sorted((path.name, path.lstat().st_ino) for path in payload.current(tmp_path).parent.iterdir())
+    (source / "client_plugin" / "__pycache__").mkdir()
+    (source / "client_plugin" / "__pycache__" / "code.pyc").write_bytes(b"compiled since")
+    payload.place(source, tmp_path)
+    assert sorted((path.name, path.lstat().st_ino) for path in payload.current(tmp_path).parent.iterdir()) == before
+
+
+def test_everybody_may_read_it_whatever_umask_it_was_installed_and_copied_with(source: Path, tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        payload.place(source, tmp_path)
+    finally:
+        os.umask(before)
+    copy = payload.current(tmp_path)
+    modes = {str(path.relative_to(copy)): path.stat().st_mode & 0o777 for path in (copy / "client_plugin").rglob("*")}
+    assert modes == {"client_plugin/code.py": 0o644, "client_plugin/bin": 0o755, "client_plugin/bin/program": 0o755}
+    assert copy.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_copy_that_was_broken_off_is_made_anew(source: Path, tmp_path: Path) -> None:
+    payload.place(source, tmp_path)
+    whole = payload.current(tmp_path).resolve()
+    payload.current(tmp_path).unlink()
+    whole.rename(whole.with_name(f".{whole.name}"))
+    (whole.with_name(f".{whole.name}") / "client_plugin" / "code.py").unlink()
+    payload.place(source, tmp_path)
+    assert (payload.current(tmp_path) / "client_plugin" / "code.py").read_text() == "client_plugin"
+    assert sorted(path.name for path in whole.parent.iterdir()) == sorted([whole.name, "current"])
+
+
+def upgraded(source: Path, tmp_path: Path) -> Path:
+    """The copy of a further version."""
+    code = source / "client_plugin" / "code.py"
+    code.write_text(code.read_text() + "+")
+    payload.place(source, tmp_path)
+    return payload.current(tmp_path).resolve()
+
+
+def test_copies_that_nobody_has_mounted_go_but_for_the_one_before(source: Path, tmp_path: Path) -> None:
+    first, second, third = (upgraded(source, tmp_path) for _ in range(3))
+    assert [first.exists(), second.exists(), third.exists()] == [False, True, True]
+    stray = third.with_name("of an administrator")
+    stray.mkdir()
+    fourth = upgraded(source, tmp_path)
+    assert sorted(path.name for path in third.parent.iterdir()) == sorted([third.name, fourth.name, stray.name, "current"])
+
+
+def test_a_copy_stays_while_a_container_has_it_mounted(source: Path, tmp_path: Path) -> None:
+    first = upgraded(source, tmp_path)
+    mounting = f"mount --bind {first}/client_plugin {tmp_path}/installed/sitecustomize && echo mounted && read line"
+    container = subprocess.Popen(
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", mounting], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert container.stdout is not None
+        if container.stdout.readline() != "mounted\n":
+            pytest.skip("nothing can be mounted here")
+        upgraded(source, tmp_path)
+        upgraded(source, tmp_path)
+        assert (first / "client_plugin" / "code.py").read_text() == "client_plugin+"
+    finally:
+        container.communicate("ended\n")
+    upgraded(source, tmp_path)
+    assert not first.exists()
+
+
+def test_where_mounts_cannot_be_known_every_copy_stays(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "proc" / "1"
+    (secret / "ns" / "mnt").mkdir(parents=True)
+    (secret / "mountinfo").mkdir()  # what cannot be read
+    assert payload._all_mounts(tmp_path / "proc") == "", "it is in no container"
+    (secret / "cgroup").write_text(f"0::/docker/{'3f' * 32}\n")
+    assert payload._all_mounts(tmp_path / "proc") is None
+    monkeypatch.setattr(payload, "_all_mounts", lambda: None)
+    assert all(copy.exists() for copy in [upgraded(source, tmp_path) for _ in range(4)])

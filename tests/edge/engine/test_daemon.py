@@ -1,0 +1,743 @@
+"""The daemon with the real core, real sockets and clients; GPUs, store and wall clock as the test says."""
+
+from __future__ import annotations
+
+import gc
+import grp
+import json
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodemgr.edge import service
+from nodemgr.edge.admin.control_client import EventStream
+from nodemgr.edge.api import ask
+from nodemgr.edge.host.clock import RealClock
+from nodemgr.edge.ledger import ledgers
+from nodemgr.edge.ledger.ledger import Ledger, LedgerError
+from tests.support.clients import FakeClient
+from tests.support.local import GIB, FakeGpus, LocalManager
+
+QUICK = {"beat_ms": 20, "timeout_ms": 1_500}
+"""A client that beats is not taken for silent on a busy machine."""
+
+Make = Callable[..., LocalManager]
+Client = Callable[..., FakeClient]
+
+
+@pytest.fixture
+def make(directory: Path) -> Iterator[Make]:
+    """`directory` is removed after them."""
+    managers: list[LocalManager] = []
+
+    def start(**arguments: Any) -> LocalManager:
+        managers.append(LocalManager(**arguments))
+        return managers[-1]
+
+    yield start
+    for manager in managers:
+        manager.close()
+
+
+@pytest.fixture
+def manager(make: Make) -> LocalManager:
+    manager = make()
+    manager.call("quota_set", env="alice", gpus=4)
+    manager.call("quota_set", env="bob", gpus=4)
+    return manager
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+def task_of(manager: LocalManager, client: FakeClient) -> dict[str, Any]:
+    return next(task for task in manager.call("status")["tasks"] if client.pid in task["pids"])
+
+
+def until(manager: LocalManager, name: str) -> dict[str, Any]:
+    """The first event of this name, past or coming."""
+    with EventStream(manager.run_dir) as stream:
+        return next(event for event in stream.follow(0, timeout_s=60) if event["name"] == name)
+
+
+# -- leases --
+
+
+def test_asking_twice_under_one_rid_is_asking_once(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    rid = client.ask(1)
+    first = client.expect("GRANT")
+    client.ask(1, rid=rid)
+    assert client.expect("GRANT") == first
+    assert len(manager.call("status")["tasks"]) == 1
+
+
+def test_a_child_without_a_token_of_its_own_joins_its_parents_task(manager: LocalManager, make_client: Client) -> None:
+    parent = make_client(manager.env_dir("alice"))
+    lease = parent.acquire(2)["lease"]
+    child = parent.order("spawn")
+    parent.connect()  # from here on the child obeys
+    parent.token = "f" * 32
+    assert parent.acquire(2)["lease"] == lease
+    assert set(task_of(manager, parent)["pids"]) == {parent.pid, child["pid"]}
+
+
+def test_who_beats_without_a_lease_is_told_that_there_is_none(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    client.beat()
+    assert client.expect("FENCE")["lease"] == "none"
+
+
+def test_a_process_says_for_itself_only(manager: LocalManager, make_client: Client) -> None:
+    """Another's lease, slot or task id in a packet is worth nothing."""
+    victim, thief = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    grant = victim.acquire(1)
+    thief.grant, thief.token = grant, victim.token
+    thief.rejoin(with_fds=False)
+    assert thief.expect("FENCE")["lease"] == grant["lease"]
+    thief.send("RELEASE", rid=5, task=victim.token)
+    thief.expect("ACK")
+    thief.send("ASK", rid=6, what="release", argument=grant["lease"])
+    assert "not_found" in thief.expect("PART")["data"]
+    assert task_of(manager, victim)["state"] == "running"
+
+
+def test_another_envs_token_joins_nothing(manager: LocalManager, make_client: Client) -> None:
+    first, second = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    second.token = first.token
+    assert first.acquire(1)["lease"] != second.acquire(1)["lease"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_who_is_not_named_may_not_enter_until_he_is(manager: LocalManager, make_client: Client) -> None:
+    stranger = make_client(manager.env_dir("alice"), user=65_534)
+    stranger.ask(1)
+    denial = stranger.expect("DENY")
+    assert (denial["code"], "quota set --user" in denial["reason"]) == ("forbidden_user", True)
+    stranger.send("ASK", rid=3, what="status")
+    assert stranger.expect("DENY")["code"] == "forbidden_user"
+    manager.call("quota_set", env="alice", gpus=4, users=["nobody"])
+    stranger.acquire(1)
+    manager.call("quota_set", env="alice", gpus=4, users=[])
+    stranger.beat()
+    stranger.release()  # who holds something may give it back
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize("others", [0, 1_000])
+def test_a_group_may_enter(manager: LocalManager, make_client: Client, others: int) -> None:
+    manager.call("quota_set", env="alice", gpus=4, groups=["users"])
+    groups = [*range(100_000, 100_000 + others), grp.getgrnam("users").gr_gid]
+    member = make_client(manager.env_dir("alice"), user=65_534, groups=groups)
+    member.acquire(1)
+
+
+def test_an_env_that_is_gone_denies(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    manager.call("quota_rm", env="alice")
+    client.ask(1)
+    assert client.expect("DENY")["code"] == "unknown_env"
+
+
+def allow_no_ledger(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Until the patch is undone. The spare one is used up. Returns what is set when the manager has tried to make one."""
+    tried = threading.Event()
+
+    def no_descriptors() -> Ledger:
+        tried.set()
+        raise LedgerError("ledger: Too many open files")
+
+    monkeypatch.setattr(Ledger, "create", no_descriptors)
+    manager.do(lambda: manager.daemon.ledgers.open("another"))
+    tried.clear()
+    return tried
+
+
+def test_a_ledger_that_could_not_be_made_is_made_when_it_is_needed(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = allow_no_ledger(manager, monkeypatch)
+    client = make_client(manager.env_dir("alice"))
+    rid = client.ask(1)
+    assert tried.wait(60)
+    assert client.receive(timeout_s=0.3) is None
+    monkeypatch.undo()
+    client.ask(1, rid=rid)
+    grant = client.expect("GRANT")
+    assert client.order("limit", row=int(grant["rows"]))["limit"] == 80 * GIB
+
+
+def test_who_asks_before_a_ledger_could_be_made_has_his_slot_in_it(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made of the books while he is answered, and he stands in them already."""
+    manager.call("quota_set", env="alice", gpus=1)
+    tried = allow_no_ledger(manager, monkeypatch)
+    unheard, client = make_client(manager.env_dir("alice")), make_client(manager.env_dir("alice"))
+    unheard.ask(1)
+    assert tried.wait(60)
+    assert unheard.receive(timeout_s=0.3) is None
+    monkeypatch.undo()
+    grant = client.acquire(1)
+    word = client.order("word", row=int(grant["rows"]), slot=int(grant["slot"]))
+    assert word["generation"] == int(grant["generation"]) > 1
+
+
+def test_an_env_whose_directory_cannot_be_written_is_warned_of(manager: LocalManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str, mode: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nodemgr.edge.host.rundir.replace", full)
+    (warning,) = manager.call("quota_set", env="alice", gpus=3)["warnings"]
+    assert "its clients do not see this change" in warning
+    (row,) = [row for row in manager.call("doctor")["checks"] if row["name"] == "environments' files"]
+    assert (row["ok"], row["detail"]) == (False, warning)
+    monkeypatch.undo()
+    manager.call("quota_set", env="alice", gpus=2)
+    (row,) = [row for row in manager.call("doctor")["checks"] if row["name"] == "environments' files"]
+    assert row["ok"]
+
+
+def test_ancestors_are_looked_for_only_where_the_env_has_somebody(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr("nodemgr.edge.clients.clients.ancestors", lambda pid: looked.append(pid) or ())
+    first, second, other = (make_client(manager.env_dir(env)) for env in ("alice", "alice", "bob"))
+    for client in (first, other, second):
+        client.acquire(1)
+    assert looked == [second.pid]
+
+
+# -- silence --
+
+
+def test_a_silent_task_is_stalled_and_gets_its_gpus_back_when_it_beats(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    lease = client.acquire(1)["lease"]
+    assert until(manager, "task.stalled")["task"] == lease
+    client.beat()
+    assert client.expect("GRANT")["lease"] == lease
+    until(manager, "task.resumed")
+
+
+def test_a_stalled_task_whose_gpus_went_on_is_fenced_when_it_beats(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    for env in ("alice", "bob"):
+        manager.call("quota_set", env=env, gpus=4)
+    silent, waiter = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    lease = silent.acquire(4)["lease"]
+    waiter.ask(4)
+    waiter.expect("GRANT")
+    waiter.order("beat_every", text=f"NODEMGR/1 BEAT\ntask={waiter.token}\n", period_s=0.02)
+    silent.beat()
+    fence = silent.expect("FENCE")
+    assert (fence["lease"], "went to others" in fence["reason"]) == (lease, True)
+
+
+def test_beats_keep_a_task_alive(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    beating, silent = make_client(manager.env_dir("alice")), make_client(manager.env_dir("alice"))
+    beating.acquire(1)
+    beating.order("beat_every", text=f"NODEMGR/1 BEAT\ntask={beating.token}\n", period_s=0.02)
+    silent.acquire(1)
+    assert until(manager, "task.stalled")["task"] == silent.grant["lease"], "who was there later is silent first"
+    assert task_of(manager, beating)["state"] == "running"
+
+
+def test_a_word_in_the_ledger_keeps_a_task_alive_without_a_packet(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    beating, silent = make_client(manager.env_dir("alice")), make_client(manager.env_dir("alice"))
+    beating.acquire(1)
+    beating.raise_word_every(0.02)
+    beating.order("close")
+    silent.acquire(1)
+    assert until(manager, "task.stalled")["task"] == silent.grant["lease"], "who was there later is silent first"
+    row = task_of(manager, beating)
+    assert (row["state"], row["last_beat_age_seconds"], row["connected"]) == ("running", 0, 0)
+
+
+def test_a_stalled_task_goes_on_when_its_word_moves(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    lease = client.acquire(1)["lease"]
+    assert until(manager, "task.stalled")["task"] == lease
+    client.raise_word(1)
+    assert client.expect("GRANT")["lease"] == lease
+    assert until(manager, "task.resumed")["task"] == lease
+
+
+def test_a_stalled_task_whose_gpus_went_on_is_fenced_when_its_word_moves(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    for env in ("alice", "bob"):
+        manager.call("quota_set", env=env, gpus=4)
+    silent, waiter = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    lease = silent.acquire(4)["lease"]
+    waiter.acquire(4)
+    waiter.raise_word_every(0.02)
+    silent.raise_word(1)
+    fence = silent.expect("FENCE")
+    assert (fence["lease"], "went to others" in fence["reason"]) == (lease, True)
+
+
+def test_after_a_restart_a_word_counts_before_its_process_is_back(make: Make, make_client: Client, directory: Path) -> None:
+    """It need never come back: a program may have confined itself."""
+    manager = make(directory=directory, **QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    beating, silent = make_client(manager.env_dir("alice")), make_client(manager.env_dir("alice"))
+    for client in (beating, silent):
+        client.acquire(1)
+        client.raise_word_every(0.02)
+    manager = restarted(make, manager, **QUICK)
+    silent.signal(signal.SIGSTOP)
+    assert until(manager, "task.stalled")["task"] == silent.grant["lease"]
+    row = task_of(manager, beating)
+    assert (row["state"], row["connected"]) == ("running", 0)
+    silent.signal(signal.SIGCONT)
+    assert until(manager, "task.resumed")["task"] == silent.grant["lease"]
+
+
+def test_without_leases_nobody_looks_at_words(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    daemon = manager.daemon
+    assert daemon._look is None
+    client.acquire(1)
+    manager.call("status")
+    assert daemon._look is not None
+    client.release()
+    manager.call("status")
+    assert daemon._look is None
+
+
+def test_a_stalled_task_is_killed_where_policy_says_so(make: Make, make_client: Client) -> None:
+    manager = make(**QUICK, stalled="kill", stalled_grace_ms=50)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(1)
+    assert client.process.wait(60) == -signal.SIGKILL
+    assert until(manager, "task.ended")["task"] == client.grant["lease"]
+
+
+class JumpingClock(RealClock):
+    """An administrator sets the date."""
+
+    jump_ns = 0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.jump_ns
+
+
+@pytest.mark.parametrize("jump_ns", [-(10**17), 10**18])
+def test_a_jump_of_the_wall_clock_ends_nothing_and_delays_nothing(make: Make, make_client: Client, jump_ns: int) -> None:
+    clock = JumpingClock()
+    manager = make(**QUICK, clock=clock)
+    for env in ("alice", "bob"):
+        manager.call("quota_set", env=env, gpus=4)
+    beating, waiter = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    beating.acquire(4)
+    beating.order("beat_every", text=f"NODEMGR/1 BEAT\ntask={beating.token}\n", period_s=0.02)
+    waiter.ask(1, wait_ms=600)
+    clock.jump_ns = jump_ns
+    assert waiter.expect("DENY")["code"] == "wait_timeout"
+    assert task_of(manager, beating)["state"] == "running"
+    assert 550 * 10**6 < until(manager, "request.withdrawn")["waited_ns"] < 10 * 10**9
+
+
+# -- GPUs --
+
+
+def test_a_gpu_that_is_lost_is_told_and_not_granted_and_back_when_it_is_back(make: Make, make_client: Client) -> None:
+    manager = make(gpus=FakeGpus(2), beat_ms=20, timeout_ms=2_000)
+    manager.call("quota_set", env="alice", gpus=2)
+    manager.call("quota_set", env="bob", gpus=2)
+    client, other = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    client.acquire(1)
+    lost = int(client.grant["rows"])
+    manager.gpus.set_healthy(lost, False)
+    note = client.receive()
+    assert note is not None
+    assert (note["verb"], f"GPU {lost}" in note["text"]) == ("NOTE", True)
+    assert [gpu["state"] for gpu in manager.call("status")["gpus"]].count("lost") == 1
+    other.ask(2, wait_ms=0)
+    assert other.expect("DENY")["code"] == "wait_timeout"
+    assert int(other.acquire(1)["rows"]) != lost
+    other.release()
+    manager.gpus.set_healthy(lost, True)
+    until(manager, "gpu.restored")
+    client.release()
+    other.acquire(2)
+
+
+def test_an_idle_nodes_gpus_are_looked_at_before_the_first_grant(make: Make, make_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodemgr.edge.engine.daemon.FRESH_NS", 0)  # any reading is an old one
+    manager = make(gpus=FakeGpus(2))
+    manager.call("quota_set", env="alice", gpus=2)
+    manager.gpus.set_healthy(0, False)
+    client = make_client(manager.env_dir("alice"))
+    assert client.acquire(1)["rows"] == "1"
+
+
+def test_what_follows_a_request_that_waits_for_a_look_comes_after_it(
+    manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodemgr.edge.engine.daemon.FRESH_NS", 0)
+    manager.gpus.gate.clear()
+    client = make_client(manager.env_dir("alice"))
+    rid = client.ask(1)
+    client.send("CANCEL", rid=rid)
+    manager.gpus.gate.set()
+    client.expect("GRANT")
+    assert client.expect("DENY")["code"] == "cancelled"
+    assert manager.call("status")["tasks"] == []
+
+
+def test_what_the_driver_shows_beyond_the_ledger_counts_as_used(make: Make, make_client: Client) -> None:
+    manager = make(beat_ms=20, timeout_ms=5_000)
+    manager.call("quota_set", env="alice", gpus=1, memory_bytes=8 * GIB)
+    client = make_client(manager.env_dir("alice"))
+    grant = client.acquire(1)
+    row, slot, generation = int(grant["rows"]), int(grant["slot"]), int(grant["generation"])
+    client.order("charge", row=row, slot=slot, generation=generation, size=GIB)
+    manager.gpus.processes[grant["gpus"]][client.pid] = 3 * GIB
+
+    def correction() -> int:
+        return int(client.order("limit", row=row)["correction"])
+
+    reads = manager.gpus.reads
+    while manager.gpus.reads < reads + 3 and correction() != 2 * GIB:
+        client.beat()
+        manager.do(lambda: None)
+    assert correction() == 2 * GIB
+    assert manager.daemon.ledgers.used("alice", row) == 3 * GIB
+
+
+def test_a_reading_that_was_under_way_at_the_last_look_says_nothing_new(make: Make, make_client: Client) -> None:
+    """What was freed between two readings and the looks at both would seem to be beyond the books, twice alike."""
+    manager = make(beat_ms=60_000, timeout_ms=120_000)
+    manager.call("quota_set", env="alice", gpus=1, memory_bytes=8 * GIB)
+    client = make_client(manager.env_dir("alice"))
+    grant = client.acquire(1)
+    shown = manager.gpus.processes
+    shown[grant["gpus"]][client.pid] = 3 * GIB
+    manager.gpus.gate.clear()  # from here on only what is looked at here
+
+    def look(began_ns: int) -> int:
+        reading = replace(manager.daemon.gpus.last, processes=shown, at_ns=began_ns)
+        manager.do(lambda: manager.daemon.audit(reading))
+        return int(client.order("limit", row=int(grant["rows"]))["correction"])
+
+    look(RealClock().monotonic_ns())  # who is seen for the first time is believed
+    before_ns = RealClock().monotonic_ns()
+    assert look(before_ns) == 3 * GIB
+    shown[grant["gpus"]][client.pid] = 5 * GIB
+    assert look(before_ns) == 3 * GIB
+    assert look(RealClock().monotonic_ns()) == 5 * GIB
+
+
+def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(make: Make, make_client: Client) -> None:
+    manager = make(gpus=FakeGpus(1), beat_ms=20, timeout_ms=5_000)
+    for env in ("alice", "bob"):
+        manager.call("quota_set", env=env, gpus=1)
+    dead, waiter = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    uuid = dead.acquire(1)["gpus"]
+    manager.gpus.processes[uuid][dead.pid] = 30 * GIB
+    waiter.ask(1)
+    waiter.receive()
+    dead.kill()
+    residue = until(manager, "memory.residue")
+    assert (residue["pid"], residue["memory_bytes"]) == (dead.pid, 30 * GIB)
+    assert manager.call("status")["gpus"][0]["memory_residue_bytes"] == 30 * GIB
+    (row,) = manager.call("status")["residues"]
+    assert (row["env"], row["pid"], row["alive"], row["memory_bytes"], row["at_most"]) == ("alice", dead.pid, False, 30 * GIB, False)
+    assert manager.call("status")["tasks"] == []
+    manager.gpus.processes[uuid].clear()
+    waiter.expect("GRANT")
+
+
+# -- the store --
+
+
+def test_what_a_store_holds_is_read_without_looking_for_garbage_in_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a hundred thousand jobs that would be a quarter of a start: 24 s of a processor instead of 18."""
+    seen: list[bool] = []
+    restore = service.restore
+    monkeypatch.setattr(service, "restore", lambda *arguments: seen.append(gc.isenabled()) or restore(*arguments))
+    make()
+    assert (seen, gc.isenabled()) == ([False], True)
+    monkeypatch.setattr(service, "restore", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make()
+    assert gc.isenabled()
+
+
+def test_a_full_disk_refuses_grants_and_lets_releases_through(manager: LocalManager, make_client: Client) -> None:
+    holder, waiter, late = (make_client(manager.env_dir(env)) for env in ("alice", "bob", "alice"))
+    holder.acquire(4)
+    waiter.ask(4)
+    waiter.receive()
+    manager.store.fault = "database or disk is full"
+    late.ask(1)
+    denial = late.expect("DENY")
+    assert (denial["code"], "disk is full" in denial["reason"]) == ("store_full", True)
+    holder.release()
+    assert manager.call("status")["tasks"] == []
+    assert manager.call("status")["store"]["state"] == "failing"
+    manager.store.fault = None
+    waiter.expect("GRANT")
+    assert [event["name"] for event in manager.call("events", since=0)["events"] if event["name"].startswith("store.")] == [
+        "store.failed", "store.recovered",
+    ]  # fmt: skip
+
+
+def test_a_death_on_a_full_disk_frees_its_gpus_and_is_written_later(make: Make, make_client: Client, directory: Path) -> None:
+    manager = make(directory=directory)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(4)
+    manager.store.fault = "database or disk is full"
+    client.kill()
+    until_no_task(manager)
+    manager.store.fault = None
+    manager.do(lambda: manager.daemon.journal.retry())
+    manager.close()
+    again = make(directory=directory)
+    assert again.call("status")["tasks"] == []
+    (allocation,) = again.call("allocations")["allocations"]
+    assert allocation["ended_wall_ns"] is not None
+
+
+def until_no_task(manager: LocalManager) -> None:
+    """By the live stream: what the store cannot take is told all the same."""
+    for _ in range(2_000):
+        if not manager.call("status")["tasks"]:
+            return
+    raise AssertionError("the dead task is still there")
+
+
+# -- restarts --
+
+
+def restarted(make: Make, manager: LocalManager, **settings: Any) -> LocalManager:
+    manager.close()
+    return make(directory=manager.directory, **settings)
+
+
+def test_a_task_that_comes_back_goes_on_with_its_ledger(make: Make, make_client: Client, directory: Path) -> None:
+    manager = make(directory=directory)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    grant = client.acquire(2)
+    usage = client.order("inodes")["inodes"][1]
+    manager = restarted(make, manager)
+    client.connect()
+    client.rejoin()
+    assert client.expect("GRANT") | {"rid": ""} == grant | {"rid": ""}
+    assert client.order("inodes")["inodes"][1] == usage
+    manager.call("quota_set", env="alice", gpus=4, memory_bytes=8 * GIB)
+    assert client.order("limit", row=int(grant["rows"].split(",")[0]))["limit"] == 2 * GIB
+
+
+def test_a_task_that_died_meanwhile_is_buried(make: Make, make_client: Client, directory: Path) -> None:
+    manager = make(directory=directory)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(4)
+    manager.close()
+    client.kill()
+    manager = make(directory=directory)
+    assert manager.call("status")["tasks"] == []
+    assert manager.events("task.ended")[0]["why"] == "its process ended"
+
+
+def test_a_waiter_keeps_its_place_and_one_that_stays_away_loses_it(make: Make, make_client: Client, directory: Path) -> None:
+    manager = make(directory=directory, beat_ms=50, timeout_ms=1_000)
+    for env in ("alice", "bob"):
+        manager.call("quota_set", env=env, gpus=4)
+    holder, first, second = (make_client(manager.env_dir(env)) for env in ("alice", "bob", "bob"))
+    holder.acquire(4)
+    rids = []
+    for client in (first, second):
+        rids.append(client.ask(1))
+        client.receive()
+    places = [row["pids"] for row in manager.call("status")["queue"]]
+    manager = restarted(make, manager, beat_ms=50, timeout_ms=1_000)
+    holder.connect()
+    holder.rejoin()
+    holder.order("beat_every", text=f"NODEMGR/1 BEAT\ntask={holder.token}\n", period_s=0.05)
+    second.connect()
+    second.ask(1, rid=rids[1])
+    assert second.receive()["position"] == "2"  # type: ignore[index]
+    assert [row["pids"] for row in manager.call("status")["queue"]] == places
+    moved = second.receive()
+    assert moved is not None
+    assert (moved["verb"], moved["position"]) == ("WAIT", "1")
+    assert until(manager, "request.withdrawn")["why"] == "it did not come back"
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc shows nothing: a manager without the right to look."""
+    monkeypatch.setattr(ledgers, "_open_files_of", lambda pid, files: [])
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_ledger_that_nobody_shows_comes_back_with_the_first_rejoin(make: Make, make_client: Client, directory: Path) -> None:
+    manager = make(directory=directory)
+    manager.call("quota_set", env="alice", gpus=4)
+    client, late = make_client(manager.env_dir("alice")), None
+    client.acquire(2)
+    usage = client.order("inodes")["inodes"][1]
+    manager = restarted(make, manager)
+    late = make_client(manager.env_dir("alice"))
+    late.ask(2)
+    waiting = late.receive()
+    assert waiting is not None
+    assert "waits for the memory ledger of alice" in waiting["reason"]
+    client.connect()
+    client.rejoin()
+    client.expect("GRANT")
+    late.expect("GRANT")
+    assert client.order("inodes")["inodes"][1] == late.order("inodes")["inodes"][1] == usage
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_ledger_that_is_lost_fences_who_used_it_and_lets_others_on(make: Make, make_client: Client, directory: Path) -> None:
+    manager = make(directory=directory, **QUICK)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(2)
+    client.order("drop_fds")
+    manager = restarted(make, manager, **QUICK)
+    late = make_client(manager.env_dir("alice"))
+    late.ask(2)
+    late.expect("GRANT")
+    client.connect()
+    client.rejoin(with_fds=False)
+    assert client.expect("FENCE")["lease"] == client.grant["lease"]
+
+
+@pytest.mark.usefixtures("hidden")
+def test_files_that_are_not_the_envs_are_not_believed_at_rejoin(make: Make, make_client: Client, directory: Path) -> None:
+    manager = make(directory=directory)
+    for env in ("alice", "bob"):
+        manager.call("quota_set", env=env, gpus=2)
+    client, other = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    client.acquire(2)
+    other.acquire(2)
+    manager = restarted(make, manager)
+    other.order("connect", path=str(manager.env_dir("alice") / "socket"))
+    other.grant = client.grant
+    other.rejoin()  # bob's files, for alice's lease, on alice's socket
+    other.expect("FENCE")
+    assert "alice" not in manager.daemon.ledgers
+    client.connect()
+    client.rejoin()
+    client.expect("GRANT")
+
+
+def test_after_a_boot_nobody_of_before_lives(make: Make, make_client: Client, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = make(directory=directory)
+    manager.call("quota_set", env="alice", gpus=4)
+    client = make_client(manager.env_dir("alice"))
+    client.acquire(2)
+    monkeypatch.setattr("nodemgr.edge.service.boot_id", lambda: "another")
+    manager = restarted(make, manager)
+    assert manager.call("status")["tasks"] == [], "though a process of that PID and start time is there"
+
+
+# -- questions --
+
+
+def asked(client: FakeClient, what: str, argument: str | None = None) -> dict[str, Any]:
+    client.send("ASK", rid=77, what=what, argument=argument)
+    pages: dict[int, str] = {}
+    while True:
+        part = client.expect("PART")
+        pages[int(part["index"])] = part["data"]
+        if len(pages) == int(part["count"]):
+            return json.loads("".join(pages[index] for index in sorted(pages)))  # type: ignore[no-any-return]
+
+
+def test_an_env_sees_itself_alone(manager: LocalManager, make_client: Client) -> None:
+    mine, theirs = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    mine.acquire(1)
+    theirs.acquire(1)
+    status = asked(mine, "status")
+    assert [env["name"] for env in status["envs"]] == ["alice"]
+    assert [task["id"] for task in status["tasks"]] == [mine.grant["lease"]]
+    assert "counters" not in status
+
+
+def test_an_env_releases_its_own_tasks(manager: LocalManager, make_client: Client) -> None:
+    mine, theirs = make_client(manager.env_dir("alice")), make_client(manager.env_dir("bob"))
+    mine.acquire(1)
+    theirs.acquire(1)
+    assert asked(mine, "release", theirs.grant["lease"])["code"] == "not_found"
+    asker = make_client(manager.env_dir("alice"))
+    assert asked(asker, "release", mine.grant["lease"]) == {"task": mine.grant["lease"]}
+    mine.expect("FENCE")
+
+
+def test_questions_that_are_none_are_refused(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    assert asked(client, "future")["code"] == "usage"
+    assert asked(client, "release")["code"] == "not_found"
+    assert {check["name"] for check in asked(client, "doctor")["checks"]} == {"store", "nvml", "gpus", "audit", "jobs", "device gate"}
+
+
+def test_a_long_answer_comes_in_pages_and_percent_signs_survive(manager: LocalManager, make_client: Client) -> None:
+    client = make_client(manager.env_dir("alice"))
+    clients = [make_client(manager.env_dir("alice")) for _ in range(8)]
+    for each in clients:
+        each.acquire(1, command="100%25 " + "é" * 150)
+    tasks = asked(client, "status")["tasks"]
+    assert len(tasks) == 8
+    assert all(task["command"].startswith("100% éé") for task in tasks)
+
+
+def test_figures_that_cannot_be_meant_are_refused_as_they_were_asked(manager: LocalManager, make_client: Client) -> None:
+    asker = make_client(manager.env_dir("alice"))
+    for key, figure in (
+        ("gpus", 2**64 - 1),
+        ("gpus", 2**31 + 1),
+        ("memory", 2**64 - 1),
+        ("memory", 2**60 + 1),
+        ("world", 2**40),
+        ("wait_ms", 2**63),
+    ):
+        asker.ask(**{key: figure})
+        denied = asker.expect("DENY")
+        assert (denied["code"], f"{key}={figure} " in denied["reason"]) == ("bad_request", True), denied
+    asker.ask(2**31)
+    denied = asker.expect("DENY")
+    assert (denied["code"], "2147483648 GPUs asked" in denied["reason"]) == ("over_quota", True), denied
+
+
+def test_of_a_long_past_an_env_is_told_the_last_part(manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask, "MAX_RECORDS", 2)
+    client = make_client(manager.env_dir("alice"))
+    leases = []
+    for _ in range(3):
+        leases.append(client.acquire(1)["lease"])
+        client.release()
+    client.send("ASK", rid=7, what="allocations")
+    answer = client.expect("PART")
+    assert answer["count"] == "1", "these two fit a packet"
+    assert [record["task_id"] for record in json.loads(answer["data"])["allocations"]] == leases[1:]

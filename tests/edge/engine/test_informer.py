@@ -1,0 +1,130 @@
+"""What the node has to give, as events: who is told what, once, and what that wakes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nodemgr.edge.admin.control_client import ManagerRefused
+from nodemgr.edge.engine.informer import Resource
+from tests.support.clients import FakeClient
+from tests.support.local import LocalManager
+
+Client = Callable[..., FakeClient]
+
+
+@pytest.fixture
+def manager() -> Iterator[LocalManager]:
+    with LocalManager(beat_ms=50, timeout_ms=600_000) as manager:
+        for env in ("alice", "bob"):
+            manager.call("quota_set", env=env, gpus=4)
+        yield manager
+
+
+def told(manager: LocalManager) -> list[tuple[str, Resource]]:
+    """What is told from now on."""
+    news: list[tuple[str, Resource]] = []
+    manager.do(
+        lambda: manager.daemon.informer.subscribe(
+            added=lambda resource: news.append(("added", resource)),
+            changed=lambda resource: news.append(("changed", resource)),
+            removed=lambda resource: news.append(("removed", resource)),
+        )
+    )
+    return news
+
+
+def read_again(manager: LocalManager) -> None:
+    """Until the devices were read once more, and what followed from that is done."""
+    done = threading.Event()
+    manager.do(lambda: manager.daemon.gpus.look(lambda _reading: done.set()))
+    assert done.wait(60)
+    for _ in range(3):
+        manager.do(lambda: None)
+
+
+def scans(manager: LocalManager) -> int:
+    return int(manager.do(lambda: manager.daemon.event_loop.scans))
+
+
+def of_gpus(news: list[tuple[str, Resource]]) -> list[tuple[str, Resource]]:
+    return [(what, resource) for what, resource in news if resource.kind == "gpu"]
+
+
+def test_a_gpu_that_is_lost_is_removed_and_one_that_is_back_wakes_the_matcher_once(manager: LocalManager, make_client: Client) -> None:
+    """Somebody holds a GPU, so that the devices are read by themselves; somebody waits, so that there is something to match."""
+    holder, waiter = make_client(manager.env_dir("bob")), make_client(manager.env_dir("alice"))
+    holder.acquire(1)
+    waiter.ask(4)
+    assert waiter.receive()["verb"] == "WAIT"
+    news, lost = told(manager), threading.Event()
+    manager.do(lambda: manager.daemon.informer.subscribe(removed=lambda resource: lost.set()))
+    uuid = manager.gpus.gpus[3].uuid
+    manager.gpus.set_healthy(3, False)
+    assert lost.wait(60), "nobody asked for a look"
+    read_again(manager)
+    before = scans(manager)
+    manager.gpus.set_healthy(3, True)
+    for _ in range(3):
+        read_again(manager)
+    assert of_gpus(news) == [("removed", Resource("gpu", uuid)), ("added", Resource("gpu", uuid))]
+    assert scans(manager) == before + 1
+
+
+def test_an_idle_node_reads_nothing_and_tells_at_the_next_look(manager: LocalManager) -> None:
+    news = told(manager)
+    reads = manager.gpus.reads
+    manager.gpus.set_healthy(0, False)
+    manager.do(lambda: None)
+    assert (manager.gpus.reads, news) == (reads, [])
+    read_again(manager)
+    assert of_gpus(news) == [("removed", Resource("gpu", manager.gpus.gpus[0].uuid))]
+    assert scans(manager) == 0, "nothing is queued"
+
+
+def test_a_device_that_says_that_something_happened_is_looked_at_once(manager: LocalManager) -> None:
+    news, gone = told(manager), threading.Event()
+    manager.do(lambda: manager.daemon.informer.subscribe(removed=lambda resource: gone.set()))
+    reads = manager.gpus.reads
+    manager.gpus.set_healthy(0, False)
+    manager.do(lambda: [manager.daemon.informer.stirred() for _ in range(5)])
+    assert gone.wait(60)
+    assert manager.gpus.reads == reads + 1
+    assert len(news) == 1
+
+
+def test_quotas_and_leases_are_told_and_a_process_more_is_no_change(manager: LocalManager, make_client: Client) -> None:
+    news = told(manager)
+    manager.call("quota_set", env="carol", gpus=1)
+    manager.call("quota_set", env="carol", gpus=2)
+    first, second = make_client(manager.env_dir("carol")), make_client(manager.env_dir("carol"))
+    lease = first.acquire(1)["lease"]
+    second.token = first.token
+    second.acquire(1)
+    second.release()
+    first.release()
+    manager.call("quota_rm", env="carol")
+    carol, task = Resource("quota", "carol"), Resource("lease", lease)
+    assert news == [("added", carol), ("changed", carol), ("added", task), ("removed", task), ("removed", carol)]
+
+
+def test_one_listener_that_fails_keeps_nothing_from_the_others(manager: LocalManager, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(resource: Resource) -> None:
+        raise RuntimeError("a fault of the listener")
+
+    manager.do(lambda: manager.daemon.informer.subscribe(added=fail))
+    news = told(manager)
+    manager.call("quota_set", env="carol", gpus=1)
+    assert news == [("added", Resource("quota", "carol"))]
+    assert "a fault of the listener" in capsys.readouterr().err
+
+
+def test_what_could_not_be_stored_is_told_to_nobody(manager: LocalManager) -> None:
+    news = told(manager)
+    manager.store.fault = "database or disk is full"
+    with pytest.raises(ManagerRefused):
+        manager.call("quota_set", env="carol", gpus=1)
+    assert news == []
+    manager.store.fault = None

@@ -1,0 +1,140 @@
+"""The run directory: one manager, names the kernel takes, files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr.edge.host import rundir
+from nodemgr.edge.host.rundir import EnvDirs, RunDirError
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def dirs(short: Path) -> EnvDirs:
+    rundir.prepare(short / "run", short / "state")
+    return EnvDirs(short / "run", short / "state")
+
+
+def test_a_second_manager_is_refused_naming_the_first(short: Path) -> None:
+    rundir.prepare(short / "run", short / "state")
+    descriptor = rundir.lock(short / "run")
+    with pytest.raises(RunDirError, match=rf"another manager \(pid {os.getpid()}\) runs on {short}/run"):
+        rundir.lock(short / "run")
+    os.close(descriptor)
+    os.close(rundir.lock(short / "run"))
+
+
+def test_two_run_directories_cannot_share_a_store(short: Path) -> None:
+    rundir.prepare(short / "run", short / "state")
+    descriptor = rundir.lock_state(short / "state")
+    with pytest.raises(RunDirError, match="another manager keeps its state in"):
+        rundir.lock_state(short / "state")
+    os.close(descriptor)
+
+
+def test_modes(short: Path) -> None:
+    rundir.prepare(short / "run", short / "state")
+    assert stat.S_IMODE((short / "run").stat().st_mode) == 0o755
+    assert stat.S_IMODE((short / "state").stat().st_mode) == 0o700
+
+
+def test_a_path_too_long_for_a_socket_is_refused_before_anything_is_made(short: Path) -> None:
+    deep = short / ("d" * 120)
+    with pytest.raises(RunDirError, match="bytes, a UNIX socket's name at most 107: choose a shorter --run-dir"):
+        rundir.prepare(deep, short / "state")
+    assert not deep.exists()
+
+
+def test_a_file_in_the_way_is_refused_in_one_line(short: Path) -> None:
+    (short / "run").write_text("")
+    with pytest.raises(RunDirError, match=r"run: .*: name another"):
+        rundir.prepare(short / "run", short / "state")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_anothers_directory_is_refused(short: Path) -> None:
+    (short / "run").mkdir()
+    os.chown(short / "run", 12_345, -1)
+    with pytest.raises(RunDirError, match="belongs to user 12345"):
+        rundir.prepare(short / "run", short / "state")
+
+
+def test_what_a_client_finds(dirs: EnvDirs, short: Path) -> None:
+    dirs.write("alice", {"gpus": 2, "memory_per_gpu": None})
+    directory = short / "run" / "envs" / "alice"
+    assert (directory / "client.conf").read_text() == "env=alice\naddress=unix:socket\ngpus=2\n"
+    assert stat.S_IMODE((directory / "client.conf").stat().st_mode) == 0o644
+    assert [path.name for path in directory.iterdir()] == ["client.conf"]
+
+
+def test_an_unchanged_file_is_left_alone_and_a_changed_one_replaced(dirs: EnvDirs, short: Path) -> None:
+    path = short / "run" / "envs" / "alice" / "client.conf"
+    dirs.write("alice", {"gpus": 2})
+    first = path.stat().st_ino
+    dirs.write("alice", {"gpus": 2})
+    assert path.stat().st_ino == first
+    dirs.write("alice", {"gpus": 3})
+    assert path.stat().st_ino != first
+
+
+def test_links_that_a_containers_root_may_lay_are_not_followed(dirs: EnvDirs, short: Path) -> None:
+    """Where the directory was mounted without :ro."""
+    victim, pipe = short / "victim", short / "pipe"
+    victim.write_text("precious")
+    os.mkfifo(pipe)
+    dirs.write("alice", {"gpus": 2})
+    directory = short / "run" / "envs" / "alice"
+    conf = directory / "client.conf"
+    for target in (victim, pipe):
+        conf.unlink()
+        conf.symlink_to(target)
+        (directory / f".client.conf.{os.getpid()}").symlink_to(victim)
+        dirs.write("alice", {"gpus": 2})
+        assert not conf.is_symlink()
+        assert "gpus=2\n" in conf.read_text()
+    conf.unlink()
+    os.mkfifo(conf)
+    dirs.write("alice", {"gpus": 2})
+    assert conf.is_file()
+    assert victim.read_text() == "precious"
+
+
+def test_a_key_is_made_once_and_is_secret(dirs: EnvDirs, short: Path) -> None:
+    key = dirs.write_udp("alice", "127.0.0.1:7000", {"gpus": 1})
+    assert len(key) == 32
+    assert dirs.write_udp("alice", "127.0.0.1:7001", {"gpus": 1}) == key
+    directory = short / "state" / "keys" / "alice"
+    assert stat.S_IMODE((directory / "key").stat().st_mode) == 0o600
+    assert "address=udp:127.0.0.1:7001\n" in (directory / "client.conf").read_text()
+    (directory / "key").write_text("garbage")
+    assert len(dirs.write_udp("alice", "127.0.0.1:7001", {})) == 32
+
+
+def test_a_key_is_renewed_in_its_place(dirs: EnvDirs, short: Path) -> None:
+    before = dirs.write_udp("alice", "127.0.0.1:7000", {})
+    after = dirs.renew_key("alice")
+    assert after != before
+    assert dirs.write_udp("alice", "127.0.0.1:7000", {}) == after
+    assert stat.S_IMODE((short / "state" / "keys" / "alice" / "key").stat().st_mode) == 0o600
+    assert [path.name for path in (short / "state" / "keys" / "alice").iterdir() if path.name.startswith(".")] == []
+
+
+def test_what_is_gone_is_removed(dirs: EnvDirs, short: Path) -> None:
+    for env in ("alice", "bob"):
+        dirs.write(env, {})
+        dirs.write_udp(env, "127.0.0.1:1", {})
+    dirs.remove("alice")
+    dirs.remove_others({"alice"})
+    assert list((short / "run" / "envs").iterdir()) == []
+    assert list((short / "state" / "keys").iterdir()) == []
