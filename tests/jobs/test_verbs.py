@@ -803,7 +803,7 @@ def test_lines_are_taken_as_they_come(world: World) -> None:
 
 def test_several_are_ordered_at_once_and_each_that_fails_is_told(world: World, nodemgr: Run) -> None:
     for _ in range(3):
-        world.submit(hold=True)
+        world.holding(hold=True)
     before = world.manager.do(lambda: world.manager.daemon.state.version)
     said = nodemgr("queue", "free", "j1", "j9", "j3", "j1")
     assert (said.returncode, said.stdout) == (1, "")

@@ -107,22 +107,25 @@ def _write_next(log: Log) -> bool:
 
 def _follow(way: Way, job: str) -> None:
     """Over all starts of the job from the present one on, and over restarts of the manager."""
-    told = _started(way, job)
+    _started(way, job)
+    number: Optional[int] = None  # the present one
     while True:
-        log = open_log(way, job, None)
-        ended = _follow_one(way, job, log)
+        log = open_log(way, job, number)
+        told = _follow_one(way, job, log)
         log.close()
-        if ended["state"] in FINAL:
-            return
-        number = log.attempt
-        say(f"{job}: start {number} has ended ({_how(ended, number)}); waiting for the next")
-        told = _started(way, job, after=number)
-        if told["state"] in FINAL and not _has(told, number + 1):
+        number = _next(told, log.attempt)
+        if number is None and told["state"] not in FINAL:
+            say(f"{job}: start {log.attempt} has ended ({_how(told, log.attempt)}); waiting for the next")
+            number = _next(_started(way, job, after=log.attempt), log.attempt)
+        elif number is not None:
+            say(f"{job}: start {log.attempt} has ended ({_how(told, log.attempt)}); the next follows")
+        if number is None:
             return
 
 
-def _has(told: Row, number: int) -> bool:
-    return any(attempt["number"] == number for attempt in told["attempts"])
+def _next(told: Row, number: int) -> Optional[int]:
+    """The first start after that one; None: there is none. Starts may come and end between two looks."""
+    return min((attempt["number"] for attempt in told["attempts"] if attempt["number"] > number), default=None)
 
 
 def _how(told: Row, number: int) -> str:

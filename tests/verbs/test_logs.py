@@ -1,0 +1,50 @@
+"""`nodemgr logs --follow`, over a way that answers by a script."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from client_plugin.verbs.commands import logs
+from client_plugin.ways.choice import Way
+
+
+class Scripted:
+    """A job whose second start begins and ends between two looks of the reader."""
+
+    def __init__(self, stories: list[dict[str, Any]]) -> None:
+        self.stories = stories
+        self.opened: list[int | None] = []
+
+    def ask(self, verb: str, **arguments: Any) -> Any:
+        if verb == "job_show":
+            return {"jobs": [self.stories.pop(0) if len(self.stories) > 1 else self.stories[0]]}
+        text = f"of start {arguments['attempt']}\n".encode()
+        return {"at": arguments["offset"], "data": text[arguments["offset"] :].hex()}
+
+    def log(self, job: str, attempt: int | None) -> tuple[dict[str, Any], None]:
+        self.opened.append(attempt)
+        number = attempt or 1
+        told = {"job": job, "attempt": number, "living": number == 1}
+        return told | self.ask("job_log_read", attempt=number, offset=0), None
+
+
+def story(state: str, *ended: float | None) -> dict[str, Any]:
+    attempts = [
+        {"number": number, "ended": at, "signal": None, "exit_code": 7, "why": ""} for number, at in enumerate(ended, start=1)
+    ]
+    return {"job": "j1", "state": state, "attempts": attempts}
+
+
+@pytest.mark.parametrize("last", [story("done", 1.0, 2.0), story("failed", 1.0, 2.0)], ids=["done", "failed"])
+def test_a_start_that_comes_and_ends_between_two_looks_is_shown(
+    last: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs.time, "sleep", lambda _seconds: None)
+    way = Scripted([story("running", None), last])
+    logs._follow(cast(Way, way), "j1")
+    said = capfd.readouterr()
+    assert said.out == "of start 1\nof start 2\n"
+    assert said.err == "nodemgr: j1: start 1 has ended (exit code 7); the next follows\n"
+    assert way.opened == [None, 2]
