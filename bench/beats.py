@@ -30,7 +30,7 @@ from pathlib import Path
 import zmq
 
 from arguments import parse
-from node import Client, Node, cpu_s, finish, miss, table, verdict
+from node import Client, Node, against_target, cpu_s, finish, miss, table
 
 ENV_TASKS = 1_000
 """Below the slots of a ledger."""
@@ -248,8 +248,8 @@ def measure(node: Node, program: Path, options: argparse.Namespace, tasks: int, 
     rows = [("packets, bare epoll + recv", [share * 100 for share in bare_shares]), ("manager", [share * 100 for share in found])]
     table("Share of one core", rows, "%", "packets, bare epoll + recv")
     table("Status questions beside the beats", list(questions.items()), "ms")
-    verdict("share of a core", statistics.mean(found), TARGET_UDP_SHARE if options.udp else TARGET_SHARE, "cores")
-    verdict("status", statistics.median(questions["whole node, answered"]), TARGET_STATUS_MS, "ms")
+    against_target("share of a core", statistics.mean(found), TARGET_UDP_SHARE if options.udp else TARGET_SHARE, "cores")
+    against_target("status", statistics.median(questions["whole node, answered"]), TARGET_STATUS_MS, "ms")
     if alive != held or held != tasks:
         miss(f"ABOVE: of {tasks} tasks {held} got a lease and {alive} are heard of")
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from arguments import parse
-from node import RECEIVE_S, Client, Node, finish, table, verdict
+from node import RECEIVE_S, Client, Node, against_target, finish, table
 
 STRANGER_UID = 65_534
 MOST_S = 120
@@ -100,8 +100,8 @@ def main() -> argparse.Namespace:
     flooded, refused = beside(path, given, path)
     node.close()
     table("an ask of bob's", [("calm", calm), ("busy", busy), (f"beside {given.strangers} strangers", flooded or [0.0])], "ms", "calm")
-    verdict("refused", refused, 0, "asks")
-    verdict("median beside calm", statistics.median(flooded) / statistics.median(calm) if flooded else 1e9, TARGET_TIMES, "times")
+    against_target("refused", refused, 0, "asks")
+    against_target("median beside calm", statistics.median(flooded) / statistics.median(calm) if flooded else 1e9, TARGET_TIMES, "times")
     if flooded:
         print(f"median beside the busy processors' {statistics.median(flooded) / statistics.median(busy):.2f} times")
     return given

@@ -25,8 +25,8 @@ from nodemgr.core.model.events import (
     Event,
     GpusChanged,
     JobEnded,
+    LaunchHostChanged,
     Match,
-    PlaceChanged,
     ProcessGone,
     Release,
     SetQuota,
@@ -156,7 +156,7 @@ def submission(number: int) -> Submission:
 def backlog(jobs: int) -> State:
     """A node on which so many jobs of ten envs wait, and one of each runs."""
     state = node(0)
-    take(state, PlaceChanged("", True, "", WALL))
+    take(state, LaunchHostChanged("", True, "", WALL))
     take(state, SubmitJobs(tuple(map(submission, range(jobs))), WALL))
     return state
 
@@ -179,7 +179,7 @@ def job_ended(state: State, rounds: int) -> Iterator[Sample]:
 
 
 def next_started(state: State, rounds: int) -> Iterator[Sample]:
-    """The look along the queues that follows, when the jobs of ten envs have ended."""
+    """The scheduling pass that follows, when the jobs of ten envs have ended."""
     transition = step(state, Match(WALL), NOW)
     yield timed(lambda: step(state, Match(WALL), NOW)), timed(transition.apply)
 
@@ -195,7 +195,7 @@ def behind_one(jobs: int) -> State:
     """As many jobs wait for the one GPU, which is held without an end."""
     state = State(Config())
     take(state, GpusChanged((Gpu("GPU-0", 0, "bench", 80 * GIB),), WALL))
-    take(state, PlaceChanged("", True, "", WALL))
+    take(state, LaunchHostChanged("", True, "", WALL))
     take(state, SetQuota("env0", Quota(1), "root", WALL))
     take(state, SetQuota("other", Quota(1), "root", WALL))
     take(state, acquire(1, "other"))
@@ -208,7 +208,7 @@ def of_each_env(envs: int, *, own: bool) -> State:
     state = State(Config())
     gpus = envs if own else 1
     take(state, GpusChanged(tuple(Gpu(f"GPU-{index}", index, "bench", 80 * GIB) for index in range(gpus)), WALL))
-    take(state, PlaceChanged("", True, "", WALL))
+    take(state, LaunchHostChanged("", True, "", WALL))
     take(state, SetQuota("other", Quota(1), "root", WALL))
     for number in range(envs):
         take(state, SetQuota(f"env{number}", Quota(1), "root", WALL))
@@ -226,7 +226,7 @@ def beside_idle_gpus(envs: int, limit_ms: int | None) -> State:
     state = State(Config())
     gpus = tuple(Gpu(f"GPU-{index}", index, "bench", 80 * GIB) for index in range(2 * envs))
     take(state, GpusChanged(gpus[:envs], WALL))
-    take(state, PlaceChanged("", True, "", WALL))
+    take(state, LaunchHostChanged("", True, "", WALL))
     for number in range(envs):
         take(state, SetQuota(f"env{number}", Quota(2), "root", WALL))
     own = [replace(submission(number), env=f"env{number}", time_limit_ms=limit_ms) for number in range(envs)]
@@ -237,10 +237,10 @@ def beside_idle_gpus(envs: int, limit_ms: int | None) -> State:
     return state
 
 
-def show_looks(many: int, rounds: int) -> None:
+def show_passes(many: int, rounds: int) -> None:
     """Looks along the queues that start nobody."""
     envs = many // 10
-    looks = (
+    passes = (
         (f"{many:,} jobs behind one lease", behind_one(many)),
         (f"{envs:,} envs wait for the node", of_each_env(envs, own=False)),
         (f"{envs:,} envs wait for their own tasks", of_each_env(envs, own=True)),
@@ -248,7 +248,7 @@ def show_looks(many: int, rounds: int) -> None:
         ("8 envs wait so beside 8 idle GPUs, limits", beside_idle_gpus(8, 3_600_000)),
     )
     print(f"{'a look that starts nobody, microseconds, median':48}{'step':>12}")
-    for name, state in looks:
+    for name, state in passes:
         found = [timed(lambda: step(state, Match(WALL), NOW)) for _ in range(rounds)]  # noqa: B023
         print(f"{name:48}{statistics.median(found):12.1f}")
 
@@ -278,7 +278,7 @@ def main() -> None:
     options = parse(parser, many=50, rounds=5)
     show_steps(options.many, options.rounds)
     print()
-    show_looks(options.many, options.rounds)
+    show_passes(options.many, options.rounds)
 
 
 if __name__ == "__main__":

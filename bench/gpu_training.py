@@ -22,7 +22,7 @@ from arguments import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 
-TRAINING = '''
+TRAINING = """
 import json, sys, time
 import torch
 from torch import nn
@@ -60,7 +60,7 @@ while time.perf_counter() - start < seconds:
 elapsed = time.perf_counter() - start
 print(json.dumps({"steps_per_second": steps / elapsed, "reserved": torch.cuda.memory_reserved()}), flush=True)
 sys.stdin.readline()
-'''
+"""
 
 
 def nodemgr(*arguments: str) -> list[str]:
@@ -116,7 +116,7 @@ def train(node: Node, script: Path, kind: str, seconds: float, *, shim: bool) ->
     found = json.loads(process.stdout.readline())
     figures = ""
     if shim:
-        time.sleep(2)  # one beat for the manager's look at the driver
+        time.sleep(2)  # one beat for the manager's reading of the driver
         (gpu, *_) = json.loads(node.run("status", "--json"))["gpus"]
         figures = f"NVML {driver_bytes(process.pid):,}, ledger {gpu['memory_used_bytes']:,}, torch reserved {found['reserved']:,}"
     process.communicate()

@@ -21,13 +21,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arguments import parse
-from node import Client, Node, finish, table, verdict
+from node import Client, Node, against_target, finish, table
 from nodemgr.core.manager import State, step
-from nodemgr.core.model.events import Acquire, Caller, GpusChanged, Release, ResidueChanged, SetQuota
+from nodemgr.core.model.events import Acquire, Caller, GpusChanged, Release, SetQuota, UnreclaimedChanged
 from nodemgr.core.model.model import Config, Gpu, Quota, Transport
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.store.journal import Journal
-from nodemgr.edge.store.store import SCHEMA, Batch, Store
+from nodemgr.edge.store.store import SCHEMA, CommitBatch, Store
 
 TARGET_RATIO = 3.0
 GRANTED = b"NODEMGR/1 GRANT\n"
@@ -38,14 +38,14 @@ SETTLE_S = 0.005
 class _Captured(Store):
     """Keeps the last batch."""
 
-    batch = Batch.empty()
+    batch = CommitBatch.empty()
 
-    def commit(self, batch: Batch, *, durable: bool = False) -> None:
+    def commit(self, batch: CommitBatch, *, durable: bool = False) -> None:
         self.batch = batch
         super().commit(batch, durable=durable)
 
 
-def grants_batch(directory: Path) -> Batch:
+def grants_batch(directory: Path) -> CommitBatch:
     """What the store is given at a grant to one more task of an env, by the real core: as here, to a process that gave one back."""
     directory.mkdir()
     store = _Captured(directory)
@@ -56,7 +56,7 @@ def grants_batch(directory: Path) -> Batch:
     acquire = Acquire(caller, "1", "ab" * 16, 1, None, 1, None, "python train.py", wall_ns)
     other = Acquire(Caller(2, "alice", "unix:2:2", Transport.UNIX, 2, "root"), "2", "cd" * 16, 1, None, 1, None, "x", wall_ns)
     before = (GpusChanged((gpu,), wall_ns), SetQuota("alice", Quota(1), "", wall_ns), other)
-    gave_back = (acquire, Release(caller, "2", wall_ns), ResidueChanged(caller.process, gpu.uuid, 0, wall_ns))
+    gave_back = (acquire, Release(caller, "2", wall_ns), UnreclaimedChanged(caller.process, gpu.uuid, 0, wall_ns))
     for event in (*before, *gave_back, acquire):
         transition = step(state, event, clock.monotonic_ns())
         journal.write(transition.saved, transition.published, must_hold=True)
@@ -68,7 +68,7 @@ def grants_batch(directory: Path) -> Batch:
 class Commit:
     """The same rows into the same tables, straight into SQLite, the lease's and its record's under a new key each time."""
 
-    def __init__(self, directory: Path, batch: Batch) -> None:
+    def __init__(self, directory: Path, batch: CommitBatch) -> None:
         directory.mkdir()
         self._batch = batch
         self._number = 0
@@ -198,7 +198,7 @@ def main() -> argparse.Namespace:
     ]  # fmt: skip
     table("Request to grant on an open connection", rows, "µs", "echo + commit")
     for name, values in (("echo + commit", reference), ("both in one process", answers)):
-        verdict(f"to {name}", statistics.median(grants) / statistics.median(values), TARGET_RATIO, "times")
+        against_target(f"to {name}", statistics.median(grants) / statistics.median(values), TARGET_RATIO, "times")
     return options
 
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from arguments import parse
-from node import Client, Node, finish, verdict
+from node import Client, Node, against_target, finish
 
 TARGET_MIB = 60.0
 IMPORTS = "import nodemgr.edge.service, pynvml, time; print(flush=True); time.sleep(3600)"
@@ -60,8 +60,8 @@ def main() -> argparse.Namespace:
     print(f"\nIdle for {seconds:g} s\n{'':22} {'resident MiB':>13} {'ratio':>6} {'wake-ups':>9}")
     for name, pid in (("imports, then sleep", bare.pid), ("manager", node.pid)):
         print(f"{name:22} {mib[pid]:13.1f} {mib[pid] / mib[bare.pid]:6.2f} {woken[pid]:9}")
-    verdict("resident", mib[node.pid], TARGET_MIB, "MiB")
-    verdict("wake-ups", woken[node.pid], 0, "")
+    against_target("resident", mib[node.pid], TARGET_MIB, "MiB")
+    against_target("wake-ups", woken[node.pid], 0, "")
     return options
 
 

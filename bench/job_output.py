@@ -22,7 +22,7 @@ from arguments import parse
 from node import finish, table
 from nodemgr.edge.executor.attempt_files import AttemptFiles
 from nodemgr.edge.executor.launcher import PROGRAM
-from nodemgr.edge.executor.resource_factory import Order
+from nodemgr.edge.executor.resource_factory import RunOrder
 from nodemgr.edge.kernel.processes import boot_id
 
 MIB = 2**20
@@ -56,7 +56,7 @@ def file_s(directory: Path, mib: int) -> float:
 
 
 def job_s(directory: Path, mib: int, log_bytes: int) -> float:
-    order = Order("j1", 1, "bench", USER.pw_name, USER.pw_uid, USER.pw_gid, writer(mib), "/", ("PATH=/usr/bin:/bin",))
+    order = RunOrder("j1", 1, "bench", USER.pw_name, USER.pw_uid, USER.pw_gid, writer(mib), "/", ("PATH=/usr/bin:/bin",))
     files = AttemptFiles(directory, "j1", 1)
     files.write(order, 1_000, boot_id(), log_bytes)
     began = time.monotonic()

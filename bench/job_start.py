@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 
 from arguments import parse
-from node import finish, table, verdict
+from node import against_target, finish, table
 from nodemgr.edge.executor.launcher import Launcher
 from nodemgr.edge.executor.node_factory import NodeFactory
-from nodemgr.edge.executor.resource_factory import Order, Status
+from nodemgr.edge.executor.resource_factory import RunOrder, Status
 
 TARGET_MS = 5.0
 PROGRAM = "/bin/true"
@@ -43,15 +43,15 @@ class Heard:
             raise SystemExit(f"{PROGRAM}: {status}")
         self.ended_ns = time.monotonic_ns()
 
-    def unbegun(self, job_id: str, attempt: int, why: str) -> None:
+    def requeued_before_start(self, job_id: str, attempt: int, why: str) -> None:
         raise SystemExit(why)
 
-    def place_changed(self, place: str, is_up: bool, why: str) -> None:
+    def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
         pass
 
 
-def order(number: int) -> Order:
-    return Order(f"j{number}", 1, "bench", USER.pw_name, USER.pw_uid, USER.pw_gid, (PROGRAM,), "/", ("PATH=/usr/bin:/bin",))
+def order(number: int) -> RunOrder:
+    return RunOrder(f"j{number}", 1, "bench", USER.pw_name, USER.pw_uid, USER.pw_gid, (PROGRAM,), "/", ("PATH=/usr/bin:/bin",))
 
 
 def job_ms(loop: asyncio.AbstractEventLoop, factory: NodeFactory, heard: Heard, number: int) -> tuple[float, float]:
@@ -94,7 +94,7 @@ def main() -> argparse.Namespace:
     table("a process begins", rows, "ms", "bare: executed")
     rows = [("bare: waited for", [pair[1] for pair in bare]), ("job: order to news of its end", [pair[1] for pair in jobs])]
     table("a process begins and ends", rows, "ms", "bare: waited for")
-    verdict("median, order to process", statistics.median(pair[0] for pair in jobs), TARGET_MS, "ms")
+    against_target("median, order to process", statistics.median(pair[0] for pair in jobs), TARGET_MS, "ms")
     return options
 
 

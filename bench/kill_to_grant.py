@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from arguments import parse
-from node import Client, Node, finish, table, verdict
+from node import Client, Node, against_target, finish, table
 from nodemgr.paths import payload_dir
 from nodemgr.simulator import library_directory
 
@@ -92,7 +92,7 @@ def main() -> argparse.Namespace:
                 deaths.append(sample[0])
                 grants.append(sample[1])
     table("kill -9 of a task with 1 GiB", [("kill to pidfd", deaths), ("kill to the next grant", grants)], "ms", "kill to pidfd")
-    verdict("median", statistics.median(grants), TARGET_MS, "ms")
+    against_target("median", statistics.median(grants), TARGET_MS, "ms")
     return options
 
 

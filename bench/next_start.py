@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from arguments import parse
-from node import Node, finish, table, verdict
+from node import Node, against_target, finish, table
 from nodemgr.edge.store.store import FILE_NAME
 from submit_rate import Submitter
 
@@ -75,7 +75,7 @@ def main() -> argparse.Namespace:
         found = between_ms(node, jobs)
         rows = [("end to next start", found), ("two waits for the disk", disk_ms(Path(name), jobs)), ("one process", process_ms(jobs))]
     table("From the end of a job to the start of the next", rows, "ms", "two waits for the disk")
-    verdict("end to next start, median", statistics.median(found), TARGET_MS, "ms")
+    against_target("end to next start, median", statistics.median(found), TARGET_MS, "ms")
     return options
 
 

@@ -132,7 +132,7 @@ def table(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str, re
 _missed: list[str] = []
 
 
-def verdict(what: str, value: float, limit: float, unit: str) -> None:
+def against_target(what: str, value: float, limit: float, unit: str) -> None:
     good = value <= limit
     print(f"{'within' if good else 'ABOVE'} the target: {what} {value:.2f} {unit}, at most {limit:g} {unit}")
     if not good:

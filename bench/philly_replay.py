@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from arguments import parse
 from nodemgr.core.model.model import Config
 from nodemgr.core.scheduler.plan import Plan, Profile
-from nodemgr.core.state.work_queue import Order, WorkQueue
+from nodemgr.core.state.work_queue import ServiceOrder, WorkQueue
 
 SERVER_GPUS = 8
 WEEK_S = 7 * 86_400
@@ -105,7 +105,7 @@ def strict(jobs: list[Job], gpus: int, queue: WorkQueue, queue_of: Callable[[Job
 
 
 class Planned(NamedTuple):
-    order: Order
+    order: ServiceOrder
     number: int
     """Of the job."""
     start: int

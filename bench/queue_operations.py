@@ -60,7 +60,7 @@ class Queues:
         popped = [f"r{number}" for number in range(2 * CALLS) if f"r{number}" not in queue]
         for number, entry in enumerate(popped):
             self.insert(entry, number)
-        figures["a look that leaves out 20 groups"] = read(self.look, 1)
+        figures["a look that leaves out 20 groups"] = read(self.run_pass, 1)
         return figures
 
     def to_end(self, entry: str) -> None:
@@ -70,7 +70,7 @@ class Queues:
     def to_front(self, entry: str) -> None:
         self.queue.move(entry, "high", (self.queue.front("high") or 0) - 1)
 
-    def look(self) -> None:
+    def run_pass(self) -> None:
         walk = self.queue.walk()
         for _ in walk:
             walk.drop(walk.group)

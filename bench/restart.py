@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from arguments import parse
-from node import Client, Node, finish, verdict
+from node import Client, Node, against_target, finish
 from nodemgr.edge.rpc.sheets import SHEET_BYTES
 from submit_rate import Submitter
 
@@ -97,8 +97,8 @@ def main() -> argparse.Namespace:
     print(f"{'an empty store':36} {empty[0]:8.2f} {empty[1]:9.1f}")
     print(f"{f'{jobs} held jobs, files of {store_mib:.0f} MiB':36} {full[0]:8.2f} {full[1]:9.1f}")
     print(f"{'ratio':36} {full[0] / empty[0]:8.2f} {full[1] / empty[1]:9.2f}")
-    verdict("until a client is served", full[0], TARGET_S, "s")
-    verdict("peak memory", full[1], TARGET_MIB, "MiB")
+    against_target("until a client is served", full[0], TARGET_S, "s")
+    against_target("peak memory", full[1], TARGET_MIB, "MiB")
     return options
 
 

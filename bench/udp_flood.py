@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 
 from arguments import parse
-from node import Node, finish, table, verdict
+from node import Node, against_target, finish, table
 from nodemgr.edge.rpc.wire import encode, sign
 from nodemgr.paths import payload_dir
 from nodemgr.simulator import library_directory
 
-PATIENCE_S = 5.0
+WAIT_LIMIT_S = 5.0
 SLICE_S = 0.002
 PAUSE_S, LEAST_S = 0.1, 3.0
 """Between two clients; of a flood."""
@@ -59,7 +59,7 @@ def client_s(node: Node) -> float | None:
     begin = time.monotonic()
     try:
         done = subprocess.run(
-            [library_directory() / "hold", "-s", "0"], env=environment, capture_output=True, timeout=PATIENCE_S, check=False
+            [library_directory() / "hold", "-s", "0"], env=environment, capture_output=True, timeout=WAIT_LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
         return None
@@ -113,12 +113,12 @@ def main() -> argparse.Namespace:
     strangers.wait()
     counters = node.call("status")["counters"]
     node.close()
-    rows = [("calm", [1e3 * took for took in calm or [PATIENCE_S]]), ("flooded", [1e3 * took for took in flooded or [PATIENCE_S]])]
+    rows = [("calm", [1e3 * took for took in calm or [WAIT_LIMIT_S]]), ("flooded", [1e3 * took for took in flooded or [WAIT_LIMIT_S]])]
     table("a new client, from its start to its end", rows, "ms", "calm")
     print({name: counters[f"packets_{name}"] for name in ("forged", "malformed", "throttled")})
     print(f"answered: {len(calm)} of {given.clients} calm, {len(flooded)} flooded")
     print(f"{rate:.0f} strange packets a second; the manager took {100 * share:.0f} % of a core meanwhile")
-    verdict("not answered", given.clients - len(flooded), 0, "clients")
+    against_target("not answered", given.clients - len(flooded), 0, "clients")
     return given
 
 

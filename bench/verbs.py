@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from arguments import parse
-from node import ROOT, Node, finish, table, verdict
+from node import ROOT, Node, against_target, finish, table
 
 USERS, ADMINS = 3.0, 6.0
 PASS = "python -c pass"
@@ -85,7 +85,7 @@ def main() -> argparse.Namespace:
     table("Whole processes", list(took.items()), "ms", PASS)
     bare_ms = sorted(took[PASS])[rounds // 2]
     for name, (_command, most) in tried.items():
-        verdict(name, sorted(took[name])[rounds // 2] / bare_ms, most, f"times {PASS}")
+        against_target(name, sorted(took[name])[rounds // 2] / bare_ms, most, f"times {PASS}")
     return options
 
 

@@ -21,16 +21,16 @@ from . import faults
 
 TRACED_S = 1.0  # so long a thread may take to get back to the frame that called into C
 
-_kept: dict[int, BaseException] = {}  # by thread
+_deferred: dict[int, BaseException] = {}  # by thread
 _delivering = threading.Lock()
 _usual_interval_s: float | None = None  # the program's own switch interval, while a delivery has shortened it
 
 
-def keep(error: BaseException, code: CodeType) -> None:
+def defer(error: BaseException, code: CodeType) -> None:
     """To be raised in this thread once it has left `code` (the function the driver called) and the driver's call."""
     error.__traceback__ = None
     thread, raised = threading.get_ident(), threading.Event()
-    _kept[thread] = error
+    _deferred[thread] = error
     traced = _trace(_caller_of(code), thread, raised)
     try:
         threading.Thread(target=_deliver, args=(thread, code, raised if traced else None), name="nodemgr-interrupt", daemon=True).start()
@@ -56,7 +56,7 @@ def _trace(caller: FrameType | None, thread: int, raised: threading.Event) -> bo
         frame.f_trace = None
         frame.f_trace_opcodes = by_instruction
         sys.settrace(None)
-        error = _kept.pop(thread, None)
+        error = _deferred.pop(thread, None)
         if error is not None:
             raised.set()
             try:
@@ -71,8 +71,8 @@ def _trace(caller: FrameType | None, thread: int, raised: threading.Event) -> bo
     return True
 
 
-def raise_kept() -> None:
-    error = _kept.pop(threading.get_ident(), None)
+def raise_deferred() -> None:
+    error = _deferred.pop(threading.get_ident(), None)
     if error is not None:
         raise error
 
@@ -81,7 +81,7 @@ def forget() -> None:
     """In a forked child: the exception was the parent's, and so is the thread that would have delivered it."""
     global _delivering
     _delivering = threading.Lock()
-    _kept.clear()
+    _deferred.clear()
     _calm()
 
 
@@ -91,9 +91,9 @@ def _deliver(thread: int, code: CodeType, raised: threading.Event | None) -> Non
     with _delivering:
         _hurry()
         try:
-            while thread in _kept and _runs(sys._current_frames().get(thread), code):
+            while thread in _deferred and _runs(sys._current_frames().get(thread), code):
                 time.sleep(0)
-            _raise_in(thread, _kept.pop(thread, None))
+            _raise_in(thread, _deferred.pop(thread, None))
         finally:
             _calm()
 

@@ -66,9 +66,9 @@ def expected_gpus() -> int | None:
     if _client is None:
         return None
     state = _client.state()[0]
-    if state in (native.State.HELD, native.State.CPU):
+    if state in (native.ClientState.HELD, native.ClientState.CPU):
         _follow(_client)
-    if state in (native.State.HELD, native.State.UNMANAGED):
+    if state in (native.ClientState.HELD, native.ClientState.UNMANAGED):
         return None
     return environment.wished_gpus(os.environ, int(_client.setting("gpus") or "0"))
 
@@ -81,15 +81,15 @@ def acquire() -> str:
     if _client is None:
         return ""
     state, line = _client.state()
-    if state is not native.State.HELD:
+    if state is not native.ClientState.HELD:
         state, line = _ask(_client)
-    if state in (native.State.HELD, native.State.CPU):
+    if state in (native.ClientState.HELD, native.ClientState.CPU):
         _follow(_client)
-    if state is native.State.CPU and line:
+    if state is native.ClientState.CPU and line:
         faults.say_once(line)
     global _acquired
-    _acquired = state in (native.State.HELD, native.State.UNMANAGED)
-    return line or "no GPU was granted" if state in (native.State.DENIED, native.State.NO_MANAGER) else ""
+    _acquired = state in (native.ClientState.HELD, native.ClientState.UNMANAGED)
+    return line or "no GPU was granted" if state in (native.ClientState.DENIED, native.ClientState.NO_MANAGER) else ""
 
 
 def acquired() -> bool:
@@ -128,14 +128,14 @@ def gpus() -> list[str]:
     return held.split(",") if held else []
 
 
-def _ask(client: native.Native) -> tuple[native.State, str]:
+def _ask(client: native.Native) -> tuple[native.ClientState, str]:
     """Ask, and wait for the answer; asks again where another thread of the process has given up or the lease was lost meanwhile."""
     wait = waiting.Wait()
     try:
         client.begin()
         state, line = client.state()
         while not _settled(client, state):
-            if state in (native.State.NONE, native.State.LOST):
+            if state in (native.ClientState.NONE, native.ClientState.LOST):
                 client.begin()
             elif line:
                 wait.show(line)
@@ -148,14 +148,14 @@ def _ask(client: native.Native) -> tuple[native.State, str]:
         wait.end("cancelled", "; the next use of CUDA asks anew")
         raise
     granted = len(gpus())
-    wait.end(f"{granted} GPU{'s' * (granted != 1)} granted" if state is native.State.HELD else "")
+    wait.end(f"{granted} GPU{'s' * (granted != 1)} granted" if state is native.ClientState.HELD else "")
     return state, line
 
 
-def _settled(client: native.Native, state: native.State) -> bool:
-    if state is native.State.NO_MANAGER:
+def _settled(client: native.Native, state: native.ClientState) -> bool:
+    if state is native.ClientState.NO_MANAGER:
         return client.setting("no_manager") == "error"
-    return state in (native.State.HELD, native.State.DENIED, native.State.CPU, native.State.UNMANAGED)
+    return state in (native.ClientState.HELD, native.ClientState.DENIED, native.ClientState.CPU, native.ClientState.UNMANAGED)
 
 
 def _follow(client: native.Native) -> None:
@@ -172,11 +172,11 @@ def _wait_for_driver() -> int:
         refusal = acquire()
         if refusal:
             faults.say_once(f"{refusal}; {REMEMBERED}")
-        state = native.State.NONE if _client is None else _client.state()[0]
+        state = native.ClientState.NONE if _client is None else _client.state()[0]
     except BaseException as error:
         faults.say_once(REMEMBERED)
-        interrupts.keep(error, _wait_for_driver.__code__)
-        return int(native.State.NONE)
+        interrupts.defer(error, _wait_for_driver.__code__)
+        return int(native.ClientState.NONE)
     return int(state)
 
 

@@ -16,7 +16,7 @@ LINE_BYTES = 2048
 LIBRARY = Path(__file__).parent / "_lib" / "libnodemgr.so"
 
 
-class State(enum.IntEnum):
+class ClientState(enum.IntEnum):
     """enum nodemgr_state."""
 
     NONE = 0
@@ -76,19 +76,19 @@ class Native:
         length = self._library.nodemgr_setting(key.encode(), out, LINE_BYTES)
         return None if length < 0 else os.fsdecode(out.value)
 
-    def begin(self) -> State:
+    def begin(self) -> ClientState:
         """Ask for what the process's environment wishes."""
-        return State(self._library.nodemgr_begin(-1, -1, -1, None))
+        return ClientState(self._library.nodemgr_begin(-1, -1, -1, None))
 
-    def poll(self, timeout_ms: int) -> tuple[State, str]:
+    def poll(self, timeout_ms: int) -> tuple[ClientState, str]:
         out = ctypes.create_string_buffer(LINE_BYTES)
         state = self._library.nodemgr_poll(timeout_ms, out, LINE_BYTES)
-        return State(state), os.fsdecode(out.value)
+        return ClientState(state), os.fsdecode(out.value)
 
-    def state(self) -> tuple[State, str]:
+    def state(self) -> tuple[ClientState, str]:
         out = ctypes.create_string_buffer(LINE_BYTES)
         state = self._library.nodemgr_state(out, LINE_BYTES)
-        return State(state), os.fsdecode(out.value)
+        return ClientState(state), os.fsdecode(out.value)
 
     def cancel(self) -> None:
         self._library.nodemgr_cancel()

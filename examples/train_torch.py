@@ -1,6 +1,6 @@
 """The same as train.py with PyTorch.
 
-    python train_torch.py BATCH_BYTES LARGER_BATCH_BYTES
+python train_torch.py BATCH_BYTES LARGER_BATCH_BYTES
 """
 
 import sys

@@ -20,8 +20,8 @@ from typing import Any
 
 GLIBC = ("lib/libc.so.6", "lib/*/libc.so.6", "lib64/libc.so.6", "usr/lib/libc.so.6", "usr/lib/*/libc.so.6", "usr/lib64/libc.so.6")
 MUSL = "lib/ld-musl-*.so.1"
-PATIENCE_S = 60.0
-LOOK_S = 0.005
+ARRIVAL_TIMEOUT_S = 60.0
+ARRIVAL_CHECK_S = 0.005
 LINE = (
     "nodemgr: this image has musl, whose linker takes no preload: its programs run, but the client is not active in them, so they are "
     "given no GPUs; use an image with glibc (Debian, Ubuntu, Red Hat)"
@@ -60,9 +60,9 @@ def say_at_start(pid: int, terminal: bool, line: str) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + ARRIVAL_TIMEOUT_S
     while program_of(pid) == before and time.monotonic() < deadline_s:
-        time.sleep(LOOK_S)
+        time.sleep(ARRIVAL_CHECK_S)
     if descriptor is None:
         descriptor = open_stderr(pid, terminal)
     os.write(descriptor, (line + ("\r\n" if terminal else "\n")).encode())

@@ -18,7 +18,7 @@ if __name__ == "__main__":  # by its file's name: an isolated interpreter knows 
 
 from nodemgr.edge.gate import gate_lines
 from nodemgr.edge.gate.gate_program import PinnedGate, env_pins
-from nodemgr.edge.gate.gate_records import Place, Records
+from nodemgr.edge.gate.gate_records import GatedCgroup, Records
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import nodes
@@ -70,24 +70,24 @@ def shut(run_dir: Path, env: str, pid: int) -> None:
         raise Refused(f"environment {env} has no device gate: it was removed (nodemgr env list), or the manager never ran with device_gate")
     pins = env_pins(run_dir, env)
     pinned = PinnedGate.found(pins) if pins.is_dir() else None
-    place = _place(pinned is not None, pid)
+    place = _gated_cgroup(pinned is not None, pid)
     records.add(place)
     if pinned is not None and place.hierarchy is Hierarchy.UNIFIED:
         pinned.attach(place.cgroup)
         return
-    look = records.read_open if pinned is None else pinned.open_devices
+    read_open = records.read_open if pinned is None else pinned.open_devices
     devices = None
-    while devices != (now := look()):
+    while devices != (now := read_open()):
         devices = now
         gate_lines.settle(place.cgroup, nodes(), devices)
 
 
-def _place(is_pinned: bool, pid: int) -> Place:
+def _gated_cgroup(is_pinned: bool, pid: int) -> GatedCgroup:
     """The container's own cgroup: a gate at one that others live in would be theirs too."""
     for hierarchy in [Hierarchy.UNIFIED, Hierarchy.DEVICES] if is_pinned else [Hierarchy.DEVICES]:
         directory = cgroups.directory_of(hierarchy, pid)
         if directory is not None and cgroups.is_alone(directory, pid):
-            return Place.of(hierarchy, directory)
+            return GatedCgroup.of(hierarchy, directory)
     if not Path(f"/proc/{pid}").exists():
         raise Refused(f"its process {pid} is gone")
     raise Refused("it has no cgroup of its own in which devices can be gated: start it with one (podman: not --cgroups=disabled)")

@@ -9,13 +9,13 @@ import os
 from functools import cache
 from pathlib import Path
 
-from client_plugin.ways import places
-from client_plugin.ways.places import ENV_NAME_FORM as ENV_NAME_FORM
-from client_plugin.ways.places import is_env_name as is_env_name
+from client_plugin.ways import locations
+from client_plugin.ways.locations import ENV_NAME_FORM as ENV_NAME_FORM
+from client_plugin.ways.locations import is_env_name as is_env_name
 
-SYSTEM_RUN_DIR = Path(places.SYSTEM_RUN_DIR)
+SYSTEM_RUN_DIR = Path(locations.SYSTEM_RUN_DIR)
 SYSTEM_STATE_DIR = Path("/var/lib/nodemgr")
-CONTAINER_ENV_DIR = Path(places.CONTAINER_ENV_DIR)
+CONTAINER_ENV_DIR = Path(locations.CONTAINER_ENV_DIR)
 """Where a container runtime mounts the directory of the container's environment."""
 CONTAINER_PAYLOAD_DIR = Path("/opt/nodemgr")
 """Where it mounts the client."""
@@ -23,7 +23,7 @@ CONTAINER_PAYLOAD_DIR = Path("/opt/nodemgr")
 
 def default_run_dir() -> Path:
     """NODEMGR_RUN_DIR, else as root /run/nodemgr, else the user's own."""
-    return Path(places.default_run_dir())
+    return Path(locations.default_run_dir())
 
 
 def default_state_dir() -> Path:
@@ -38,7 +38,7 @@ def default_state_dir() -> Path:
 
 def find_run_dir() -> Path:
     """The run directory of the manager that a user means: the user's own if one was ever started there, else the node's."""
-    return Path(places.find_run_dir())
+    return Path(locations.find_run_dir())
 
 
 def env_dir(run_dir: Path, env: str) -> Path:

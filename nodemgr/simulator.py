@@ -80,7 +80,7 @@ class _Shape(ctypes.Structure):
     )
 
 
-class _Device(ctypes.Structure):
+class _SimulatedDevice(ctypes.Structure):
     _fields_ = (
         ("uuid", ctypes.c_char * 48),
         ("pci_bus", ctypes.c_uint32),
@@ -144,7 +144,7 @@ def _install_libraries(directory: Path) -> None:
         fresh.replace(directory / name)  # running clients keep the file that they have mapped
 
 
-class Node:
+class SimulatedNode:
     """A handle to a node; the node lives on without it. Also a context manager."""
 
     def __init__(self, directory: Path) -> None:
@@ -155,7 +155,7 @@ class Node:
         self._faults = _names("nm_sim_fault_name")
 
     @classmethod
-    def open(cls, directory: Path) -> Node:
+    def open(cls, directory: Path) -> SimulatedNode:
         """The node that is in `directory`. SimulatorError where there is none, or one of another build."""
         node = cls(directory)
         handle = ctypes.c_void_p()
@@ -169,7 +169,7 @@ class Node:
             _library().nm_sim_close(self._handle)
             self._handle = None
 
-    def __enter__(self) -> Node:
+    def __enter__(self) -> SimulatedNode:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -209,7 +209,7 @@ class Node:
         return used.value, peak.value
 
     def _device_books(self, shape: _Shape, index: int) -> DeviceBooks:
-        device = _Device()
+        device = _SimulatedDevice()
         self._call("nm_sim_read_device", index, ctypes.byref(device))
         return DeviceBooks(
             index=index,
@@ -285,7 +285,7 @@ def create(
     reserved_bytes: int = 0,
     context_bytes: int = 64 * MEBIBYTE,
     module_bytes: int = 2 * MEBIBYTE,
-) -> Node:
+) -> SimulatedNode:
     """A new node in `directory` (made if need be), in place of one that nobody uses any more.
 
     `count` equal devices of `memory_bytes`, of which `reserved_bytes` can be had by nobody. A context costs
@@ -302,10 +302,10 @@ def create(
     path = os.fsencode(directory / STATE_FILE)
     _check(_library().nm_sim_create(path, ctypes.byref(shape)), f"create {count} devices in {directory}")
     _install_libraries(directory)
-    return Node.open(directory)
+    return SimulatedNode.open(directory)
 
 
-def open_or_create(directory: Path, count: int, memory_bytes: int, name: str = DEFAULT_NAME) -> Node:
+def open_or_create(directory: Path, count: int, memory_bytes: int, name: str = DEFAULT_NAME) -> SimulatedNode:
     """The node in `directory` if it has this shape, else a new one: what a restarted manager wants. Containers have mounted the very
     state file, so a node that can stay does. SimulatorError where clients live on a node of another shape."""
     present, other = _open_if_usable(directory), "another build"
@@ -321,8 +321,8 @@ def open_or_create(directory: Path, count: int, memory_bytes: int, name: str = D
         raise SimulatorError(f"{directory}: clients still use a node of {other}; end them, or simulate that one") from None
 
 
-def _open_if_usable(directory: Path) -> Node | None:
+def _open_if_usable(directory: Path) -> SimulatedNode | None:
     try:
-        return Node.open(directory)
+        return SimulatedNode.open(directory)
     except SimulatorError:  # none, or one of another build
         return None

@@ -44,11 +44,11 @@ def run_shadowed():
     behind = sys.path[paths.index(HERE) + 1 :] if HERE in paths else []
     if sys.version_info < (3, 8):
         sys.modules["nodemgr_sitecustomize"] = sys.modules.pop(__name__)  # kept alive: its functions are running
-        sys.path, kept = behind, sys.path
+        sys.path, saved = behind, sys.path
         try:
             import sitecustomize  # noqa: F401
         finally:
-            sys.path = kept
+            sys.path = saved
         return
     import _frozen_importlib
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.clients import FakeClient
 from tests.support.manager import Manager
+from tests.support.udp_clients import FakeClient
 
 TESTS = Path(__file__).parent
 ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's cgroups

@@ -64,7 +64,7 @@ def gate(
             try:
                 return original(*args, **kwargs)
             finally:
-                interrupts.raise_kept()
+                interrupts.raise_deferred()
 
         return gated
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from client_plugin.ways import places
-from client_plugin.ways.control import Control, may_control
+from client_plugin.ways import locations
+from client_plugin.ways.control import ControlConnection, may_control
 from client_plugin.ways.conversation import ANSWER_TIMEOUT_S, Conversation, parsed
 from client_plugin.ways.faults import Away, Exit, Fault
 from client_plugin.ways.nearest import did_you_mean
@@ -17,9 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
-    from client_plugin.ways.places import AnyPath
+    from client_plugin.ways.locations import AnyPath
 
-PATIENCE_S = 60.0
+ASK_TIMEOUT_S = 60.0
 """For an answer out of a long past."""
 MAX_ANSWER_BYTES = 1 << 22
 SCOPED = frozenset({"queue", "history", "report"})
@@ -36,7 +36,7 @@ class Whom:
         self.inside = inside
 
     def found_run_dir(self) -> str:
-        return self.run_dir or places.find_run_dir()
+        return self.run_dir or locations.find_run_dir()
 
 
 class Way:
@@ -44,7 +44,7 @@ class Way:
 
     env: Optional[str]
 
-    def ask(self, verb: str, timeout_s: Optional[float] = PATIENCE_S, **arguments: Any) -> Any:
+    def ask(self, verb: str, timeout_s: Optional[float] = ASK_TIMEOUT_S, **arguments: Any) -> Any:
         """The answer to an order. Raises Fault; `timeout_s` None: however long it takes."""
         raise NotImplementedError
 
@@ -62,17 +62,17 @@ class AdminWay(Way):
     def __init__(self, run_dir: str, env: Optional[str]) -> None:
         self.env = env
         self._run_dir = run_dir
-        self._controls: Dict[Optional[float], Control] = {}
+        self._controls: Dict[Optional[float], ControlConnection] = {}
         """By how long an answer may take."""
 
-    def ask(self, verb: str, timeout_s: Optional[float] = PATIENCE_S, **arguments: Any) -> Any:
+    def ask(self, verb: str, timeout_s: Optional[float] = ASK_TIMEOUT_S, **arguments: Any) -> Any:
         scope = {"env": self.env} if self.env is not None and verb in SCOPED else {}
         if timeout_s not in self._controls:
-            self._controls[timeout_s] = Control(self._run_dir, timeout_s)
+            self._controls[timeout_s] = ControlConnection(self._run_dir, timeout_s)
         return self._controls[timeout_s].call(verb, **scope, **arguments, by=whose())
 
     def status(self) -> Any:
-        return Control(self._run_dir).call("status")
+        return ControlConnection(self._run_dir).call("status")
 
     def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
         return self.ask("job_log_read", job=job_id, attempt=attempt), None
@@ -89,7 +89,7 @@ class UserWay(Way):
         self.socket = os.path.join(self.directory, place) if scheme == "unix" else None
         """None: its clients come over UDP."""
 
-    def ask(self, verb: str, timeout_s: Optional[float] = PATIENCE_S, **arguments: Any) -> Any:
+    def ask(self, verb: str, timeout_s: Optional[float] = ASK_TIMEOUT_S, **arguments: Any) -> Any:
         answer, descriptors = self.exchange(verb, timeout_s, arguments)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -109,7 +109,7 @@ class UserWay(Way):
         return answer
 
     def log(self, job_id: str, attempt: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
-        told, descriptors = self.exchange("job_log", PATIENCE_S, {"job": job_id, "attempt": attempt})
+        told, descriptors = self.exchange("job_log", ASK_TIMEOUT_S, {"job": job_id, "attempt": attempt})
         return told, descriptors[0] if descriptors else None
 
     def exchange(self, verb: str, timeout_s: Optional[float], arguments: Dict[str, Any]) -> Tuple[Any, List[int]]:
@@ -124,9 +124,9 @@ class UserWay(Way):
 def conf_of(directory: str) -> Dict[str, str]:
     """An environment's settings. Raises Fault."""
     try:
-        return places.read_conf(directory)
+        return locations.read_conf(directory)
     except OSError as error:
-        said = f"{directory}/{places.CONF} cannot be read ({error.strerror})"
+        said = f"{directory}/{locations.CONF} cannot be read ({error.strerror})"
         raise Fault(f"{said}: is this an environment's directory?", Exit.UNREACHABLE) from None
 
 
@@ -167,7 +167,7 @@ def choose(whom: Whom) -> Sequence[Way]:
         return [_inside(whom)]
     directory = whom.found_run_dir()
     if whom.env is None and whom.run_dir is None:
-        own = places.own_env_dir()
+        own = locations.own_env_dir()
         if own is not None:
             return [UserWay(own)]
     if may_control(directory):
@@ -180,7 +180,7 @@ def choose(whom: Whom) -> Sequence[Way]:
 def node_or_env(whom: Whom) -> Way:
     """The environment that is named or that we are in, else the whole node if this user may ask that, else the one environment that
     lets us in."""
-    if whom.inside or whom.env is not None or (whom.run_dir is None and places.own_env_dir() is not None):
+    if whom.inside or whom.env is not None or (whom.run_dir is None and locations.own_env_dir() is not None):
         return users_way(whom)
     directory = whom.found_run_dir()
     if may_control(directory) is not False:
@@ -196,7 +196,7 @@ def users_way(whom: Whom) -> UserWay:
     if whom.env is not None:
         return UserWay(known_env_dir(directory, whom.env))
     if whom.run_dir is None:
-        own = places.own_env_dir()
+        own = locations.own_env_dir()
         if own is not None:
             return UserWay(own)
     return UserWay(only_env_dir(directory))
@@ -247,11 +247,11 @@ def pages(way: Way, verb: str, **arguments: Any) -> Iterator[Dict[str, Any]]:
 
 
 def _inside(whom: Whom) -> UserWay:
-    directory = places.around_us()
+    directory = locations.around_us()
     try:
-        own = places.read_conf(directory).get("env")
+        own = locations.read_conf(directory).get("env")
     except OSError:
-        said = f"{directory}/{places.CONF} cannot be read"
+        said = f"{directory}/{locations.CONF} cannot be read"
         raise Fault(
             f"{said}: this container is in no environment (start it with --device nodemgr.local/env=NAME)", Exit.UNREACHABLE
         ) from None
@@ -261,7 +261,7 @@ def _inside(whom: Whom) -> UserWay:
 
 
 def known_env_dir(run_dir: AnyPath, env: str) -> str:
-    directory = places.env_dir(run_dir, env)
+    directory = locations.env_dir(run_dir, env)
     if not os.path.isdir(directory):
         refuse_env(run_dir, env)
     return directory
@@ -292,7 +292,7 @@ def open_env_dirs(run_dir: AnyPath) -> List[str]:
     """The directories of the environments that let this user in; there is one at least."""
     open_to_us = []
     try:
-        there = places.env_dirs(run_dir)
+        there = locations.env_dirs(run_dir)
     except OSError:
         there = []
     for directory in there:

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional, Tuple
 
-    from client_plugin.ways.places import AnyPath
+    from client_plugin.ways.locations import AnyPath
 
 CONTROL_SOCKET = "control.sock"
 TIMEOUT_S = 10.0
@@ -42,7 +42,7 @@ def may_control(run_dir: AnyPath) -> Optional[bool]:
     return os.access(path, os.W_OK)
 
 
-class Control:
+class ControlConnection:
     """One conversation with the manager of a run directory."""
 
     def __init__(self, run_dir: AnyPath, timeout_s: Optional[float] = TIMEOUT_S) -> None:

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-    from client_plugin.ways.places import AnyPath
+    from client_plugin.ways.locations import AnyPath
 
 PACKET_BYTES = 1_200
 INLINE_BYTES = 500
@@ -169,9 +169,7 @@ class Conversation:
             wait_readable(self._socket)
         self._socket.settimeout(self._timeout_s)
         numbers = array.array("i")
-        packet, ancillary, _, _ = self._socket.recvmsg(
-            PACKET_BYTES, CMSG_SPACE(numbers.itemsize), MSG_CMSG_CLOEXEC
-        )
+        packet, ancillary, _, _ = self._socket.recvmsg(PACKET_BYTES, CMSG_SPACE(numbers.itemsize), MSG_CMSG_CLOEXEC)
         for level, kind, data in ancillary:
             if (level, kind) == (SOL_SOCKET, SCM_RIGHTS):
                 numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])

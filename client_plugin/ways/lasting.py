@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from client_plugin.ways.choice import PATIENCE_S, Way
+from client_plugin.ways.choice import ASK_TIMEOUT_S, Way
 from client_plugin.ways.faults import Away, Busy, Exit, Fault, Lost, say
 
 TYPE_CHECKING = False
@@ -30,7 +30,7 @@ class LastingWay(Way):
         self._answered = False
         """The manager has answered once."""
 
-    def ask(self, verb: str, timeout_s: Optional[float] = PATIENCE_S, **arguments: Any) -> Any:
+    def ask(self, verb: str, timeout_s: Optional[float] = ASK_TIMEOUT_S, **arguments: Any) -> Any:
         return self._outlast(lambda: self._way.ask(verb, timeout_s, **arguments))
 
     def status(self) -> Any:

@@ -315,7 +315,7 @@ void nm_charge_give_back_block(const struct nm_block *block)
 /* -- figures -- */
 
 /* The lease whose figures hold: the present one, else the one that this process has lost. */
-static inline const struct nm_lease *telling_lease(bool *lost)
+static inline const struct nm_lease *reported_lease(bool *lost)
 {
     const struct nm_lease *lease = present_lease(lost);
     return *lost ? nm_client_latest_lease() : lease;
@@ -360,20 +360,20 @@ static inline int row_asked_for(const struct nm_lease *lease)
 bool nm_figures_here(struct nm_figures *out)
 {
     bool lost;
-    const struct nm_lease *lease = telling_lease(&lost);
+    const struct nm_lease *lease = reported_lease(&lost);
     return lease != NULL && figures_of(lease, row_asked_for(lease), lost, out);
 }
 
 bool nm_figures_of_device(nm_cu_device device, struct nm_figures *out)
 {
     bool lost;
-    const struct nm_lease *lease = telling_lease(&lost);
+    const struct nm_lease *lease = reported_lease(&lost);
     return lease != NULL && figures_of(lease, row_of_device(lease, device), lost, out);
 }
 
 bool nm_figures_of_uuid(const char *uuid, struct nm_figures *out)
 {
     bool lost;
-    const struct nm_lease *lease = telling_lease(&lost);
+    const struct nm_lease *lease = reported_lease(&lost);
     return lease != NULL && figures_of(lease, nm_client_row(lease, uuid), lost, out);
 }

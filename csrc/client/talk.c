@@ -274,7 +274,7 @@ static const char *policy(void)
     return nm_conf_is(&nm_session.conf, "no_manager", "error") ? "error" : "wait";
 }
 
-static uint64_t patience_ns(void)
+static uint64_t wait_timeout_ns(void)
 {
     uint64_t timeout_ns = nm_conf_number(&nm_session.conf, "timeout_ms", TIMEOUT_MS) % NM_MAX_WAIT_MS * NM_MS;
     if (nm_session.request.answered && strcmp(policy(), "wait") != 0)
@@ -323,7 +323,7 @@ static uint64_t told_at_ns(void)
         return NEVER;
     if (nm_session.state == NODEMGR_HELD)
         return nm_session.told_away ? NEVER : nm_session.silent_since_ns + TIMEOUT_MS * NM_MS;
-    return nm_underway() ? nm_session.silent_since_ns + patience_ns() : NEVER;
+    return nm_underway() ? nm_session.silent_since_ns + wait_timeout_ns() : NEVER;
 }
 
 static uint64_t given_up_at_ns(void)

@@ -35,7 +35,7 @@ static void look_at_live(struct nm_beats *beats, uint32_t slot, bool heard, uint
         beats->oldest_ns = beats->heard_ns[slot];
 }
 
-void nm_beats_look(const struct nm_ledger *ledger, struct nm_beats *beats, uint64_t now_ns, uint64_t silent_before_ns)
+void nm_beats_read(const struct nm_ledger *ledger, struct nm_beats *beats, uint64_t now_ns, uint64_t silent_before_ns)
 {
     uint32_t slots = nm_ledger_slots_used(ledger);
     beats->woken_count = beats->silent_count = 0;

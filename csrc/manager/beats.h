@@ -23,7 +23,7 @@ struct nm_beats {
 
 /* One look at all slots, at now_ns. A slot that has become live since the last look counts as heard now. `woken`: stalled
  * slots whose word has moved. `silent`: live slots that were last heard before `silent_before_ns`. */
-void nm_beats_look(const struct nm_ledger *ledger, struct nm_beats *beats, uint64_t now_ns, uint64_t silent_before_ns);
+void nm_beats_read(const struct nm_ledger *ledger, struct nm_beats *beats, uint64_t now_ns, uint64_t silent_before_ns);
 /* cffi: end */
 
 #endif

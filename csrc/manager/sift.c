@@ -20,7 +20,7 @@
 enum { KEY_BYTES = NM_KEY_BYTES, MOST_KEYS = 2, NAME_BYTES = 16, HOSTS = 8192, ADDRESSES = 32768 };
 
 /* An env's keys. */
-struct row {
+struct env_row {
     char env[NM_SIFT_ENV_BYTES + 1];
     size_t env_bytes;
     struct nm_hmac_key keys[MOST_KEYS];
@@ -35,7 +35,7 @@ struct tally {
 struct nm_sift {
     uint64_t seed;
     uint32_t window;
-    struct row *rows;
+    struct env_row *rows;
     size_t row_count, row_room;
     struct tally strange[HOSTS]; /* packets of a host that proved nothing */
     struct tally looked[ADDRESSES];
@@ -65,7 +65,7 @@ void nm_sift_set_window(struct nm_sift *sift, uint32_t window)
 
 /* -- keys -- */
 
-static struct row *find_row(const struct nm_sift *sift, const char *env, size_t env_bytes)
+static struct env_row *find_row(const struct nm_sift *sift, const char *env, size_t env_bytes)
 {
     for (size_t index = 0; index < sift->row_count; index++)
         if (sift->rows[index].env_bytes == env_bytes && memcmp(sift->rows[index].env, env, env_bytes) == 0)
@@ -73,17 +73,17 @@ static struct row *find_row(const struct nm_sift *sift, const char *env, size_t 
     return NULL;
 }
 
-static struct row *add_row(struct nm_sift *sift, const char *env)
+static struct env_row *add_row(struct nm_sift *sift, const char *env)
 {
     if (sift->row_count == sift->row_room) {
         const size_t room = sift->row_room == 0 ? 16 : sift->row_room * 2;
-        struct row *rows = realloc(sift->rows, room * sizeof *rows);
+        struct env_row *rows = realloc(sift->rows, room * sizeof *rows);
         if (rows == NULL)
             return NULL;
         sift->rows = rows;
         sift->row_room = room;
     }
-    struct row *row = &sift->rows[sift->row_count++];
+    struct env_row *row = &sift->rows[sift->row_count++];
     snprintf(row->env, sizeof row->env, "%s", env);
     row->env_bytes = strlen(row->env);
     return row;
@@ -91,7 +91,7 @@ static struct row *add_row(struct nm_sift *sift, const char *env)
 
 int nm_sift_set_keys(struct nm_sift *sift, const char *env, const void *keys, unsigned count)
 {
-    struct row *row = find_row(sift, env, strlen(env));
+    struct env_row *row = find_row(sift, env, strlen(env));
     if (count == 0) {
         if (row != NULL)
             *row = sift->rows[--sift->row_count];
@@ -198,15 +198,15 @@ static uint64_t processor_ns(void)
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-enum verdict { MALFORMED, FORGED, SIGNED };
+enum authenticity { MALFORMED, FORGED, SIGNED };
 
-static enum verdict judge(const struct nm_sift *sift, struct nm_sifted *packet)
+static enum authenticity judge(const struct nm_sift *sift, struct nm_sifted *packet)
 {
     struct nm_message message;
     const uint64_t needed = UINT64_C(1) << NM_KEY_env | UINT64_C(1) << NM_KEY_client | UINT64_C(1) << NM_KEY_counter;
     if (nm_wire_decode(&message, packet->bytes, packet->size, NM_UP) != NM_WIRE_OK || (message.present & needed) != needed)
         return MALFORMED;
-    const struct row *row = find_row(sift, message.packet + message.offset[NM_KEY_env], message.length[NM_KEY_env]);
+    const struct env_row *row = find_row(sift, message.packet + message.offset[NM_KEY_env], message.length[NM_KEY_env]);
     for (unsigned key = 0; row != NULL && key < row->key_count; key++)
         if (nm_wire_verify_with(packet->bytes, packet->size, &row->keys[key]) >= 0) {
             packet->key = (uint16_t)key;

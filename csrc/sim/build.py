@@ -58,13 +58,15 @@ def driver_stubs() -> str:
         f'    {{"{base}", {version}, {"false" if stream == "-" else "true"}, (void *){symbol}}},\n'
         for symbol, base, version, stream in order
     ]
-    return "".join([
-        '#include "sim/driver/lookup.h"\n',
-        *stubs,
-        "const nm_name nm_names[] = {\n",
-        *table,
-        "};\nconst size_t nm_name_count = sizeof nm_names / sizeof *nm_names;\n",
-    ])
+    return "".join(
+        [
+            '#include "sim/driver/lookup.h"\n',
+            *stubs,
+            "const nm_name nm_names[] = {\n",
+            *table,
+            "};\nconst size_t nm_name_count = sizeof nm_names / sizeof *nm_names;\n",
+        ]
+    )
 
 
 def nvml_stubs() -> str:

@@ -4,9 +4,10 @@ Knows: which function answers which event, and which answers are facts that hold
 Must not know: clocks, sockets, files, threads, random numbers; no module of this package does.
 
 A reading order: model, events, effects (the words); tables, state, draft (how a step sees and changes them), outcome (what
-comes of it), restart; allocator (which GPUs); work_queue, looking, matching (who is served), telling (what the others hear);
+comes of it), restart; allocator (which GPUs); work_queue, passes, matching (who is served), notify (what the others hear);
 requests, processes, time_passed, administration (what each event means); leases, members (what a lease consists of);
-submissions, jobs, job_orders (the life of a job), queues, places; audit (what the driver shows beyond the leases); books (the sums);
+submissions, jobs, job_actions (the life of a job), queue_settings, launch_hosts; audit (what the driver shows beyond the leases); books
+(the sums);
 invariants (what always holds).
 """
 
@@ -15,7 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from nodemgr.core.lifecycle import administration, audit, job_orders, jobs, matching, processes, queues, requests, submissions, time_passed
+from nodemgr.core.lifecycle import (
+    acquiring,
+    administration,
+    audit,
+    job_actions,
+    jobs,
+    matching,
+    processes,
+    queue_settings,
+    submissions,
+    time_passed,
+)
 from nodemgr.core.model.events import (
     Acquire,
     Audited,
@@ -23,18 +35,17 @@ from nodemgr.core.model.events import (
     Cancel,
     Disconnected,
     Event,
-    FreeJob,
     GpusChanged,
     Heard,
     HoldJob,
     JobEnded,
+    JobRequeuedBeforeStart,
     JobStarted,
-    JobUnbegun,
+    LaunchHostChanged,
     Match,
     MoveJob,
     NamesTaken,
     OrderAll,
-    PlaceChanged,
     ProcessGone,
     Rejoin,
     Release,
@@ -42,14 +53,15 @@ from nodemgr.core.model.events import (
     RemoveQueue,
     RemoveQuota,
     RequeueJob,
-    ResidueChanged,
     SetQueue,
     SetQuota,
     SubmitJobs,
     Tick,
+    UnholdJob,
+    UnreclaimedChanged,
     WithdrawJob,
 )
-from nodemgr.core.scheduler import places
+from nodemgr.core.scheduler import launch_hosts
 from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.outcome import Transition, finish
 from nodemgr.core.state.state import State
@@ -60,7 +72,7 @@ __all__ = ["Draft", "State", "Transition", "step"]
 def _match(draft: Draft, event: Match, now_ns: int) -> None:
     draft.figures = event.used_bytes or {}
     draft.told = event.used_bytes is not None
-    draft.sleepers = matching.match(draft, now_ns, event.wall_ns)
+    draft.inadmissible = matching.match(draft, now_ns, event.wall_ns)
 
 
 def _order_all(draft: Draft, event: OrderAll, now_ns: int) -> None:
@@ -75,7 +87,7 @@ class _Rule(NamedTuple):
 
 
 RULES: dict[type, _Rule] = {
-    Acquire: _Rule(requests.acquire, False),
+    Acquire: _Rule(acquiring.acquire, False),
     Match: _Rule(_match, False),
     SetQuota: _Rule(administration.set_quota, False),
     RemoveQuota: _Rule(administration.remove_quota, False),
@@ -86,7 +98,7 @@ RULES: dict[type, _Rule] = {
     Release: _Rule(processes.release, True),
     Disconnected: _Rule(processes.disconnected, True),
     ProcessGone: _Rule(processes.gone, True),
-    ResidueChanged: _Rule(processes.residue_changed, True),
+    UnreclaimedChanged: _Rule(processes.unreclaimed_changed, True),
     Tick: _Rule(time_passed.tick, True),
     GpusChanged: _Rule(administration.gpus_changed, True),
     ReleaseTask: _Rule(administration.release_task, True),
@@ -94,17 +106,17 @@ RULES: dict[type, _Rule] = {
     SubmitJobs: _Rule(submissions.submit, False),
     JobStarted: _Rule(jobs.started, True),
     JobEnded: _Rule(jobs.ended, True),
-    JobUnbegun: _Rule(jobs.unbegun, True),
-    PlaceChanged: _Rule(places.changed, True),
+    JobRequeuedBeforeStart: _Rule(jobs.requeued_before_start, True),
+    LaunchHostChanged: _Rule(launch_hosts.changed, True),
     NamesTaken: _Rule(submissions.names_taken, True),
-    WithdrawJob: _Rule(job_orders.withdraw, True),
-    HoldJob: _Rule(job_orders.hold, False),
-    FreeJob: _Rule(job_orders.free, False),
-    RequeueJob: _Rule(job_orders.requeue, False),
-    MoveJob: _Rule(job_orders.move, False),
+    WithdrawJob: _Rule(job_actions.withdraw, True),
+    HoldJob: _Rule(job_actions.hold, False),
+    UnholdJob: _Rule(job_actions.unhold, False),
+    RequeueJob: _Rule(job_actions.requeue, False),
+    MoveJob: _Rule(job_actions.move, False),
     OrderAll: _Rule(_order_all, False),
-    SetQueue: _Rule(queues.set_queue, False),
-    RemoveQueue: _Rule(queues.remove_queue, False),
+    SetQueue: _Rule(queue_settings.set_queue, False),
+    RemoveQueue: _Rule(queue_settings.remove_queue, False),
 }
 
 

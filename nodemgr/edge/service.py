@@ -24,32 +24,32 @@ from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State
 from nodemgr.core.model import events
 from nodemgr.core.model.model import Gpu
-from nodemgr.edge.admin.control import Control
+from nodemgr.edge.admin.control import ControlServer
+from nodemgr.edge.api.admin_operations import AdminOperations
 from nodemgr.edge.api.ask import Questions
-from nodemgr.edge.api.job_orders import JobOrders
-from nodemgr.edge.api.job_places import JobPlaces
+from nodemgr.edge.api.job_operations import JobOperations
 from nodemgr.edge.api.job_views import JobViews
-from nodemgr.edge.api.orders import Administration
+from nodemgr.edge.api.session_hosts import LaunchHosts
 from nodemgr.edge.api.views import Views
-from nodemgr.edge.clients.clients import ClientServer
+from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.crowd import Crowd
 from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
 from nodemgr.edge.containers.containers import Containers
-from nodemgr.edge.containers.envs import Envs
+from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.daemon import LEDGER_META, Daemon
 from nodemgr.edge.engine.event_loop import EventLoop
 from nodemgr.edge.engine.jobs import into_journal
-from nodemgr.edge.executor.kept_logs import KeptLogs
 from nodemgr.edge.executor.launcher import Launcher
+from nodemgr.edge.executor.log_retention import LogRetention
 from nodemgr.edge.executor.node_factory import NodeFactory
-from nodemgr.edge.executor.resource_factory import Listener, ResourceFactory
-from nodemgr.edge.executor.runners import Runners
+from nodemgr.edge.executor.resource_factory import ExecutorListener, ResourceFactory
+from nodemgr.edge.executor.runner_registry import Runners
 from nodemgr.edge.gate.gate import Gate, GateUnavailable
 from nodemgr.edge.gpu.auditor import Auditor
 from nodemgr.edge.gpu.context_size import ContextSizes
 from nodemgr.edge.gpu.driver_limits import DriverLimits
-from nodemgr.edge.gpu.gpus import GpuSource, GpuWatcher, Nvml, NvmlUnavailable, Reading
-from nodemgr.edge.host import huge_pages, log, privileges, rundir
+from nodemgr.edge.gpu.gpus import DriverReading, GpuSource, GpuWatcher, Nvml, NvmlUnavailable
+from nodemgr.edge.host import huge_pages, privileges, rundir, stderr_log
 from nodemgr.edge.host.clock import Clock, RealClock
 from nodemgr.edge.host.file_events import TOUCHED, FileEvents
 from nodemgr.edge.host.journald import Journald
@@ -61,7 +61,7 @@ from nodemgr.edge.ledger.ledgers import LedgerFiles, Ledgers
 from nodemgr.edge.setup.settings import Settings
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
-from nodemgr.edge.store.past import Past
+from nodemgr.edge.store.past import HistoryReader
 from nodemgr.edge.store.store import CommitHook, Store, StoreFailed, StoreUnusable
 
 CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
@@ -112,7 +112,7 @@ class Service:
         gpus: Callable[[list[Gpu]], GpuSource] | None = None,
         commit_hook: CommitHook | None = None,
         harden: Callable[[bool, Gate | None], None] = lambda _driver_limits, _gate: None,
-        factory: Callable[[asyncio.AbstractEventLoop, Listener], ResourceFactory] | None = None,
+        factory: Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory] | None = None,
     ) -> None:
         """`clock`, `gpus` (given those that must keep their index), `commit_hook` and `factory` (None: this node) are a test's places to
         put its own. `harden` is called, with whether the driver keeps limits and with the device gate, when all is done that takes more
@@ -130,7 +130,7 @@ class Service:
         self._lock: os.stat_result
         self.daemon: Daemon
         self.views: Views
-        self.job_orders: JobOrders
+        self.job_orders: JobOperations
         self.gpus: GpuWatcher
 
     # -- start --
@@ -172,7 +172,7 @@ class Service:
         stack.callback(source.close)
         gate = self._start_gate(journal.note)
         self._harden(source.can_limit, gate[0])
-        control = Control(self.loop, settings.run_dir, settings.group, self._when_fresh)
+        control = ControlServer(self.loop, settings.run_dir, settings.group, self._when_fresh)
         stack.callback(control.close)
         reading = source.read(self.clock.monotonic_ns())
         if reading.fault is not None or not reading.gpus:
@@ -182,9 +182,9 @@ class Service:
         self._assemble(stack, restore(settings.core, rows, self.clock.monotonic_ns(), self.clock.wall_ns()), journal, source, reading, gate)
         self._assemble_jobs(stack, launcher)
         views = self.views = Views(self.daemon, settings, store)
-        past = Past(self.loop, store.path)
+        past = HistoryReader(self.loop, store.path)
         stack.callback(past.close)
-        orders = self.job_orders = JobOrders(self.daemon, JobViews(self.daemon, past), self._job_places, settings.group)
+        orders = self.job_orders = JobOperations(self.daemon, JobViews(self.daemon, past), self._launch_hosts, settings.group)
         questions = Questions(self.daemon, views, self._when_fresh, orders.of_user)
         self.daemon.on_ask, self.daemon.on_closed = questions.received, (
             orders.closed, questions.closed, self.runners.closed,
@@ -192,7 +192,7 @@ class Service:
         self._resume(reading)
         self._reside(stack)
         self._watch_devices(stack)
-        control.start({**Administration(self.daemon, views).orders(), **orders.for_admins()})
+        control.start({**AdminOperations(self.daemon, views).orders(), **orders.for_admins()})
         _settle_memory()
 
     def _nvml(self, known: list[Gpu]) -> GpuSource:
@@ -204,7 +204,7 @@ class Service:
         return Nvml(directory, known)
 
     def _assemble(
-        self, stack: contextlib.ExitStack, state: State, journal: Journal, source: GpuSource, reading: Reading,
+        self, stack: contextlib.ExitStack, state: State, journal: Journal, source: GpuSource, reading: DriverReading,
         gate: tuple[Gate | None, str],
     ) -> None:  # fmt: skip
         settings, loop = self.settings, self.loop
@@ -220,12 +220,10 @@ class Service:
             daemon.gate.keep_only(state.envs)
         self.gpus = daemon.gpus = GpuWatcher(source, self.clock, loop, reading, daemon.gpus_read)
         stack.callback(self.gpus.stop)
-        daemon.clients = ClientServer(
-            loop, self._selector, daemon, daemon.processes, self.clock, settings.max_connections_per_env
-        )
+        daemon.clients = ClientServer(loop, self._selector, daemon, daemon.processes, self.clock, settings.max_connections_per_env)
         stack.callback(daemon.clients.close_all)
         daemon.clients.is_late = journal.is_late
-        daemon.clients.on_full = lambda env: _tell_crowd(journal, Crowd.of(env, daemon.clients.crowd(env)))
+        daemon.clients.on_full = lambda env: _report_crowd(journal, Crowd.of(env, daemon.clients.crowd(env)))
         if settings.udp is not None:
             sock = UdpServer.bind(*settings.udp)
             daemon.udp = UdpServer(loop, self._selector, daemon, self.clock, sock)
@@ -233,9 +231,7 @@ class Service:
         dirs = rundir.EnvDirs(settings.run_dir, settings.state_dir)
         dirs.remove_others(state.envs)
         library_directory = settings.run_dir / rundir.SIMULATOR_DIR if settings.simulate else None
-        belonging = Belonging(
-            settings.run_dir, daemon.env_of_known, daemon.known, lambda env, who: daemon.envs.is_entitled(env, who)
-        )
+        belonging = Belonging(settings.run_dir, daemon.env_of_known, daemon.known, lambda env, who: daemon.envs.is_entitled(env, who))
         sizes = daemon.context_sizes = ContextSizes(journal.remember, journal.meta())
         sizes.settle(reading.gpus, state.envs)
         setter = self.gpus.limit if self.gpus.can_limit else None
@@ -245,22 +241,27 @@ class Service:
         simulated = settings.simulate[0] if settings.simulate is not None else 0
         containers = Containers(settings.cdi_dir, settings.cdi_kind, settings.run_dir, settings.state_dir, simulated, hook)
         daemon.envs = Envs(
-            state, dirs, daemon.clients, daemon.udp, self._udp_address, library_directory, sizes.told_bytes, containers,
+            state,
+            dirs,
+            daemon.clients,
+            daemon.udp,
+            self._udp_address,
+            library_directory,
+            sizes.told_bytes,
+            containers,
             daemon.gate,
         )
 
     def _assemble_jobs(self, stack: contextlib.ExitStack, launcher: Launcher | None) -> None:
         settings, daemon, jobs = self.settings, self.daemon, self.daemon.jobs
-        places = self._job_places = JobPlaces()
-        runners = self.runners = Runners(
-            self.loop, places.of, lambda place: any(job.place == place for job in daemon.state.jobs.values())
-        )
+        hosts = self._launch_hosts = LaunchHosts()
+        runners = self.runners = Runners(self.loop, hosts.of, lambda place: any(job.place == place for job in daemon.state.jobs.values()))
         factory = jobs.factory = self._factory_of(launcher, runners)
         stack.callback(factory.close)
         daemon.on_runner = runners.received
-        jobs.on_final.append(lambda _job_id: runners.look())
+        jobs.on_final.append(lambda _job_id: runners.dismiss_idle())
         jobs.event_loop = daemon.event_loop = EventLoop(jobs, factory)
-        jobs.kept = KeptLogs(
+        jobs.log_retention = LogRetention(
             factory, daemon.journal, settings.job_logs_bytes, settings.job_logs_days, lambda job_id: job_id in daemon.state.jobs
         )
         if settings.job_log_sink == "journald":
@@ -280,7 +281,7 @@ class Service:
 
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:
         """A simulated node touches a file when it loses a device, or has it back. (A real driver is read while anybody holds or waits
-        for a GPU, and at the next look else; its event sets tell of faults only, and keep a thread in the driver that nobody could
+        for a GPU, and at the next reading else; its event sets tell of faults only, and keep a thread in the driver that nobody could
         end.)"""
         if self.settings.simulate is not None and self._make_gpus == self._nvml:
             from nodemgr.edge.setup.simulated import state_file
@@ -312,7 +313,7 @@ class Service:
                 raise ServiceFault(f"device_gate is on, but devices cannot be gated here: {error}") from None
             return None, f"off: {error}"
 
-    def _resume(self, reading: Reading) -> None:
+    def _resume(self, reading: DriverReading) -> None:
         """What an earlier manager left: its running tasks are found, its dead are buried."""
         daemon, journal = self.daemon, self.daemon.journal
         meta = journal.meta()
@@ -326,8 +327,8 @@ class Service:
         wall_ns = self.clock.wall_ns()
         daemon.submit(events.GpusChanged(reading.gpus, wall_ns))
         for key in gone:
-            residue = reading.of_process(pid_of(key) or 0) if same_boot else {}
-            daemon.submit(events.ProcessGone(key, wall_ns, residue))
+            unreclaimed = reading.of_process(pid_of(key) or 0) if same_boot else {}
+            daemon.submit(events.ProcessGone(key, wall_ns, unreclaimed))
         daemon.envs.refresh_all()
         daemon.settle_gates()
         daemon.audit(reading)
@@ -355,7 +356,7 @@ class Service:
             self.loop.add_signal_handler(number, self._told_to_end, number)
         # asyncio lets the interpreter warn where signals overflow its pipe, and does so under a lock that a signal may interrupt
         signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
-        log.say(self._ready_line())
+        stderr_log.say(self._ready_line())
         self._supervisor.notify("READY=1")
         self._pat_watchdog()
         try:
@@ -367,7 +368,9 @@ class Service:
     def _told_to_end(self, number: signal.Signals) -> None:
         if not self._ending:
             self._ending = True
-            log.say(f"ends ({number.name}); {_count(len(self.daemon.state.tasks), 'running task')} and their memory stay as they are")
+            stderr_log.say(
+                f"ends ({number.name}); {_count(len(self.daemon.state.tasks), 'running task')} and their memory stay as they are"
+            )
             self.loop.stop()
 
     def close(self) -> None:
@@ -393,7 +396,9 @@ class Service:
         if period_s is None:
             return
         if not self._can_be_found():
-            log.say(f"{self.settings.run_dir} was removed or replaced: no client finds this manager, the service manager restarts it")
+            stderr_log.say(
+                f"{self.settings.run_dir} was removed or replaced: no client finds this manager, the service manager restarts it"
+            )
             return
         self._supervisor.notify("WATCHDOG=1")
         self.loop.call_later(period_s, self._pat_watchdog)
@@ -419,7 +424,7 @@ def serve(settings: Settings) -> None:
     except ServiceFault:
         raise
     except Exception as error:
-        log.fault("that ends the manager", error)
+        stderr_log.fault("that ends the manager", error)
         raise ServiceFault("ended by an internal fault, told above; running tasks go on, start it again") from None
 
 
@@ -429,12 +434,12 @@ def _harden(driver_limits: bool, gate: Gate | None) -> None:
     here = privileges.surroundings(driver_limits=driver_limits, v1_devices=by_rules, gate_by_program=by_program)
     try:
         privileges.give_up_the_rest(here)
-    except privileges.PrivilegesKept as error:
-        log.say(f"the manager goes on with more rights than it needs: {error}")
+    except privileges.PrivilegesNotDropped as error:
+        stderr_log.say(f"the manager goes on with more rights than it needs: {error}")
 
 
-def _tell_crowd(journal: Journal, crowd: Crowd) -> None:
-    log.say(crowd.line())
+def _report_crowd(journal: Journal, crowd: Crowd) -> None:
+    stderr_log.say(crowd.line())
     journal.note("connections.full", **crowd.fields())
 
 
@@ -475,4 +480,4 @@ def _settle_memory() -> None:
 
 def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """One callback failed: its caller gets no answer, everybody else is served."""
-    log.fault(str(context.get("message")), context.get("exception") or RuntimeError("without an exception"))
+    stderr_log.fault(str(context.get("message")), context.get("exception") or RuntimeError("without an exception"))

@@ -63,7 +63,7 @@ def test_the_short_form_ends_well_and_prints_its_table(program: str) -> None:
         assert any(re.match(row, line) for line in lines), f"no line {row!r} in\n{ended.stdout}"
 
 
-HOLDS = "import argparse, node; node.verdict('answer', 3, 2, 's'); node.finish(argparse.Namespace(short={short}))"
+HOLDS = "import argparse, node; node.against_target('answer', 3, 2, 's'); node.finish(argparse.Namespace(short={short}))"
 
 
 @pytest.mark.parametrize(("short", "code"), [(False, 1), (True, 0)])

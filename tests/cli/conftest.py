@@ -84,7 +84,7 @@ def nodemgr(short_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 STRANGER = """
 import datetime, difflib, os, pwd, shutil, sys, textwrap
-import nodemgr.edge.admin.control_client, nodemgr.edge.rpc.wire, client_plugin.verbs.commands.orders
+import nodemgr.edge.admin.control_client, nodemgr.edge.rpc.wire, client_plugin.verbs.commands.queue_actions
 from nodemgr.cli import main
 from nodemgr.cli.presentation.group import nodemgr
 for verb in ("doctor", "quota", "release", "status"):

@@ -61,7 +61,7 @@ def test_memory_that_no_lease_accounts_for_names_who_has_it(nodemgr: Run, manage
     holder = {"pid": 77, "env": "alice", "gpu_index": 0, "memory_bytes": 3 * 2**30, "alive": True, "at_most": False}
     place = {"pid": 77, "pid_inside": 5, "user": "eve", "container": "3f3f", "container_name": "web-1"}
     dead = {"pid": 78, "env": "bob", "gpu_index": 1, "memory_bytes": 2**30, "alive": False, "at_most": True, "places": []}
-    manager.answers["status"] = status(residues=[{**holder, "places": [place]}, dead])
+    manager.answers["status"] = {**status(), "residues": [{**holder, "places": [place]}, dead]}
     assert nodemgr("status").stdout.splitlines()[-3:] == [
         "GPU  STILL HOLDS  PID  ENV    WHO        WHY",
         "  0        3 GiB   77  alice  eve@web-1  lives without a lease",
@@ -295,7 +295,7 @@ def test_events_as_they_happen_until_ctrl_c(manager: RunningManager) -> None:
     stored = [event(1, "quota.set")]
 
     def events(since: int = 0, limit: int = 1_000) -> dict[str, Any]:
-        """Event 2 happens behind the first look, and before the subscription: only the store knows it."""
+        """Event 2 happens behind the first reading, and before the subscription: only the store knows it."""
         told = [one for one in stored if one["sequence"] > since][-limit:]
         if not manager.subscribed.is_set():
             stored.append(event(2, "task.granted"))

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Protocol
 
 from nodemgr._native import lib
-from nodemgr.edge.ledger.ledger import Ledger, SlotState
+from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
 from nodemgr.edge.rpc import wire
 
 GPUS = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(4))
 GPU_BYTES = 80 << 30
 AFTER_LOSS = "; what this process holds stays, new allocations are refused; restart the program to ask for GPUs anew"
 """What the user is told behind the reason of a FENCE."""
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 """A packet that has not come by then will not come: the test fails. Nothing waits for it to pass."""
 
 
@@ -59,7 +59,7 @@ class Books:
 
     def await_beats(self, count: int = 1, slot: int = 0, since: int | None = None) -> None:
         """Returns when the word has moved so often, from what it was at `since`, else now."""
-        end_s = time.monotonic() + PATIENCE_S
+        end_s = time.monotonic() + WAIT_LIMIT_S
         before = self.beats(slot) if since is None else since
         for _ in range(count):
             while self.beats(slot) == before:
@@ -104,7 +104,7 @@ class Connection:
 
     def __init__(self, accepted: socket.socket) -> None:
         self.socket = accepted
-        self.socket.settimeout(PATIENCE_S)
+        self.socket.settimeout(WAIT_LIMIT_S)
         self.fds: list[int] = []
         """what came with the last packet"""
 
@@ -160,7 +160,7 @@ class Manager:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(str(path))
         self.listener.listen(16)
-        self.listener.settimeout(PATIENCE_S)
+        self.listener.settimeout(WAIT_LIMIT_S)
         env.write(address="unix:socket")
         self.accepted: list[Connection] = []
         """Kept: a connection that nobody refers to is closed."""
@@ -181,7 +181,7 @@ class UdpManager:
         self.epoch = epoch
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
-        self.socket.settimeout(PATIENCE_S)
+        self.socket.settimeout(WAIT_LIMIT_S)
         self.peer: tuple[str, int] | None = None
         (env.directory / "key").write_text(self.key.hex())
         env.write(address=f"udp:127.0.0.1:{self.socket.getsockname()[1]}", key="key")

@@ -9,8 +9,8 @@ import socket
 
 import pytest
 
-from nodemgr.edge.clients.quarantine import SO_PASSRIGHTS
-from nodemgr.edge.ledger.ledger import SlotState
+from nodemgr.edge.clients.descriptor_filter import SO_PASSRIGHTS
+from nodemgr.edge.ledger.native_ledger import SlotState
 from nodemgr.edge.rpc.wire import Message
 from tests.client_c.conftest import Child, Spawn
 from tests.client_c.manager import AFTER_LOSS, Books, Connection, Env, Manager

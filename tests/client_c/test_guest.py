@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.ledger.ledger import SlotState
+from nodemgr.edge.ledger.native_ledger import SlotState
 from tests.client_c.compiled import CLIENT_SOURCES, ENVIRONMENT, HIDDEN, SANITIZERS, compile_c
 from tests.client_c.conftest import FORGET
 from tests.client_c.manager import AFTER_LOSS, GPUS, Books, Connection, Env, Manager, UdpManager, grant_fields

@@ -29,11 +29,11 @@ from nodemgr.core.model import encoding, events
 from nodemgr.core.model.model import Config, Gpu, Quota
 from nodemgr.edge.clients.udp import UdpServer
 from nodemgr.edge.engine.daemon import Daemon
-from nodemgr.edge.gpu.gpus import Reading
+from nodemgr.edge.gpu.gpus import DriverReading
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.ledger.ledgers import Ledgers
 from nodemgr.edge.store.journal import Journal
-from nodemgr.edge.store.store import Batch
+from nodemgr.edge.store.store import CommitBatch
 from tests.client_c.compiled import CLIENT_SOURCES, HIDDEN, compile_c
 from tests.support.examples import examples
 
@@ -50,9 +50,7 @@ SEEDS = range(examples(12))
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
     source = Path(__file__).with_name("simulated.c")
-    return compile_c(
-        tmp_path_factory.mktemp("world") / "client.so", [*CLIENT_SOURCES, source], "-shared", HIDDEN, "-Wl,-Bsymbolic", *wraps
-    )
+    return compile_c(tmp_path_factory.mktemp("world") / "client.so", [*CLIENT_SOURCES, source], "-shared", HIDDEN, "-Wl,-Bsymbolic", *wraps)
 
 
 class Loop:
@@ -106,10 +104,10 @@ class Store:
     def last_sequence(self) -> int:
         return self.sequence
 
-    def refusal(self, _batch: Batch) -> None:
+    def refusal(self, _batch: CommitBatch) -> None:
         """There is always room."""
 
-    def commit(self, batch: Batch, *, durable: bool = False) -> None:
+    def commit(self, batch: CommitBatch, *, durable: bool = False) -> None:
         for key, text in batch.current.items():
             if text is None:
                 self.rows.pop(key, None)
@@ -246,14 +244,14 @@ class World:
         store: Any = self.store
         self.daemon = Daemon(loop, self.clock, state, Journal(store, self.clock, lambda *_: None), Ledgers(lambda *_: None))
         stub: Any = SimpleNamespace(
-            last=Reading(self.gpus, at_ns=1 << 62), set_period=lambda _: None, look=lambda then: then(self.daemon.gpus.last),
+            last=DriverReading(self.gpus, at_ns=1 << 62), set_period=lambda _: None, read_soon=lambda then: then(self.daemon.gpus.last),
             refresh=lambda _: None, can_set=False, may_enter=lambda *_: True,
         )  # fmt: skip
         self.daemon.gpus = self.daemon.envs = self.daemon.driver_limits = stub
         factory: Any = SimpleNamespace(job_of=lambda _: None)
         self.daemon.jobs.factory = factory
-        scan: Any = SimpleNamespace(wake=lambda _, daemon=self.daemon: loop.call_soon(daemon.match))
-        self.daemon.event_loop = scan
+        queue_loop: Any = SimpleNamespace(wake=lambda _, daemon=self.daemon: loop.call_soon(daemon.match))
+        self.daemon.event_loop = queue_loop
         selector: Any = SimpleNamespace(swallow=lambda *_: None)
         self.server = self.daemon.udp = UdpServer(loop, selector, self.daemon, self.clock, self._socket)
         out: Any = Out(self)

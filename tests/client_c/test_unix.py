@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from nodemgr.edge.ledger.ledger import SlotState
+from nodemgr.edge.ledger.native_ledger import SlotState
 from nodemgr.edge.rpc import wire
 from tests.client_c.conftest import Child, Spawn
 from tests.client_c.manager import AFTER_LOSS, GPUS, Books, Connection, Manager
@@ -34,7 +34,12 @@ def test_a_request_is_granted(manager: Manager, spawn: Spawn) -> None:
     assert child.ask("managed") == 1
     client, request = asked(child, manager, 2, 3 << 30, 4_000, "python train.py")
     assert re.fullmatch("[0-9a-f]{32}", request.text("task") or "")
-    assert request.number("rid", ) is not None
+    assert (
+        request.number(
+            "rid",
+        )
+        is not None
+    )
     assert {key: value for key, value in request.fields.items() if key not in ("rid", "task")} == {
         "gpus": 2, "memory": 3 << 30, "wait_ms": 4_000, "command": "python train.py",
     }  # fmt: skip

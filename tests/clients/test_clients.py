@@ -33,13 +33,13 @@ def needs(module: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[simulator.Node]:
+def node(tmp_path: Path) -> Iterator[simulator.SimulatedNode]:
     with simulator.create(tmp_path / "n", 2, 4 * GIB, "A simulated device", context_bytes=CONTEXT) as made:
         yield made
 
 
 @pytest.fixture
-def run(node: simulator.Node) -> Run:
+def run(node: simulator.SimulatedNode) -> Run:
     """run(command...): the line of JSON that the program printed; its exit code must be as said."""
 
     def run_program(*command: str | Path, exit_code: int = 0) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("route", ["link", "dlsym", "proc"])
-def test_a_program_without_any_header(node: simulator.Node, run: Run, hold: Path, route: str) -> None:
+def test_a_program_without_any_header(node: simulator.SimulatedNode, run: Run, hold: Path, route: str) -> None:
     seen = run(hold, "-r", route, "-b", GIB, "-n", 3, "-d", 1, "-s", 0)
     assert (seen["allocations"], seen["allocated_bytes"], seen["error"]) == (3, 3 * GIB, None)
     assert (seen["total_bytes"], seen["free_bytes"]) == (4 * GIB, GIB - CONTEXT)
@@ -75,17 +75,15 @@ def test_a_program_without_any_header(node: simulator.Node, run: Run, hold: Path
     assert (seen["allocations"], seen["error"]) == (3, "CUDA_ERROR_OUT_OF_MEMORY")
 
 
-@pytest.mark.parametrize(
-    "words", [["-r", "none"], ["-b", "1k"], ["-b", "0"], ["-n", "-1"], ["-s", "x"], ["-x"], ["more"], ["-b", "nan"]]
-)
-def test_a_program_without_any_header_is_told_wrongly(node: simulator.Node, hold: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("words", [["-r", "none"], ["-b", "1k"], ["-b", "0"], ["-n", "-1"], ["-s", "x"], ["-x"], ["more"], ["-b", "nan"]])
+def test_a_program_without_any_header_is_told_wrongly(node: simulator.SimulatedNode, hold: Path, words: list[str]) -> None:
     environment = {**os.environ, **node.environment()}
     finished = subprocess.run([str(hold), *words], check=False, env=environment, capture_output=True, timeout=60)
     assert finished.returncode == 2
     assert b"usage" in finished.stderr
 
 
-def test_it_holds_until_its_input_closes(node: simulator.Node, hold: Path) -> None:
+def test_it_holds_until_its_input_closes(node: simulator.SimulatedNode, hold: Path) -> None:
     environment = {**os.environ, **node.environment()}
     command = [str(hold), "-b", str(GIB)]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -100,9 +98,7 @@ def test_it_holds_until_its_input_closes(node: simulator.Node, hold: Path) -> No
 
 
 @pytest.mark.parametrize("header", headers.each("cuda.h"))
-def test_a_program_written_against_the_vendors_header(
-    node: simulator.Node, run: Run, header: Path, tmp_path: Path
-) -> None:
+def test_a_program_written_against_the_vendors_header(node: simulator.SimulatedNode, run: Run, header: Path, tmp_path: Path) -> None:
     binary = tmp_path / "toolkit"
     library = simulator.library_directory() / "libcuda.so.1"
     command = ["cc", *CFLAGS, f"-I{header.parent}", str(PROGRAMS / "toolkit.c"), str(library), "-o", str(binary)]
@@ -119,7 +115,7 @@ def test_a_program_written_against_the_vendors_header(
 
 
 @needs("cuda.bindings")
-def test_cuda_bindings(node: simulator.Node, run: Run) -> None:
+def test_cuda_bindings(node: simulator.SimulatedNode, run: Run) -> None:
     seen = run(sys.executable, PROGRAMS / "bindings.py", GIB)
     assert seen["same_bytes"]
     assert (seen["devices"], seen["name"]) == (2, "A simulated device")
@@ -134,7 +130,7 @@ def test_cuda_bindings(node: simulator.Node, run: Run) -> None:
 
 
 @needs("numba_cuda")
-def test_numba_cuda(node: simulator.Node, run: Run) -> None:
+def test_numba_cuda(node: simulator.SimulatedNode, run: Run) -> None:
     seen = run(sys.executable, PROGRAMS / "numba_arrays.py", GIB)
     assert seen["same_bytes"]
     assert (seen["devices"], seen["name"], seen["total_bytes"]) == (2, "A simulated device", 4 * GIB)
@@ -148,7 +144,7 @@ def test_numba_cuda(node: simulator.Node, run: Run) -> None:
 
 
 @needs("pynvml")
-def test_nvidia_ml_py(node: simulator.Node, run: Run, hold: Path) -> None:
+def test_nvidia_ml_py(node: simulator.SimulatedNode, run: Run, hold: Path) -> None:
     environment = {**os.environ, **node.environment()}
     command = [str(hold), "-b", str(GIB), "-d", "1"]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

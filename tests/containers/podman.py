@@ -20,10 +20,10 @@ from typing import Any
 RUNTIME = Path(__file__).parent / "runtime"
 CDI_DIR = Path("/etc/cdi")
 """Podman 4 reads no other."""
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 
 
-def _podman(*arguments: str, check: bool = True, timeout_s: float = PATIENCE_S) -> str:
+def _podman(*arguments: str, check: bool = True, timeout_s: float = WAIT_LIMIT_S) -> str:
     command = ["podman", "--cgroup-manager=cgroupfs", f"--runtime={RUNTIME}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
     if check and done.returncode != 0:
@@ -59,7 +59,7 @@ class Program:
     def line(self) -> str:
         """Its next line of output; fails where none comes."""
         while b"\n" not in self._read:
-            ready, _, _ = select.select([self._stdout], [], [], PATIENCE_S)
+            ready, _, _ = select.select([self._stdout], [], [], WAIT_LIMIT_S)
             chunk = os.read(self._stdout.fileno(), 65_536) if ready else b""
             if not chunk:
                 raise AssertionError(f"no further line; its code is {self.process.poll()}, it said {self.said} and {self._read!r}")
@@ -84,7 +84,7 @@ class Program:
 
     def end(self) -> tuple[int, str]:
         """Closes its input and waits; its code and what was left of its output."""
-        rest, _ = self.process.communicate(timeout=PATIENCE_S)
+        rest, _ = self.process.communicate(timeout=WAIT_LIMIT_S)
         return self.process.returncode, (self._read + rest).decode(errors="replace")
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Containers:
         arguments = self._run(env, command, options, "--rm", rootfs=rootfs)
         done = subprocess.run(
             ["podman", "--cgroup-manager=cgroupfs", f"--runtime={RUNTIME}", *arguments],
-            capture_output=True, text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
@@ -164,7 +164,7 @@ class Containers:
 
 def eventually(true: Any, what: str) -> Any:
     """Waits for what happens soon; for what no event tells."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_LIMIT_S
     while not (found := true()):
         assert time.monotonic() < deadline, what
         time.sleep(0.02)

@@ -41,14 +41,14 @@ def changed_mounts() -> list[str]:
     """What could be written, removed or put in the place of another."""
     done = []
     for directory in READ_ONLY:
-        for deed in (lambda at: open(f"{at}/mine", "w"), lambda at: os.rename(f"{at}/socket", f"{at}/old"), os.rmdir):  # noqa: SIM115
+        for attempt in (lambda at: open(f"{at}/mine", "w"), lambda at: os.rename(f"{at}/socket", f"{at}/old"), os.rmdir):  # noqa: SIM115
             with contextlib.suppress(OSError):
-                deed(directory)
+                attempt(directory)
                 done.append(directory)
     for file in FILES:
-        for deed in (lambda at: open(at, "r+b"), os.unlink, lambda at: os.chmod(at, 0o777)):  # noqa: SIM115
+        for attempt in (lambda at: open(at, "r+b"), os.unlink, lambda at: os.chmod(at, 0o777)):  # noqa: SIM115
             with contextlib.suppress(OSError):
-                deed(file)
+                attempt(file)
                 done.append(file)
     return done
 

@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.containers.podman import Containers, Program
 from tests.support.manager import HOLD, ROOT, Events, Manager
 
@@ -86,7 +86,7 @@ def test_two_containers_with_two_quotas_share_a_gpu(node: Manager, containers: C
     assert (ours["total_bytes"], theirs["total_bytes"]) == (4 * GIB, 12 * GIB)
     used = {gpu["uuid"]: gpu for gpu in node.status()["gpus"]}[ours["uuid"]]
     assert used["memory_granted_bytes"] == 16 * GIB
-    with Node.open(node.run_dir / "sim") as simulated:  # the driver itself, outside of all containers, has what both took
+    with SimulatedNode.open(node.run_dir / "sim") as simulated:  # the driver itself, outside of all containers, has what both took
         assert {device.uuid: device for device in simulated.books()}[ours["uuid"]].used_bytes >= 14 * GIB
     code, _, said = containers.run("alice", str(HOLD), "-s", "0", "-b", str(GIB))  # a third container, of the same env as the first
     assert code == 1

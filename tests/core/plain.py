@@ -27,7 +27,7 @@ class Task:
     token: str
     gpus: list[int]
     members: list[int]
-    kept: int = 0
+    reserved: int = 0
     named: int | None = None
     caps: dict[int, int] = field(default_factory=dict)
     stalled: bool = False
@@ -102,8 +102,8 @@ class PlainNode:
         return max(0, min(self.memory[env, gpu], self.target(env, gpu)) - self.caps(env, gpu))
 
     def free(self, env: str, gpu: int) -> int:
-        kept = sum(task.kept for task in self.tasks if task.env == env and gpu in task.gpus)
-        return max(0, self.limit(env, gpu) - max(self.used.get((env, gpu), 0), kept))
+        reserved = sum(task.reserved for task in self.tasks if task.env == env and gpu in task.gpus)
+        return max(0, self.limit(env, gpu) - max(self.used.get((env, gpu), 0), reserved))
 
     def charge(self, env: str, gpu: int, grant: int | None = None) -> int:
         if grant is None:
@@ -218,30 +218,30 @@ class PlainNode:
             pass
 
     def serve(self) -> bool:
-        """One look along the queues; whether anybody was served."""
+        """One scheduling pass; whether anybody was served."""
         served = False
-        kept: set[int] = set()
+        reserved: set[int] = set()
         turns: dict[str, Request] = {}
         held: dict[str, int] = {}
         for request in self.in_order():
             if self.refusal(request.env, request.gpus, request.named, explicit=False) is not None:
                 continue  # a lowered quota does not admit it: as if it were not there
             if request.env in turns:
-                kept |= self.hold(request, turns[request.env], held, kept)
+                reserved |= self.hold(request, turns[request.env], held, reserved)
                 continue
-            answer = self.place(request, kept)
+            answer = self.place(request, reserved)
             if isinstance(answer, list) and any(pid not in request.away for pid in request.askers):
                 self.queue.remove(request)
                 self.begin(request, answer)
                 served = True
             elif answer == "own":
                 turns[request.env] = request
-                kept |= self.hold(request, request, held, kept)
+                reserved |= self.hold(request, request, held, reserved)
             else:
-                kept |= self.could_ever_use(request)
+                reserved |= self.could_ever_use(request)
         return served
 
-    def hold(self, request: Request, first: Request, held: dict[str, int], kept: set[int]) -> set[int]:
+    def hold(self, request: Request, first: Request, held: dict[str, int], reserved: set[int]) -> set[int]:
         """What is held from others for a request that waits for its own env's memory: as many GPUs as it needs beside those that it may
         share. They are taken from the end of the order: of those that have room and that the first of its env could have now, then
         of the others that it could ever use."""
@@ -251,8 +251,8 @@ class PlainNode:
         if more <= 0:
             return set()
         held[first.env] = held.get(first.env, 0) + more
-        fresh = self.fresh(first, kept, None, most=len(self.size))
-        others = [gpu for gpu in self.could_ever_use(first) - kept if gpu not in fresh and self.tasks_on(gpu) < 8]
+        fresh = self.fresh(first, reserved, None, most=len(self.size))
+        others = [gpu for gpu in self.could_ever_use(first) - reserved if gpu not in fresh and self.tasks_on(gpu) < 8]
         others.sort(key=lambda gpu: (-self.room(gpu), self.tasks_on(gpu), gpu))
         return set([gpu for gpu in (*others, *fresh) if self.room(gpu) > 0][-more:])
 
@@ -261,11 +261,7 @@ class PlainNode:
 
     def could_ever_use(self, request: Request) -> set[int]:
         held = self.used_gpus(request.env)
-        return {
-            gpu
-            for gpu in self.size
-            if self.healthy[gpu] and gpu not in held and (request.named or 0) <= self.full(request.env, gpu)
-        }
+        return {gpu for gpu in self.size if self.healthy[gpu] and gpu not in held and (request.named or 0) <= self.full(request.env, gpu)}
 
     def wanted(self, request: Request, gpu: int) -> int:
         over_udp = sum(pid in self.udp for pid in request.askers)
@@ -277,31 +273,31 @@ class PlainNode:
         """A grant as a process over UDP takes it that names nothing."""
         return min(self.memory[env, gpu], self.target(env, gpu)) if self.active(env, gpu) else self.full(env, gpu)
 
-    def place(self, request: Request, kept: set[int]) -> list[int] | str:
+    def place(self, request: Request, reserved: set[int]) -> list[int] | str:
         env = request.env
         used = self.used_gpus(env)
         reusable = [gpu for gpu in used if self.free(env, gpu) >= self.wanted(request, gpu)]
         reusable.sort(key=lambda gpu: (self.tasks_on(gpu), -self.room(gpu), gpu))
-        fresh = self.fresh(request, kept, self.quota_room(env))[: request.gpus]
+        fresh = self.fresh(request, reserved, self.quota_room(env))[: request.gpus]
         if len(fresh) + len(reusable) >= request.gpus:
             return fresh + reusable[: request.gpus - len(fresh)]
-        if min(request.gpus, len(self.fresh(request, kept, None, mind_free=False))) + len(used) >= request.gpus:
+        if min(request.gpus, len(self.fresh(request, reserved, None, mind_free=False))) + len(used) >= request.gpus:
             return "own"
         return "node"
 
     def free_if_fresh(self, env: str, gpu: int) -> int:
         tasks = [task for task in self.tasks if task.env == env and gpu in task.gpus]
         if tasks:
-            return max(0, self.full(env, gpu) - max(self.used.get((env, gpu), 0), sum(task.kept for task in tasks)))
+            return max(0, self.full(env, gpu) - max(self.used.get((env, gpu), 0), sum(task.reserved for task in tasks)))
         alive = sum(lost.memory for (_, on), lost in self.lost.items() if (lost.env, on, lost.alive) == (env, gpu, True))
         return max(0, self.full(env, gpu) - alive)
 
     def fresh(
-        self, request: Request, kept: set[int], quota_room: int | None, mind_free: bool = True, most: int | None = None
+        self, request: Request, reserved: set[int], quota_room: int | None, mind_free: bool = True, most: int | None = None
     ) -> list[int]:
         env = request.env
         slots = max(0, self.quotas[env].gpus - len(self.used_gpus(env))) if most is None else most
-        order = [gpu for gpu in self.size if self.healthy[gpu] and gpu not in self.used_gpus(env) and gpu not in kept]
+        order = [gpu for gpu in self.size if self.healthy[gpu] and gpu not in self.used_gpus(env) and gpu not in reserved]
         order.sort(key=lambda gpu: (-self.room(gpu), self.tasks_on(gpu), gpu))
         picked: list[int] = []
         for gpu in order:
@@ -385,14 +381,14 @@ class PlainNode:
             self.depart(task, pid)
         self.settle()
 
-    def dies(self, pid: int, residue: dict[int, int]) -> None:
+    def dies(self, pid: int, unreclaimed: dict[int, int]) -> None:
         self.stop_waiting(pid)
         task = self.task_of(pid)
         env = task.env if task is not None else self.left.pop(pid, None)
         for gpu in self.size:
             self.lost.pop((pid, gpu), None)
         if env is not None:
-            for gpu, memory in residue.items():
+            for gpu, memory in unreclaimed.items():
                 self.lost[pid, gpu] = Lost(env, memory, alive=False)
         if task is not None:
             self.take_out(task, pid)

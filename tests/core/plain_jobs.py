@@ -164,7 +164,7 @@ class PlainJobs:
         job.state, job.number = "queued", None if first else self.came
         self.lines[job.queue].insert(0 if first else len(self.lines[job.queue]), job.name)
 
-    def unbegun(self, name: str, attempt: int, line: list[str]) -> None:
+    def requeued_before_start(self, name: str, attempt: int, line: list[str]) -> None:
         """Nobody could begin it: it goes back to where the core has put it in this line, which must be where it was among all who
         came to the end of the queue as it did."""
         job = self.jobs.get(name)

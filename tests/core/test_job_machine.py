@@ -72,9 +72,7 @@ class Jobs(RuleBasedStateMachine):
         hold=RARELY,
         place=st.sampled_from(PLACES),
     )
-    def submit(
-        self, env: str, gpus: int, queue: str, awaited: list[int], array: int, max_restarts: int, hold: bool, place: str
-    ) -> None:
+    def submit(self, env: str, gpus: int, queue: str, awaited: list[int], array: int, max_restarts: int, hold: bool, place: str) -> None:
         after = [f"j{self.plain.numbers + 1 - back}" for back in awaited]
         expected = self.plain.submit(env, gpus, queue, after, array, max_restarts, hold, place)
         given = {"gpus": gpus, "priority": queue, "after": tuple(after), "array": tuple(range(array)), "max_restarts": max_restarts}
@@ -167,7 +165,7 @@ class Jobs(RuleBasedStateMachine):
         lines = self.lines()
         for name, attempt in attempts:
             if name in self.plain.jobs:
-                self.plain.unbegun(name, attempt, lines[self.plain.jobs[name].queue])
+                self.plain.requeued_before_start(name, attempt, lines[self.plain.jobs[name].queue])
         self.heard()
 
     # -- the rest of the node --
@@ -257,9 +255,7 @@ class Jobs(RuleBasedStateMachine):
         state = self.node.state
         assert {
             job.job_id: (job.state.value, job.attempt, job.restarts, job.interruptions, sorted(job.after)) for job in state.jobs.values()
-        } == {
-            job.name: (job.state, job.attempt, job.restarts, job.interruptions, sorted(job.after)) for job in self.plain.jobs.values()
-        }
+        } == {job.name: (job.state, job.attempt, job.restarts, job.interruptions, sorted(job.after)) for job in self.plain.jobs.values()}
         assert {job_id: over.job.state.value for job_id, over in self.node.history.items()} == self.plain.over
         assert self.lines() == self.plain.lines
         assert self.plain.idle() is None

@@ -130,11 +130,11 @@ class Core(RuleBasedStateMachine):
         self.node.asks(env, pid, gpus, gib=gib, token=token, wait_ms=wait_ms, udp=udp, used_gib=used)
 
     @precondition(lambda self: self.known_on_unix())
-    @rule(data=st.data(), residue=st.dictionaries(st.sampled_from([0, 1, 2]), st.integers(1, 10), max_size=1))
-    def die(self, data: Choices, residue: dict[int, int]) -> None:
+    @rule(data=st.data(), unreclaimed=st.dictionaries(st.sampled_from([0, 1, 2]), st.integers(1, 10), max_size=1))
+    def die(self, data: Choices, unreclaimed: dict[int, int]) -> None:
         pid = pick(data, self.known_on_unix())
-        self.plain.dies(pid, {index: size * GIB for index, size in residue.items()})
-        self.node.dies(pid, residue)
+        self.plain.dies(pid, {index: size * GIB for index, size in unreclaimed.items()})
+        self.node.dies(pid, unreclaimed)
 
     @precondition(lambda self: self.holders() or self.waiters())
     @rule(data=st.data())
@@ -217,7 +217,7 @@ class Core(RuleBasedStateMachine):
 
     @precondition(lambda self: self.plain.lost)
     @rule(data=st.data(), part=st.integers(0, 3))
-    def driver_looks(self, data: Choices, part: int) -> None:
+    def driver_reads(self, data: Choices, part: int) -> None:
         pid, index = pick(data, sorted(self.plain.lost))
         gib = self.plain.lost[pid, index].memory * part // 4 // GIB
         self.plain.lost[pid, index].memory = gib * GIB
@@ -283,8 +283,8 @@ class Core(RuleBasedStateMachine):
                 (grant.env, state.gpus[grant.uuid].index): (grant.memory_bytes, grant.limit_bytes) for grant in state.grants.values()
             },
             "lost": {
-                (residue.process, state.gpus[residue.uuid].index): (residue.memory_bytes, residue.alive)
-                for residue in state.residues.values()
+                (unreclaimed.process, state.gpus[unreclaimed.uuid].index): (unreclaimed.memory_bytes, unreclaimed.alive)
+                for unreclaimed in state.unreclaimed.values()
             },
         }
 
@@ -293,9 +293,7 @@ class Core(RuleBasedStateMachine):
             "held": {task.number: (task.gpus, sorted(task.members), task.stalled) for task in self.plain.tasks},
             "queue": [request.number for request in self.plain.in_order()],
             "askers": {request.number: sorted(request.askers) for request in self.plain.queue},
-            "grants": {
-                (env, index): (memory, self.plain.limit(env, index)) for (env, index), memory in self.plain.memory.items()
-            },
+            "grants": {(env, index): (memory, self.plain.limit(env, index)) for (env, index), memory in self.plain.memory.items()},
             "lost": {(key(pid), index): (lost.memory, lost.alive) for (pid, index), lost in self.plain.lost.items()},
         }
 

@@ -50,7 +50,7 @@ RULES: tuple[Rule[Core], ...] = (
     (5, lambda core, dice: core.go_on(dice, dice.random() < 0.5), lambda core: core.stopped),
     (5, lambda core, dice: core.release(dice), some),
     (5, lambda core, dice: core.use(dice, dice.randint(0, 4)), lambda core: core.plain.memory),
-    (4, lambda core, dice: core.driver_looks(dice, dice.randint(0, 3)), lambda core: core.plain.lost),
+    (4, lambda core, dice: core.driver_reads(dice, dice.randint(0, 3)), lambda core: core.plain.lost),
     (4, set_quota, lambda core: True),
     (3, lambda core, dice: core.ask_anew(dice), lambda core: core.plain.left),
     (2, lambda core, dice: core.cancel(dice), waiting),

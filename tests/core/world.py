@@ -120,7 +120,7 @@ class Node:
     def place(self, place: str = "", *, up: bool = True, why: str = "") -> list[Effect]:
         """Jobs can be started there, or cannot."""
         self.up = self.up | {place} if up else self.up - {place}
-        return self.happens(events.PlaceChanged(place, up, why, self.wall_ns))
+        return self.happens(events.LaunchHostChanged(place, up, why, self.wall_ns))
 
     def quota(self, env: str, gpus: int, gib: int | None = None, **more: Any) -> list[Effect]:
         """`gib`: the env's memory quota over all its GPUs."""
@@ -175,16 +175,16 @@ class Node:
     def rejoins(self, env: str, pid: int, task: str, slot: int | None, generation: int) -> list[Effect]:
         return self.happens(events.Rejoin(self.caller(env, pid), f"j{pid}", f"token{pid}", task, slot, generation, self.wall_ns))
 
-    def dies(self, pid: int, residue_gib: Mapping[int, int] | None = None) -> list[Effect]:
-        residue = {f"GPU-{index}": size * GIB for index, size in (residue_gib or {}).items()}
-        return self.happens(events.ProcessGone(key(pid), self.wall_ns, residue))
+    def dies(self, pid: int, unreclaimed_gib: Mapping[int, int] | None = None) -> list[Effect]:
+        unreclaimed = {f"GPU-{index}": size * GIB for index, size in (unreclaimed_gib or {}).items()}
+        return self.happens(events.ProcessGone(key(pid), self.wall_ns, unreclaimed))
 
     def disconnects(self, pid: int) -> list[Effect]:
         return self.happens(events.Disconnected(pid))
 
     def driver_shows(self, pid: int, index: int, gib: int) -> list[Effect]:
         """Of a lost process's memory."""
-        return self.happens(events.ResidueChanged(key(pid), f"GPU-{index}", gib * GIB, self.wall_ns))
+        return self.happens(events.UnreclaimedChanged(key(pid), f"GPU-{index}", gib * GIB, self.wall_ns))
 
     def audit_sees(self, *seen: events.Seen, gpus: Iterable[int] | None = None) -> list[Effect]:
         """One look at the driver, at all GPUs or at these."""
@@ -224,7 +224,7 @@ class Node:
 
     def ticks(self) -> list[Effect]:
         grants = [(grant.env, grant.uuid) for grant in self.state.watched_grants()]
-        used = {grant: self.used.get(grant, self.state.residue_alive.get(grant, 0)) for grant in grants}
+        used = {grant: self.used.get(grant, self.state.unreclaimed_alive.get(grant, 0)) for grant in grants}
         return self.happens(events.Tick(self.wall_ns, *self.heard(), used))
 
     def heard(self) -> tuple[frozenset[str], int | None]:
@@ -274,7 +274,7 @@ class Node:
 
     def gives_back(self, *attempts: tuple[str, int], why: str = "nobody is there") -> list[Effect]:
         """Nobody could begin these."""
-        return self.happens(events.JobUnbegun(attempts, why, self.wall_ns))
+        return self.happens(events.JobRequeuedBeforeStart(attempts, why, self.wall_ns))
 
     def job(self, job_id: str) -> Job:
         """As it is, or as it ended."""
@@ -287,7 +287,7 @@ class Node:
         return self.happens(events.HoldJob(job_id, "root (uid 0)", self.wall_ns))
 
     def frees(self, job_id: str) -> list[Effect]:
-        return self.happens(events.FreeJob(job_id, "root (uid 0)", self.wall_ns))
+        return self.happens(events.UnholdJob(job_id, "root (uid 0)", self.wall_ns))
 
     def moves(self, job_id: str, queue: str | None = None, *, first: bool = False) -> list[Effect]:
         return self.happens(events.MoveJob(job_id, queue, first, "root (uid 0)", self.wall_ns))

@@ -65,14 +65,16 @@ def variants(include: Path) -> dict[str, str]:
 def stubs(include: Path) -> str:
     """C source: every function as a stub that gives way to one of the sources', every variant as a jump to its function."""
     errors = _ERROR.findall((include / "driver_types.h").read_text())
-    return "".join([
-        HEADING,
-        *(STUB.format(name=name, result=NOT_SUPPORTED) for name in sorted(functions(include))),
-        *(JUMP.format(name=name, base=base) for name, base in sorted(variants(include).items())),
-        "const nm_error_name nm_error_names[] = {\n",
-        *(f'    {{{number}, "{name}"}},\n' for name, number in errors),
-        "    {0, (void *)0},\n};\n",
-    ])
+    return "".join(
+        [
+            HEADING,
+            *(STUB.format(name=name, result=NOT_SUPPORTED) for name in sorted(functions(include))),
+            *(JUMP.format(name=name, base=base) for name, base in sorted(variants(include).items())),
+            "const nm_error_name nm_error_names[] = {\n",
+            *(f'    {{{number}, "{name}"}},\n' for name, number in errors),
+            "    {0, (void *)0},\n};\n",
+        ]
+    )
 
 
 def _run(command: list[str]) -> None:

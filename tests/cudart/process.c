@@ -11,7 +11,7 @@
 
 enum { DEVICES = 64 };
 
-nm_driver nm_cu;
+nm_runtime_driver nm_cu;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static cudaError_t started = cudaErrorInitializationError;

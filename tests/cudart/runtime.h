@@ -22,9 +22,9 @@ typedef struct {
 #define X(name, version) PFN_##name##_v##version name;
 #include "driver.def"
 #undef X
-} nm_driver;
+} nm_runtime_driver;
 
-extern nm_driver nm_cu;
+extern nm_runtime_driver nm_cu;
 
 /* cuInit, once in a process: its first answer is its answer for ever, as the real library's is. */
 cudaError_t nm_start(void);

@@ -61,7 +61,7 @@ def ask(program: Path, *words: object, **environment: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[simulator.Node]:
+def node(tmp_path: Path) -> Iterator[simulator.SimulatedNode]:
     with simulator.create(tmp_path / "n", 2, 4 * GIB, "A simulated device", context_bytes=64 * MIB) as made:
         yield made
 
@@ -75,7 +75,7 @@ def exports(library: Path) -> set[str]:
         return {symbol.name for number, symbol in symbols if versions.get_symbol(number)["ndx"] == OWN_VERSION}
 
 
-def test_the_runtimes_story(node: simulator.Node, program: Path) -> None:
+def test_the_runtimes_story(node: simulator.SimulatedNode, program: Path) -> None:
     seen = ask(program, "story", **node.environment())
     module_bytes = 2 * MIB
     assert seen == {
@@ -84,12 +84,12 @@ def test_the_runtimes_story(node: simulator.Node, program: Path) -> None:
     assert [device.used_bytes for device in node.books()] == [0, 0]
 
 
-def test_at_the_capacity_the_runtime_says_memory_allocation(node: simulator.Node, program: Path) -> None:
+def test_at_the_capacity_the_runtime_says_memory_allocation(node: simulator.SimulatedNode, program: Path) -> None:
     seen = ask(program, "fill", GIB, **node.environment())
     assert seen == {"blocks": 3, "error": "cudaErrorMemoryAllocation", "total_bytes": 4 * GIB}
 
 
-def test_the_first_answer_of_cuinit_stays(node: simulator.Node, program: Path) -> None:
+def test_the_first_answer_of_cuinit_stays(node: simulator.SimulatedNode, program: Path) -> None:
     seen = ask(program, "twice", CUDA_VISIBLE_DEVICES="", **node.environment())
     assert seen["errors"] == ["cudaErrorNoDevice"] * 2
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from nodemgr.core.model.model import ConnectionId, ProcessKey
-from nodemgr.edge.clients.sessions import Session
+from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.kernel.processes import Credentials, Identity
 from nodemgr.edge.rpc.wire import Message
 
@@ -50,11 +50,11 @@ class StubHub:
         return [message.verb for _, message, _ in self.messages]
 
 
-def turn(loop: asyncio.AbstractEventLoop, until: Callable[[], object], patience_s: float = 10.0) -> None:
+def turn(loop: asyncio.AbstractEventLoop, until: Callable[[], object], timeout_s: float = 10.0) -> None:
     """Runs the loop until something holds; fails where it never does."""
 
     async def wait() -> None:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             while not until():
                 await asyncio.sleep(0.001)
 

@@ -20,7 +20,7 @@ import pytest
 from nodemgr.edge.gate.gate_program import prepare_bpf
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.cgroups import Hierarchy
-from nodemgr.edge.kernel.device_nodes import Device
+from nodemgr.edge.kernel.device_nodes import DeviceNode
 
 PROBE = """
 import errno, os, sys
@@ -63,7 +63,7 @@ class Probe:
         assert self.order(f"enter {cgroup}/cgroup.procs") == "OK"
         self.cgroup = cgroup
 
-    def opens(self, device: Device) -> bool:
+    def opens(self, device: DeviceNode) -> bool:
         """Does the kernel let it through to the driver, which is not there?"""
         path = self._nodes / f"{device.major}-{device.minor}"
         if not path.exists():

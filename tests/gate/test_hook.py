@@ -13,12 +13,12 @@ import pytest
 
 from nodemgr import gate_hook
 from nodemgr.edge.gate.gate import Gate
-from nodemgr.edge.gate.gate_records import Place, Records
+from nodemgr.edge.gate.gate_records import GatedCgroup, Records
 from nodemgr.edge.kernel.cgroups import Hierarchy
-from nodemgr.edge.kernel.device_nodes import Device
+from nodemgr.edge.kernel.device_nodes import DeviceNode
 from tests.gate.conftest import Probe
 
-GPU0, GPU1, CONTROL = Device(195, 0), Device(195, 1), Device(195, 255)
+GPU0, GPU1, CONTROL = DeviceNode(195, 0), DeviceNode(195, 1), DeviceNode(195, 255)
 ENV = "alice.1"
 
 
@@ -101,7 +101,7 @@ def test_what_a_runtime_took_off_is_put_back(gate: Gate, cgroup: Callable[[Hiera
     by_program.enter(place)
     by_rules.enter(rules)
     assert run(hook_of(gate), state_of(by_rules.pid)) == (0, "")
-    Records(gate.run_dir, ENV).add(Place.of(Hierarchy.UNIFIED, place))  # recorded, and then its program is gone
+    Records(gate.run_dir, ENV).add(GatedCgroup.of(Hierarchy.UNIFIED, place))  # recorded, and then its program is gone
     (rules / "devices.allow").write_text("a")
     assert [by_program.opens(GPU0), by_rules.opens(GPU0)] == [True, True]
     gate.check()

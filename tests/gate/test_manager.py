@@ -17,13 +17,13 @@ from nodemgr.edge.gate.gate import HOOK, Gate, GateUnavailable
 from nodemgr.edge.gate.gate_program import env_pins, pin_directory
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.cgroups import Hierarchy
-from nodemgr.edge.kernel.device_nodes import Device
+from nodemgr.edge.kernel.device_nodes import DeviceNode
 from nodemgr.edge.service import ServiceFault
 from tests.gate.conftest import Probe
 from tests.support import ordinary
-from tests.support.clients import FakeClient
 from tests.support.local import LocalManager
 from tests.support.manager import Manager
+from tests.support.udp_clients import FakeClient
 
 CLONE_NEWNS, MS_REC, MS_PRIVATE, MNT_DETACH = 0x20000, 0x4000, 0x40000, 2
 GPUS = 3
@@ -63,7 +63,7 @@ def container(node: Manager, cgroup: Callable[[Hierarchy], Path], make_probe: Ca
 
 
 def opened(probe: Probe) -> list[int]:
-    return [minor for minor in range(GPUS) if probe.opens(Device(195, minor))]
+    return [minor for minor in range(GPUS) if probe.opens(DeviceNode(195, minor))]
 
 
 def indices(node: Manager, client: FakeClient) -> list[int]:
@@ -252,12 +252,8 @@ def test_without_root_there_is_no_gate(monkeypatch: pytest.MonkeyPatch, tmp_path
         ("off", "off, as the settings say (device_gate)"),
     ],
 )
-def test_an_ordinary_user_s_manager_has_no_gate_and_starts(
-    setting: str, told: str, make_manager: Callable[..., Manager]
-) -> None:
-    made = make_manager(
-        simulate="1x16GiB", environment={"NODEMGR_DEVICE_GATE": setting}, before_exec=ordinary.become_ordinary, start=False
-    )
+def test_an_ordinary_user_s_manager_has_no_gate_and_starts(setting: str, told: str, make_manager: Callable[..., Manager]) -> None:
+    made = make_manager(simulate="1x16GiB", environment={"NODEMGR_DEVICE_GATE": setting}, before_exec=ordinary.become_ordinary, start=False)
     os.chown(made.directory, ordinary.UID, ordinary.UID)
     made.start()
     made.quota("alice", 1)
@@ -267,9 +263,7 @@ def test_an_ordinary_user_s_manager_has_no_gate_and_starts(
 
 @pytest.mark.usefixtures("bpf")
 def test_an_ordinary_user_s_manager_that_must_have_a_gate_says_whose_can(make_manager: Callable[..., Manager]) -> None:
-    made = make_manager(
-        simulate="1x16GiB", environment={"NODEMGR_DEVICE_GATE": "on"}, before_exec=ordinary.become_ordinary, start=False
-    )
+    made = make_manager(simulate="1x16GiB", environment={"NODEMGR_DEVICE_GATE": "on"}, before_exec=ordinary.become_ordinary, start=False)
     os.chown(made.directory, ordinary.UID, ordinary.UID)
     made.start(wait=False)
     assert made.wait() == 1

@@ -17,7 +17,7 @@ from nodemgr._native import ffi, lib
 from nodemgr.edge.gate.gate_program import BPF_FS, PinnedGate, env_pins, unpin
 from nodemgr.edge.host import privileges
 from nodemgr.edge.kernel.cgroups import Hierarchy
-from nodemgr.edge.kernel.device_nodes import Device, Nodes
+from nodemgr.edge.kernel.device_nodes import DeviceNode, Nodes
 from tests.gate.conftest import Probe
 from tests.support.examples import examples
 
@@ -26,8 +26,8 @@ BLOCK, CHARACTER = 1, 2
 MKNOD, READ, WRITE = 1, 2, 4
 MAP_FD = 77
 SYS_ADMIN = 21
-GPU0, GPU1, GPU253, MODESET, CONTROL = (Device(195, minor) for minor in (0, 1, 253, 254, 255))
-CAP = Device(CAPS_MAJOR, 30)
+GPU0, GPU1, GPU253, MODESET, CONTROL = (DeviceNode(195, minor) for minor in (0, 1, 253, 254, 255))
+CAP = DeviceNode(CAPS_MAJOR, 30)
 
 
 # -- the table, without a kernel --
@@ -38,7 +38,7 @@ def steps(caps_major: int) -> list[int]:
     return list(words[0 : lib.nm_gate_program(words, caps_major, MAP_FD)])
 
 
-def decide(program: list[int], context: tuple[int, int, int], opened: set[Device]) -> int:
+def decide(program: list[int], context: tuple[int, int, int], opened: set[DeviceNode]) -> int:
     """A small machine for the few operations that the program has."""
     registers = [0] * 11
     stack: dict[int, int] = {}
@@ -71,7 +71,7 @@ def decide(program: list[int], context: tuple[int, int, int], opened: set[Device
                 at += 1
             case 0x85:
                 assert value == 1, "looks up"
-                key = Device(stack[registers[2]], stack[registers[2] + 4])
+                key = DeviceNode(stack[registers[2]], stack[registers[2] + 4])
                 registers[:6] = [0xFFFF888000000000 if key in opened else 0] + [0xDEAD] * 5
             case 0x95:
                 return registers[0]
@@ -79,7 +79,7 @@ def decide(program: list[int], context: tuple[int, int, int], opened: set[Device
                 raise AssertionError(f"unknown operation {code:#x}")
 
 
-def rule(kind: int, access: int, device: Device, caps_major: int, opened: set[Device]) -> bool:
+def rule(kind: int, access: int, device: DeviceNode, caps_major: int, opened: set[DeviceNode]) -> bool:
     """What the gate promises."""
     is_gated = kind == CHARACTER and access != MKNOD and Nodes(None if caps_major < 0 else caps_major).is_gated(device)
     return not is_gated or device in opened
@@ -87,7 +87,7 @@ def rule(kind: int, access: int, device: Device, caps_major: int, opened: set[De
 
 majors = st.sampled_from([0, 1, 194, 195, 196, CAPS_MAJOR, 4095])
 minors = st.sampled_from([0, 1, 2, 253, 254, 255, 256, 2**20 - 1])
-devices = st.builds(Device, majors, minors)
+devices = st.builds(DeviceNode, majors, minors)
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -95,7 +95,9 @@ devices = st.builds(Device, majors, minors)
     kind=st.sampled_from([BLOCK, CHARACTER]), access=st.integers(0, 7), device=devices,
     caps_major=st.sampled_from([-1, CAPS_MAJOR]), opened=st.sets(devices, max_size=3),
 )  # fmt: skip
-def test_the_steps_decide_what_the_gate_promises(kind: int, access: int, device: Device, caps_major: int, opened: set[Device]) -> None:
+def test_the_steps_decide_what_the_gate_promises(
+    kind: int, access: int, device: DeviceNode, caps_major: int, opened: set[DeviceNode]
+) -> None:
     decided = decide(steps(caps_major), (access << 16 | kind, *device), opened)
     assert decided == rule(kind, access, device, caps_major, opened)
 
@@ -127,9 +129,7 @@ def test_a_gpu_opens_while_it_is_in_the_map(cgroup: Callable[[Hierarchy], Path],
 
 
 @pytest.mark.usefixtures("bpf")
-def test_a_node_can_be_made_and_leads_nowhere(
-    cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path
-) -> None:
+def test_a_node_can_be_made_and_leads_nowhere(cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe], pins: Path) -> None:
     place, probe = cgroup(Hierarchy.UNIFIED), make_probe()
     PinnedGate.make(pins, None).attach(place)
     probe.enter(place)

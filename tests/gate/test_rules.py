@@ -9,11 +9,11 @@ import pytest
 
 from nodemgr.edge.gate import gate_lines
 from nodemgr.edge.kernel.cgroups import Hierarchy
-from nodemgr.edge.kernel.device_nodes import Device, Nodes
+from nodemgr.edge.kernel.device_nodes import DeviceNode, Nodes
 from tests.gate.conftest import Probe
 
 NODES = Nodes(237, {0: frozenset({3, 4})})
-GPU0, GPU1, CONTROL, CAP = Device(195, 0), Device(195, 1), Device(195, 255), Device(237, 3)
+GPU0, GPU1, CONTROL, CAP = DeviceNode(195, 0), DeviceNode(195, 1), DeviceNode(195, 255), DeviceNode(237, 3)
 RUNTIME_RULES = ["c *:* m", "b *:* m", "c 1:3 rwm", "c 195:255 rwm"]
 """What a runtime gives every container, and its NVIDIA part beside it."""
 
@@ -41,7 +41,7 @@ def test_exactly_what_is_allowed_opens(
     restrict(place, rules)
     (place / "inner").mkdir()
     probe.enter(place / "inner")
-    allowed: list[set[Device]] = [set(), {GPU1}, {GPU0, CAP}, set()]
+    allowed: list[set[DeviceNode]] = [set(), {GPU1}, {GPU0, CAP}, set()]
     for devices in allowed:
         for _ in range(2):  # to say it again changes nothing
             gate_lines.settle(place, NODES, devices)

@@ -17,7 +17,7 @@ import threading
 import time
 
 
-class State(enum.IntEnum):
+class ClientState(enum.IntEnum):
     NONE = 0
     WAITING = 1
     HELD = 2
@@ -33,14 +33,14 @@ class Native:
         self.script = script
         self.requests = list(script.get("requests", [[["HELD", ""]]]))
         self.steps = []
-        self.now = (State.NONE, "")
+        self.now = (ClientState.NONE, "")
         self.published = {}
         self.waiter = None
         self.lock = threading.RLock()
         self.pollers = set()
 
     def under_way(self):
-        return self.now[0] is State.WAITING or (self.now[0] is State.NO_MANAGER and self.setting("no_manager") != "error")
+        return self.now[0] is ClientState.WAITING or (self.now[0] is ClientState.NO_MANAGER and self.setting("no_manager") != "error")
 
     def log(self, text):
         with open(self.script["log"], "a") as file:
@@ -57,7 +57,7 @@ class Native:
 
     def begin(self):
         with self.lock:
-            if not self.under_way() and self.now[0] is not State.HELD:
+            if not self.under_way() and self.now[0] is not ClientState.HELD:
                 self.log("begin")
                 self.steps = list(self.requests.pop(0) if self.requests else [])
                 self.step()
@@ -65,8 +65,8 @@ class Native:
 
     def step(self):
         state, line = self.steps.pop(0)
-        self.now = (State[state], line)
-        if self.now[0] in (State.HELD, State.CPU):
+        self.now = (ClientState[state], line)
+        if self.now[0] in (ClientState.HELD, ClientState.CPU):
             self.published.update(self.script.get("grant", {}))
 
     def poll(self, timeout_ms):
@@ -86,11 +86,11 @@ class Native:
         with self.lock:
             if self.under_way():
                 self.log("cancel")
-                self.now = (State.NONE, "")
+                self.now = (ClientState.NONE, "")
                 self.steps = []
 
     def lease(self):
-        return self.script.get("lease", {}) if self.now[0] is State.HELD else {}
+        return self.script.get("lease", {}) if self.now[0] is ClientState.HELD else {}
 
     def set_waiter(self, waiter):
         self.waiter = waiter

@@ -17,7 +17,7 @@ def wait():
     try:
         raise KeyboardInterrupt
     except KeyboardInterrupt as error:
-        interrupts.keep(error, wait.__code__)
+        interrupts.defer(error, wait.__code__)
     return 0
 call = ctypes.CFUNCTYPE(ctypes.c_int)(wait)
 def use():

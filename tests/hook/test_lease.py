@@ -337,7 +337,7 @@ def test_ctrl_c_inside_the_driver_is_raised_by_the_gate_that_led_there(world: Wo
         + """
 import types
 def first_call():
-    lease._client.now = (lease.native.State.LOST, "")
+    lease._client.now = (lease.native.ClientState.LOST, "")
     cuInit()
     raise RuntimeError("CUDA error: no device")
 framework = types.SimpleNamespace(first_call=first_call)

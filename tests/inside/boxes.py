@@ -20,7 +20,7 @@ from tests.support.local import LocalManager
 from tests.support.manager import ROOT, Manager
 
 VERBS = ROOT / "client_plugin" / "bin" / "nodemgr"
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 NOBODY = 65_534
 INIT = 'mount --make-rprivate / && mount --bind "$0" "$1" && echo ready && exec sleep infinity'
 
@@ -37,7 +37,7 @@ def unusable() -> str | None:
 
 def outcome(node: Manager | LocalManager, job: str) -> dict[str, Any]:
     """How it ended, waited for longer than a busy machine takes."""
-    with ControlClient(node.run_dir, PATIENCE_S) as client:
+    with ControlClient(node.run_dir, WAIT_LIMIT_S) as client:
         (told,) = client.call("job_wait", jobs=[job])["jobs"]
     assert isinstance(told, dict)
     return told
@@ -45,7 +45,7 @@ def outcome(node: Manager | LocalManager, job: str) -> dict[str, Any]:
 
 def interruption(node: Manager, job: str) -> tuple[str, str]:
     """The cause and the reason with which the job is paused. It is withdrawn then: no other test meets it."""
-    paused = node.events().expect("job.paused", PATIENCE_S, job=job)
+    paused = node.events().expect("job.paused", WAIT_LIMIT_S, job=job)
     node.call("job_withdraw", job=job)
     return str(paused["cause"]), str(paused["reason"])
 
@@ -89,7 +89,7 @@ class Box:
     def run(self, *command: str, uid: int = 0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self._command(command, uid), env=self._environment(), text=True, cwd="/", capture_output=True,
-            timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL,
+            timeout=WAIT_LIMIT_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     def say(self, *words: str, uid: int = 0) -> subprocess.CompletedProcess[str]:
@@ -109,6 +109,6 @@ class Box:
         """With all that runs there."""
         if self._init.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
-        self._init.communicate(timeout=PATIENCE_S)
+        self._init.communicate(timeout=WAIT_LIMIT_S)
         for program in self._programs:
-            program.communicate(timeout=PATIENCE_S)
+            program.communicate(timeout=WAIT_LIMIT_S)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.inside.boxes import NOBODY, PATIENCE_S, Box, interruption, outcome
+from tests.inside.boxes import NOBODY, WAIT_LIMIT_S, Box, interruption, outcome
 from tests.support.manager import Manager
 
 STRANGER = Path(__file__).with_name("stranger.py")
@@ -29,11 +29,11 @@ class Stranger:
         self._program.stdin.write(" ".join(words) + "\n")
         self._program.stdin.flush()
         said = self._program.stdout.readline()
-        assert said, self._program.communicate(timeout=PATIENCE_S)
+        assert said, self._program.communicate(timeout=WAIT_LIMIT_S)
         return json.loads(said)
 
     def end(self) -> None:
-        self._program.communicate(timeout=PATIENCE_S)
+        self._program.communicate(timeout=WAIT_LIMIT_S)
 
 
 def held_job(node: Manager, box: Box, *options: str, uid: int = 0) -> str:
@@ -134,7 +134,7 @@ def test_what_a_record_says_is_bounded_by_what_can_be(node: Manager, box: Box) -
     told = outcome(node, job)
     assert told["exit"] == 7
     (story,) = node.call("job_show", job=job)["jobs"]
-    assert story["submitted"] <= story["attempts"][0]["started"] <= story["attempts"][0]["ended"] <= story["submitted"] + PATIENCE_S
+    assert story["submitted"] <= story["attempts"][0]["started"] <= story["attempts"][0]["ended"] <= story["submitted"] + WAIT_LIMIT_S
     assert "\x1b" not in told["why"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.inside.boxes import PATIENCE_S, Box, outcome
+from tests.inside.boxes import WAIT_LIMIT_S, Box, outcome
 from tests.inside.test_life import CPU
 from tests.support.local import Died, DyingStore, LocalManager
 
@@ -29,7 +29,7 @@ def test_whenever_the_manager_dies_it_runs_once(tmp_path: Path, when: str) -> No
             store.die(when, commit)
             submitted = box.spawn("sh", str(box.verbs), "submit", *CPU, "--", "sh", "-c", f"echo {commit} >> {marks}")
             _revive(managers, directory, store, commit)
-            job = submitted.communicate(timeout=PATIENCE_S)[0].split()[-1]
+            job = submitted.communicate(timeout=WAIT_LIMIT_S)[0].split()[-1]
             box.say("queue")  # starts a runner, if that is what it waits for
             told = outcome(managers[-1], job)
             assert (told["state"], told["exit"]) == ("done", 0), (when, commit, told)
@@ -42,7 +42,7 @@ def test_whenever_the_manager_dies_it_runs_once(tmp_path: Path, when: str) -> No
 
 def _revive(managers: list[LocalManager], directory: Path, store: DyingStore, deaths: int) -> None:
     """When the present one has died: the next."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_LIMIT_S
     while store.deaths < deaths or managers[-1].is_alive:
         assert time.monotonic() < deadline, "it does not die"
         time.sleep(0.01)

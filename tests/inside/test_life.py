@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.inside.boxes import NOBODY, PATIENCE_S, Box, interruption, outcome
+from tests.inside.boxes import NOBODY, WAIT_LIMIT_S, Box, interruption, outcome
 from tests.support.manager import ROOT, Manager
 
 CPU = ("--gpus", "0", "--max-restarts", "0")
@@ -119,7 +119,7 @@ def test_a_containers_root_asks_for_no_queue_above_its_environments(node: Manage
 
 def test_a_long_order_is_written_on_a_sheet(node: Manager, box: Box) -> None:
     text = "x" * 100_000
-    job = box.submit(*CPU, "--", "sh", "-c", 'echo ${#1}', "sh", text)
+    job = box.submit(*CPU, "--", "sh", "-c", "echo ${#1}", "sh", text)
     assert box.say("wait", job).returncode == 0
     assert box.say("logs", job).stdout == "100000\n"
     assert "may have" in box.say("submit", *CPU, "--", "true", *["y" * 120_000] * 10).stderr
@@ -163,7 +163,7 @@ def test_what_ended_while_no_manager_was_there_is_known(node: Manager, box: Box)
     pidfd = os.pidfd_open(supervisor)
     node.kill()
     path.write_text("go\n")
-    assert select.select([pidfd], [], [], PATIENCE_S)[0]
+    assert select.select([pidfd], [], [], WAIT_LIMIT_S)[0]
     os.close(pidfd)
     node.start()
     assert wait(node, job)[:2] == ("failed", 5)

@@ -12,7 +12,7 @@ import pytest
 from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.executor import node_factory
 from nodemgr.edge.executor.node_factory import NodeFactory
-from tests.inside.boxes import PATIENCE_S, Box, outcome
+from tests.inside.boxes import WAIT_LIMIT_S, Box, outcome
 from tests.inside.test_life import CPU, named, runner_of
 from tests.support.local import LocalManager
 
@@ -22,7 +22,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LocalManager, Box]]:
     """A manager in this process that is short of patience, and a box."""
     monkeypatch.setattr(node_factory, "GRACE_MS", 100)
     monkeypatch.setattr(node_factory, "RELUCTANCE_S", 0.1)
-    monkeypatch.setattr(node_factory, "CLAIM_PATIENCE_S", 0.3)
+    monkeypatch.setattr(node_factory, "CLAIM_TIMEOUT_S", 0.3)
     with LocalManager(factory=None) as manager:
         manager.call("quota_set", env="alice", gpus=1)
         factory = manager.daemon.jobs.factory
@@ -36,7 +36,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LocalManager, Box]]:
 def event(manager: LocalManager, name: str, count: int = 1, **fields: object) -> None:
     """Waits for the so-many-th event of this name with these fields since the manager's start."""
     with EventStream(manager.run_dir) as stream:
-        for told in stream.follow(0, timeout_s=PATIENCE_S):
+        for told in stream.follow(0, timeout_s=WAIT_LIMIT_S):
             count -= told["name"] == name and all(told.get(key) == value for key, value in fields.items())
             if count == 0:
                 return

@@ -1,4 +1,4 @@
-"""`python -m tests.jobs.storm --seconds 600`: jobs are submitted, held, freed, moved, requeued and withdrawn in any order, while managers,
+"""`python -m tests.jobs.storm --seconds 600`: jobs are submitted, held, unheld, moved, requeued and withdrawn in any order, while managers,
 launchers, supervisors and the jobs' own processes are killed; then it is counted.
 
 Each attempt's program writes one line. In the end no attempt has two, none began while anything of the one before it ran, no submission
@@ -32,7 +32,7 @@ from nodemgr.edge.kernel.processes import ancestors
 from tests.supervisor.world import own_audit_session
 from tests.support.manager import Manager
 
-PATIENCE_S = 120.0
+WAIT_LIMIT_S = 120.0
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ENVS = ("alice", "bob")
 WRITERS = 3
@@ -58,9 +58,9 @@ case $0 in
 esac
 """
 """In the storm's directory; what it does is its $0. Who is alive is known by when he was born: a PID alone could be somebody else's."""
-DEEDS = ("well", "well", "badly", "takes0.1", "takes0.5", "takes2", "leaves1", "leaves60")
+PROGRAMS = ("well", "well", "badly", "takes0.1", "takes0.5", "takes2", "leaves1", "leaves60")
 HIDES = ("hides1", "hides60")
-Deed = Callable[[random.Random], None]
+StormAction = Callable[[random.Random], None]
 
 
 class Storm:
@@ -71,7 +71,7 @@ class Storm:
             (self.directory / name).mkdir(parents=True)
         self.jobs_dir = manager.state_dir / "jobs"
         self.seed = seed
-        self.deeds = DEEDS + HIDES if own_audit_session() else DEEDS
+        self.programs = PROGRAMS + HIDES if own_audit_session() else PROGRAMS
         self.submitted: dict[str, list[str]] = {}
         """By key, the jobs that the answer means."""
         self.asked: set[str] = set()
@@ -92,7 +92,7 @@ class Storm:
 
     def ask(self, verb: str, **arguments: object) -> dict[str, Any]:
         """In the calm, of a manager that stays; a busy machine may be slow."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_LIMIT_S
         while (answer := self.call(verb, **arguments)) is None:
             assert time.monotonic() < deadline, f"{verb} is not answered"
         return answer
@@ -105,7 +105,7 @@ class Storm:
         array = list(range(dice.choice([0, 0, 0, 2, 4])))
         known = [job_id for jobs in list(self.submitted.values())[-8:] for job_id in jobs]
         arguments = {
-            "argv": ["/bin/sh", "-c", SCRIPT, dice.choice(self.deeds)], "cwd": str(self.directory), "environ": [f"PATH={PATH}"],
+            "argv": ["/bin/sh", "-c", SCRIPT, dice.choice(self.programs)], "cwd": str(self.directory), "environ": [f"PATH={PATH}"],
             "key": key, "gpus": dice.choice([0, 1, 1, 2]), "array": array, "max_restarts": dice.choice([0, 1, 3]),
             "time_limit_ms": dice.choice([None, None, 1_000]), "hold": dice.random() < 0.1,
             "priority": dice.choice([None, "high", "low"]), "after": dice.sample(known, 1) if known and dice.random() < 0.2 else [],
@@ -159,7 +159,7 @@ class Storm:
     def start(self) -> None:
         self.manager.start(wait=False)
         try:
-            self.manager.wait_for_line("ready on ", PATIENCE_S)
+            self.manager.wait_for_line("ready on ", WAIT_LIMIT_S)
         except AssertionError:
             os.kill(self.manager.pid, signal.SIGABRT)  # says where it is (PYTHONFAULTHANDLER)
             raise
@@ -182,8 +182,8 @@ class Storm:
 
     def blow(self, seconds: float, submissions: int, kills: int) -> None:
         """So long, and until there were so many."""
-        deeds: list[Deed] = [lambda dice: (self.submit if dice.random() < 0.5 else self.order)(dice)] * WRITERS + [self.kill]
-        threads = [threading.Thread(target=self._go_on, args=(deed, self.seed * 100 + number)) for number, deed in enumerate(deeds)]
+        programs: list[StormAction] = [lambda dice: (self.submit if dice.random() < 0.5 else self.order)(dice)] * WRITERS + [self.kill]
+        threads = [threading.Thread(target=self._go_on, args=(action, self.seed * 100 + number)) for number, action in enumerate(programs)]
         for thread in threads:
             thread.start()
         until = time.monotonic() + seconds
@@ -196,11 +196,11 @@ class Storm:
         if self.faults:
             raise self.faults[0]
 
-    def _go_on(self, deed: Deed, seed: int) -> None:
+    def _go_on(self, action: StormAction, seed: int) -> None:
         dice = random.Random(seed)
         try:
             while not self.over.is_set():
-                deed(dice)
+                action(dice)
                 self.over.wait(dice.uniform(0.0, 0.1))
         except BaseException as fault:
             self.faults.append(fault)
@@ -213,7 +213,7 @@ class Storm:
         seen, deadline = 0, 0.0
         while living := self.ask("queue")["queue"]:
             if (done := len(self._lines("marks")) - len(living)) != seen:
-                seen, deadline = done, time.monotonic() + PATIENCE_S
+                seen, deadline = done, time.monotonic() + WAIT_LIMIT_S
             assert time.monotonic() < deadline, f"{len(living)} wait for nothing: {living[:3]}"
             for row in living:
                 if row["state"] == "held":

@@ -14,7 +14,7 @@ import pytest
 
 from nodemgr.core.model.effects import SubmitAnswered
 from nodemgr.core.model.model import JobState
-from tests.jobs.world import KINDS, PATIENCE_S, World
+from tests.jobs.world import KINDS, WAIT_LIMIT_S, World
 from tests.support.local import DyingStore, FakeGpus
 
 COMMITS = range(1, 9)
@@ -50,7 +50,7 @@ def submit(world: World, key: str) -> str:
 
 
 def until_nothing_is_left(world: World) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_LIMIT_S
     while True:
         world.revive()
         if not world.manager.daemon.state.jobs and world.manager.is_alive:

@@ -17,12 +17,12 @@ from nodemgr import cli
 from nodemgr.core.model import events
 from nodemgr.core.model.model import JobState
 from nodemgr.edge.executor.launcher import PROGRAM, Launcher
-from nodemgr.edge.executor.resource_factory import Order
+from nodemgr.edge.executor.resource_factory import RunOrder
 from tests.jobs.test_verbs import variables
 from tests.jobs.world import KINDS, TWO_NODES, World, open_gate
 from tests.supervisor.world import end
-from tests.support.clients import FakeClient
 from tests.support.local import FakeGpus
+from tests.support.udp_clients import FakeClient
 
 Client = Callable[..., FakeClient]
 THIS_NODE = KINDS[0]
@@ -66,17 +66,17 @@ def why(world: World, job_id: str) -> str:
     return reason.partition(": ")[2]
 
 
-def orders_by_scan(world: World) -> list[int]:
+def orders_by_pass(world: World) -> list[int]:
     """How many jobs each scan from now on starts. It grows."""
     loop, given = world.manager.daemon.event_loop, list[int]()
-    scan = loop._matcher.scan
+    run_pass = loop._matcher.run_pass
 
-    def counted() -> list[Order]:
-        orders = list(scan())
+    def counted() -> list[RunOrder]:
+        orders = list(run_pass())
         given.append(len(orders))
         return orders
 
-    world.manager.do(lambda: setattr(loop._matcher, "scan", counted))
+    world.manager.do(lambda: setattr(loop._matcher, "run_pass", counted))
     return given
 
 
@@ -101,7 +101,7 @@ def test_while_nothing_can_be_started_others_have_the_gpus_and_one_look_starts_a
     wakes = world.manager.do(lambda: world.manager.daemon.event_loop.wakes.total())
     world.settle()
     assert world.manager.do(lambda: world.manager.daemon.event_loop.wakes.total()) == wakes
-    given = orders_by_scan(world)
+    given = orders_by_pass(world)
     world.set_up(True)
     world.until("job.started", job=jobs[1])
     assert given == [2], "one look starts all that fits"

@@ -15,13 +15,13 @@ import pytest
 from nodemgr.core.model.model import Cause
 from nodemgr.edge.executor.launcher import Launcher
 from nodemgr.edge.executor.node_factory import NodeFactory
-from nodemgr.edge.executor.resource_factory import Listener, Order, ResourceFactory, Status
+from nodemgr.edge.executor.resource_factory import ExecutorListener, ResourceFactory, RunOrder, Status
 from nodemgr.edge.kernel.processes import ancestors
 from tests.edge.hub import turn
 from tests.support.two_nodes import Cluster, TwoNodes
 
-PATIENCE_S = 60.0
-Make = Callable[[asyncio.AbstractEventLoop, Listener], ResourceFactory]
+WAIT_LIMIT_S = 60.0
+Make = Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory]
 
 
 class Notes:
@@ -30,7 +30,7 @@ class Notes:
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, int]] = []
         self.ends: dict[tuple[str, int], tuple[Status, str]] = {}
-        self.places: dict[str, bool] = {}
+        self.hosts: dict[str, bool] = {}
         self.in_verb = False
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
@@ -42,13 +42,13 @@ class Notes:
         self.heard.append(("ended", job_id, attempt))
         self.ends[job_id, attempt] = status, log_tail
 
-    def unbegun(self, job_id: str, attempt: int, why: str) -> None:
+    def requeued_before_start(self, job_id: str, attempt: int, why: str) -> None:
         assert not self.in_verb
         self.heard.append(("unbegun", job_id, attempt))
 
-    def place_changed(self, place: str, is_up: bool, why: str) -> None:
+    def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
         assert not self.in_verb
-        self.places[place] = is_up
+        self.hosts[place] = is_up
 
 
 class World:
@@ -81,21 +81,21 @@ class World:
         finally:
             self.notes.in_verb = False
 
-    def create(self, script: str, job_id: str = "j1", attempt: int = 1, **changes: Any) -> Order:
+    def create(self, script: str, job_id: str = "j1", attempt: int = 1, **changes: Any) -> RunOrder:
         """Begins a shell script."""
         given: dict[str, Any] = {"argv": ("/bin/sh", "-c", script), "cwd": str(self.directory), "time_limit_ms": None, **changes}
         environ = (f"PATH={os.environ['PATH']}", f"NODEMGR_JOB={job_id}:{attempt}", "GREETING=good day")
-        order = Order(job_id, attempt, "alice", "root", os.getuid(), os.getgid(), environ=environ, **given)
+        order = RunOrder(job_id, attempt, "alice", "root", os.getuid(), os.getgid(), environ=environ, **given)
         self.do("create", order)
         return order
 
     def until_ended(self, job_id: str = "j1", attempt: int = 1) -> tuple[Status, str]:
-        turn(self.loop, lambda: (job_id, attempt) in self.notes.ends, PATIENCE_S)
+        turn(self.loop, lambda: (job_id, attempt) in self.notes.ends, WAIT_LIMIT_S)
         return self.notes.ends[job_id, attempt]
 
     def until_said(self, word: str, job_id: str = "j1") -> None:
         """Until the job's log says so."""
-        turn(self.loop, lambda: word in self.log(job_id), PATIENCE_S)
+        turn(self.loop, lambda: word in self.log(job_id), WAIT_LIMIT_S)
 
     def log(self, job_id: str, attempt: int | None = None) -> str:
         with contextlib.suppress(FileNotFoundError), open(self.do("logs", job_id, attempt), "rb") as log:
@@ -232,7 +232,7 @@ def test_its_status_follows_it(world: World) -> None:
     os.mkfifo(world.directory / "gate")
     world.create(f"echo ready; read line < {world.directory}/gate")
     world.until_said("ready")
-    turn(world.loop, lambda: ("started", "j1", 1) in world.notes.heard, PATIENCE_S)
+    turn(world.loop, lambda: ("started", "j1", 1) in world.notes.heard, WAIT_LIMIT_S)
     running = world.do("status", "j1", 1)
     assert (running.state, running.exit_code) == ("running", None)
     os.kill(running.pid, 0)
@@ -288,14 +288,14 @@ def test_the_next_manager_finds_what_runs_what_ended_and_what_was_never_begun(wo
     world.restart()
     assert world.do("adopt", [("j1", 1), ("j2", 1), ("j4", 1)]) == [("j4", 1)]
     assert world.until_ended("j2")[0].exit_code == 6
-    turn(world.loop, lambda: ("started", "j1", 1) in world.notes.heard, PATIENCE_S)
+    turn(world.loop, lambda: ("started", "j1", 1) in world.notes.heard, WAIT_LIMIT_S)
     (world.directory / "gate").write_text("go\n")
     assert world.until_ended("j1")[0].exit_code == 5
     world.create("exit 8", "j4", 2)
     assert world.until_ended("j4", 2)[0].exit_code == 8
     assert world.do("strays") == [("j3", 1)], "what nobody expects goes on"
     world.do("withdraw", "j3", 1, "enough")
-    turn(world.loop, lambda: world.do("strays") == [] and world.do("capacity").running == 0, PATIENCE_S)
+    turn(world.loop, lambda: world.do("strays") == [] and world.do("capacity").running == 0, WAIT_LIMIT_S)
 
 
 def test_what_ended_while_nobody_looked_is_told_to_the_next_manager(world: World) -> None:
@@ -307,4 +307,3 @@ def test_what_ended_while_nobody_looked_is_told_to_the_next_manager(world: World
     world.begin()
     assert world.do("adopt", [("j1", 1)]) == []
     assert world.until_ended()[0].exit_code == 5
-

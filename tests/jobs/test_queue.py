@@ -19,8 +19,8 @@ from nodemgr.edge.admin.control_client import ControlError
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.host.journald import Journald
 from tests.jobs.world import KINDS, Refused, World, open_gate
-from tests.support.clients import FakeClient
 from tests.support.local import FakeGpus
+from tests.support.udp_clients import FakeClient
 
 Client = Callable[..., FakeClient]
 Make = Callable[..., World]
@@ -157,13 +157,13 @@ def test_a_gang_behind_a_stream_of_small_jobs_is_not_starved(make: Make) -> None
     assert world.job_ids("job.starting")[8] == gang
 
 
-def test_held_freed_and_moved(world: World) -> None:
+def test_held_unheld_and_moved(world: World) -> None:
     holder, gate = world.holding()
     first, second, third = (world.submit() for _ in range(3))
     world.order(events.HoldJob, first)
     world.order(events.MoveJob, third, None, True)
     assert world.waiting() == [third, second]
-    world.order(events.FreeJob, first)
+    world.order(events.UnholdJob, first)
     assert world.waiting() == [third, second, first]
     open_gate(gate)
     for job_id in (holder, first, second, third):

@@ -20,7 +20,7 @@ from client_plugin.ways import choice as ways
 from client_plugin.ways.faults import Lost
 from nodemgr import cli
 from tests.cli.conftest import STRANGER, clean_environment
-from tests.jobs.world import KINDS, PATIENCE_S, World, open_gate
+from tests.jobs.world import KINDS, WAIT_LIMIT_S, World, open_gate
 from tests.support.local import FakeGpus
 
 Said = subprocess.CompletedProcess[str]
@@ -65,7 +65,9 @@ def begin(world: World, *arguments: str, **more: str | None) -> subprocess.Popen
 
 
 OUR_VERBS = '("submit", "queue", "logs", "wait", "history", "report", "doctor",'
-AS_USER = STRANGER.split("os.setgroups")[0].replace('("doctor",', OUR_VERBS) + f"""
+AS_USER = (
+    STRANGER.split("os.setgroups")[0].replace('("doctor",', OUR_VERBS)
+    + f"""
 import contextlib, io, json
 os.setgroups([])
 os.setresgid({USER}, {USER}, {USER})
@@ -76,6 +78,7 @@ for line in sys.stdin:
         code = main(json.loads(line))
     print(json.dumps([int(code), out.getvalue(), err.getvalue()]), flush=True)
 """
+)
 """Somebody else's command lines, one after the other in one process."""
 
 
@@ -99,7 +102,7 @@ def user(world: World) -> Iterator[Run]:
         return subprocess.CompletedProcess(arguments, *json.loads(program.stdout.readline()))
 
     yield run
-    program.communicate(timeout=PATIENCE_S)
+    program.communicate(timeout=WAIT_LIMIT_S)
 
 
 def refused(said: Said, code: int, text: str) -> None:
@@ -248,7 +251,7 @@ def test_each_order_does_what_it_says(world: World, nodemgr: Run) -> None:
         world.submit(gpus=4)
     assert nodemgr("queue", "hold", "j3").stderr == "nodemgr: j3 is held\n"
     assert world.waiting() == ["j2", "j4"]
-    assert nodemgr("queue", "free", "j3").returncode == 0
+    assert nodemgr("queue", "unhold", "j3").returncode == 0
     assert world.waiting() == ["j2", "j4", "j3"]
     assert nodemgr("queue", "move", "j3", "--first").returncode == 0
     assert world.waiting() == ["j3", "j2", "j4"]
@@ -259,8 +262,8 @@ def test_each_order_does_what_it_says(world: World, nodemgr: Run) -> None:
     assert "place 1 in queue normal" in nodemgr("queue", "position", "j3").stdout
     assert nodemgr("queue", "position", "j2").stdout == "j2: withdrawn (root (uid 0) withdrew it)\n"
     story = json.loads(nodemgr("history", "j2", "--json").stdout)["jobs"][0]
-    assert [deed["what"] for deed in story["deeds"]] == ["submitted", "withdrawn"]
-    assert {deed["who"] for deed in story["deeds"]} == {ways.whose()}
+    assert [entry["what"] for entry in story["deeds"]] == ["submitted", "withdrawn"]
+    assert {entry["who"] for entry in story["deeds"]} == {ways.whose()}
     assert nodemgr("queue", "requeue", "j2").returncode == 0
     assert world.waiting() == ["j4", "j3", "j2"]
 
@@ -270,7 +273,7 @@ def test_an_order_that_makes_no_sense_says_why(world: World, nodemgr: Run) -> No
     world.until_running(holder)
     world.submit(gpus=4)
     refused(nodemgr("queue", "hold", holder), 1, "j1 is running")
-    refused(nodemgr("queue", "free", "j2"), 1, "j2 is not held")
+    refused(nodemgr("queue", "unhold", "j2"), 1, "j2 is not held")
     refused(nodemgr("queue", "move", "j2"), 2, "say either the queue")
     refused(nodemgr("queue", "move", "j2", "nix"), 1, "there is no queue nix")
     refused(nodemgr("queue", "hold", "j9"), 1, "there is no job 'j9'")
@@ -348,11 +351,11 @@ def test_follow_shows_every_start_and_ends_with_the_job(world: World) -> None:
     following = begin(world, "logs", "--follow", job)
     world.until_running(job, attempt=2)
     open_gate(gate)
-    out, err = following.communicate(timeout=PATIENCE_S)
+    out, err = following.communicate(timeout=WAIT_LIMIT_S)
     assert following.returncode == 0, err
     assert out.endswith("try j1:2\nlast\n")
     earlier = subprocess.run([sys.executable, "-m", "nodemgr", "logs", job, "--attempt", "1"], env=variables(world), capture_output=True,
-                             text=True, timeout=PATIENCE_S, check=False)  # fmt: skip
+                             text=True, timeout=WAIT_LIMIT_S, check=False)  # fmt: skip
     assert earlier.stdout == "try j1:1\n"
 
 
@@ -370,7 +373,7 @@ def test_follow_outlives_the_manager(world: World, way: str) -> None:
     assert "waiting for it to come back" in following.stderr.readline()
     world.start()
     open_gate(gate)
-    out, err = following.communicate(timeout=PATIENCE_S)
+    out, err = following.communicate(timeout=WAIT_LIMIT_S)
     assert (following.returncode, out) == (0, "last\n"), err
 
 
@@ -463,13 +466,13 @@ def test_wait_outlives_the_manager(world: World) -> None:
     assert "waiting for it to come back" in waiting.stderr.readline()
     world.start()
     open_gate(gate)
-    assert waiting.wait(PATIENCE_S) == 0
+    assert waiting.wait(WAIT_LIMIT_S) == 0
     waiting.communicate()
 
 
 def until_waits(world: World, count: int) -> None:
     """Until so many `wait` are known to the manager."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_LIMIT_S
     while world.manager.do(lambda: len(world.manager.service.job_orders.waits)) != count:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -480,7 +483,7 @@ def test_ctrl_c_ends_a_wait(world: World) -> None:
     waiting = begin(world, "wait", job, "--env", "alice")
     until_waits(world, 1)
     waiting.send_signal(signal.SIGINT)
-    assert waiting.wait(PATIENCE_S) == 130
+    assert waiting.wait(WAIT_LIMIT_S) == 130
     waiting.communicate()
 
 
@@ -529,7 +532,7 @@ def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: 
     job = world.manager.do(lambda: world.manager.daemon.state.specs[world.manager.daemon.state.jobs["j2"].spec_id])
     assert (job.uid, job.gid, job.user) == (USER, USER, str(USER))
     assert [row["id"] for row in listed(user)["queue"]] == ["j2"]
-    for order in (("hold",), ("free",), ("withdraw",), ("requeue",), ("position",), ("move",)):
+    for order in (("hold",), ("unhold",), ("withdraw",), ("requeue",), ("position",), ("move",)):
         more = ("high",) if order == ("move",) else ()
         refused(user("queue", *order, foreign, *more), 1, f"alice has no job '{foreign}'")
     refused(user("logs", foreign), 1, f"alice has no job '{foreign}'")
@@ -537,11 +540,11 @@ def test_a_user_has_his_own_environments_jobs_and_no_others(world: World, user: 
     refused(user("queue", "move", "j2", "--first"), 1, "is for administrators")
     refused(user("queue", "create", "mine", "--rank", 1), 1, "only root and the group nodemgr may give orders")
     refused(user("submit", "--env", "bob", "--", "true"), 77, f"{USER} may not enter bob")
-    assert user("queue", "free", "j2").returncode == 0
+    assert user("queue", "unhold", "j2").returncode == 0
     world.until_ended("j2")
     deeds = json.loads(user("history", "j2", "--json").stdout)["jobs"][0]["deeds"]
     who = f"{USER} (uid {USER})"
-    assert [(deed["who"], deed["what"]) for deed in deeds] == [(who, "submitted, held"), (who, "freed")]
+    assert [(entry["who"], entry["what"]) for entry in deeds] == [(who, "submitted, held"), (who, "unheld")]
     assert "node" not in json.loads(user("report", "--json").stdout), "what the others use is not his"
 
 
@@ -568,23 +571,23 @@ def test_a_user_asks_for_no_queue_above_his_environments(world: World, user: Run
     refused(user("queue", "move", "j2", "high"), 77, HIGH_IS_ABOVE)
 
 
-def test_a_held_job_is_freed_into_no_queue_that_its_user_may_not_ask_for_any_more(world: World, user: Run, nodemgr: Run) -> None:
+def test_a_held_job_is_unheld_into_no_queue_that_its_user_may_not_ask_for_any_more(world: World, user: Run, nodemgr: Run) -> None:
     """One order and many, a job and an array; an admin is not bound, and a move to an allowed queue helps."""
     nodemgr("quota", "set", "alice", "--max-priority", "high")
     for more in ((), (), ("--array", "0-1")):
         assert user("submit", "--priority", "high", "--hold", *more, "--", "true").returncode == 0
     nodemgr("quota", "set", "alice", "--max-priority", "none")
     for job in ("j1", "j3"):
-        refused(user("queue", "free", job), 77, HIGH_IS_ABOVE)
-    said = user("queue", "free", "j1", "j2")
+        refused(user("queue", "unhold", job), 77, HIGH_IS_ABOVE)
+    said = user("queue", "unhold", "j1", "j2")
     assert said.stderr.count(HIGH_IS_ABOVE) == 2
     assert said.returncode != 0
-    assert user("queue", "free", "--all-of", "alice").returncode != 0
+    assert user("queue", "unhold", "--all-of", "alice").returncode != 0
     jobs = world.manager.daemon.state.jobs
     assert {job.state.value for job in jobs.values()} == {"held"}
     assert user("queue", "move", "j1", "normal").returncode == 0
-    assert user("queue", "free", "j1").returncode == 0
-    assert nodemgr("queue", "free", "j2").returncode == 0, "root is an admin"
+    assert user("queue", "unhold", "j1").returncode == 0
+    assert nodemgr("queue", "unhold", "j2").returncode == 0, "root is an admin"
     world.until_ended("j1")
     world.until_ended("j2")
 
@@ -641,7 +644,7 @@ def test_completion_knows_jobs_and_queues(world: World, nodemgr: Run, capsys: py
     world.until_ended(world.submit("true"))
     array = world.submit("true", array=(0, 7), hold=True)
     cases = (
-        ("nodemgr queue free ", "3", {"j1", array, f"{array}.7"}, {"j2"}), ("nodemgr logs j", "2", {"j1", "j2", array}, set()),
+        ("nodemgr queue unhold ", "3", {"j1", array, f"{array}.7"}, {"j2"}), ("nodemgr logs j", "2", {"j1", "j2", array}, set()),
         ("nodemgr submit --after j9,j", "3", {"j9,j1", "j9,j2"}, {"j1"}), ("nodemgr submit --priority ", "3", {"high"}, {"j1"}),
         ("nodemgr quota set alice --priority ", "5", {"high"}, set()), ("nodemgr wa", "1", {"wait"}, set()),
     )  # fmt: skip
@@ -720,7 +723,7 @@ def test_an_id_that_cannot_be_written_is_said(world: World) -> None:
     with open("/dev/full", "w") as full:
         said = subprocess.run(
             [sys.executable, "-m", "nodemgr", "submit", "--env", "alice", "--hold", "--", "true"], env=variables(world), text=True,
-            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE_S,
+            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=WAIT_LIMIT_S,
         )  # fmt: skip
     assert said.returncode == 1
     assert said.stderr.startswith("nodemgr: j1 is submitted\n")
@@ -759,7 +762,7 @@ def test_each_line_of_a_file_is_a_job_or_an_error_in_order(world: World, nodemgr
     assert (world.job("j1").state, world.job("j1").gpus, world.job("j1").name) == ("held", 0, "echo")
     assert (world.job("j2").name, world.job("j2").after, world.job("j2").max_restarts) == ("js", ("j1",), 2)
     assert world.job("j3.2").time_limit_ms == 7_200_000
-    nodemgr("queue", "free", "j1")
+    nodemgr("queue", "unhold", "j1")
     world.until_ended("j1")
     assert world.log("j1").decode() == 'one two  three fo"ur\n'
 
@@ -797,7 +800,7 @@ def test_lines_are_taken_as_they_come(world: World) -> None:
         program.stdin.flush()
         assert program.stdout.readline() == f"j{number}\n", "before the next line is written"
     program.send_signal(signal.SIGINT)
-    _, stderr = program.communicate(timeout=PATIENCE_S)
+    _, stderr = program.communicate(timeout=WAIT_LIMIT_S)
     assert (program.returncode, stderr) == (130, "nodemgr: stopped: line 3 and those behind it were not submitted\n")
 
 
@@ -805,14 +808,14 @@ def test_several_are_ordered_at_once_and_each_that_fails_is_told(world: World, n
     for _ in range(3):
         world.holding(hold=True)
     before = world.manager.do(lambda: world.manager.daemon.state.version)
-    said = nodemgr("queue", "free", "j1", "j9", "j3", "j1")
+    said = nodemgr("queue", "unhold", "j1", "j9", "j3", "j1")
     assert (said.returncode, said.stdout) == (1, "")
-    assert said.stderr.splitlines()[:2] == ["nodemgr: j1 is freed", "nodemgr: j3 is freed"]
+    assert said.stderr.splitlines()[:2] == ["nodemgr: j1 is unheld", "nodemgr: j3 is unheld"]
     assert said.stderr.splitlines()[2].startswith("nodemgr: there is no job 'j9'")
     assert world.manager.do(lambda: world.manager.daemon.state.version) > before
-    again = nodemgr("queue", "free", "j2", "j1")
+    again = nodemgr("queue", "unhold", "j2", "j1")
     assert again.returncode == 1
-    assert "j2 is freed" in again.stderr
+    assert "j2 is unheld" in again.stderr
     assert again.stderr.splitlines()[1].startswith("nodemgr: j1 is ")
 
 
@@ -851,14 +854,14 @@ def test_a_users_filter_reaches_no_other_environment(world: World, user: Run) ->
     assert world.job(foreign).state == "held"
 
 
-def test_several_freed_at_once_keep_a_queues_bound(world: World, nodemgr: Run) -> None:
+def test_several_unheld_at_once_keep_a_queues_bound(world: World, nodemgr: Run) -> None:
     _holder, _gate = world.holding(gpus=4)
     nodemgr("queue", "create", "narrow", "--rank", 10, "--cap", 2)
     for _ in range(3):
         world.submit(gpus=4, priority="narrow", hold=True)
-    said = nodemgr("queue", "free", "j2", "j3", "j4")
+    said = nodemgr("queue", "unhold", "j2", "j3", "j4")
     assert said.returncode == 1
-    assert said.stderr.count("is freed") == 2
+    assert said.stderr.count("is unheld") == 2
     assert world.waiting() == ["j2", "j3"]
     assert said.stderr.splitlines()[-1].startswith("nodemgr: j4: "), "this error does not name the job itself"
 
@@ -867,10 +870,10 @@ def test_the_line_of_a_held_array_names_the_array(world: World, nodemgr: Run) ->
     array = world.submit(array=(0, 1, 2), hold=True)
     single = world.submit(array=(5,), hold=True)
     first, second = nodemgr("queue").stdout.splitlines()[1:]
-    assert f"(nodemgr queue free {array})" in first
-    assert f"(nodemgr queue free {single}.5)" in second
-    assert f"(nodemgr queue free {array}.0)" in nodemgr("queue", "--expand").stdout
-    assert nodemgr("queue", "free", array).returncode == 0
+    assert f"(nodemgr queue unhold {array})" in first
+    assert f"(nodemgr queue unhold {single}.5)" in second
+    assert f"(nodemgr queue unhold {array}.0)" in nodemgr("queue", "--expand").stdout
+    assert nodemgr("queue", "unhold", array).returncode == 0
 
 
 def test_an_array_is_one_line_unless_it_is_expanded(world: World, nodemgr: Run) -> None:
@@ -879,7 +882,7 @@ def test_an_array_is_one_line_unless_it_is_expanded(world: World, nodemgr: Run) 
     assert f" {array} (3 jobs) " in line
     assert len(nodemgr("queue", "--expand").stdout.splitlines()) == 4
     assert len(listed(nodemgr)["queue"]) == 3
-    nodemgr("queue", "free", array)
+    nodemgr("queue", "unhold", array)
     assert nodemgr("wait", array).returncode == 1
     first, second = sorted(line.split()[:5] for line in nodemgr("history").stdout.splitlines()[1:])
     assert (first, second[0]) == ([array, "(2", "jobs)", "alice", "done"], f"{array}.1")
@@ -892,7 +895,7 @@ def test_the_history_counts_lines_and_no_line_lacks_a_job(world: World, nodemgr:
         world.until_ended(world.submit())
     arrays = [world.submit(array=tuple(range(7)), hold=True) for _ in range(2)]
     for array in arrays:
-        nodemgr("queue", "free", array)
+        nodemgr("queue", "unhold", array)
         assert nodemgr("wait", array).returncode == 0
 
     def shown(*arguments: object) -> list[str]:

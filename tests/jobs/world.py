@@ -18,7 +18,7 @@ from nodemgr.edge.engine.jobs import Jobs
 from tests.support.local import Died, LocalManager
 from tests.support.two_nodes import Cluster, TwoNodes
 
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 TWO_NODES = "two nodes"
 KINDS = ("this node", TWO_NODES)
 ENDS = ("job.ended", "job.withdrawn")
@@ -75,7 +75,7 @@ class World:
 
     def until_seen(self, seen: Callable[[], bool]) -> None:
         """Until the manager's loop sees that it is so."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_LIMIT_S
         while not self.manager.do(seen):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -105,7 +105,7 @@ class World:
                 done.set()
 
         self.manager.do(lambda: [self.jobs.submit(submission, answer) for submission in submissions])
-        assert done.wait(PATIENCE_S)
+        assert done.wait(WAIT_LIMIT_S)
         return answers
 
     def submit(self, script: str = "true", **fields: Any) -> str:
@@ -146,7 +146,7 @@ class World:
     def until(self, *names: str, **fields: Any) -> dict[str, Any]:
         """The first event of one of these names with these fields, past or coming."""
         with EventStream(self.manager.run_dir) as stream:
-            for event in stream.follow(0, timeout_s=PATIENCE_S):
+            for event in stream.follow(0, timeout_s=WAIT_LIMIT_S):
                 if event["name"] in names and all(event.get(key) == value for key, value in fields.items()):
                     return event
         raise AssertionError(f"no {names} with {fields}")
@@ -160,7 +160,7 @@ class World:
 
     def until_gone(self, job_id: str) -> None:
         """Until the manager knows that it ended, though it may not be able to store it. (The stream tells nothing then.)"""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_LIMIT_S
         while self.manager.do(lambda: job_id in self.manager.daemon.state.jobs):
             assert time.monotonic() < deadline, f"{job_id} goes on"
             time.sleep(0.01)
@@ -172,7 +172,7 @@ class World:
 
     def until_begun(self, job_id: str) -> None:
         """Until its process says so itself; being started is a moment earlier."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_LIMIT_S
         while f"{job_id}:1" not in self.begun():
             assert time.monotonic() < deadline, f"{job_id} does not begin"
             time.sleep(0.01)

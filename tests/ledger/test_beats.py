@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.ledger.ledger import SLOTS, Ledger, SlotState
+from nodemgr.edge.ledger.native_ledger import SLOTS, Ledger, SlotState
 
 S = 10**9
 BEATS_AT = -8 * SLOTS
@@ -43,7 +43,7 @@ class Books:
 
     def look(self, now_s: float, timeout_s: float = 5) -> tuple[list[int], list[int], float | None]:
         """(woken, still, when the oldest of the others was heard)"""
-        woken, still, oldest_ns = self.ledger.look_at_beats(int(now_s * S), int((now_s - timeout_s) * S) + 1)
+        woken, still, oldest_ns = self.ledger.read_beats(int(now_s * S), int((now_s - timeout_s) * S) + 1)
         return woken, still, None if oldest_ns is None else oldest_ns / S
 
 
@@ -116,11 +116,11 @@ def test_an_adopted_ledger_gives_everybody_the_whole_timeout(books: Books) -> No
     books.ledger.set_slot(1, 5, SlotState.STALLED)
     after = Ledger.adopt(*(os.dup(fd) for fd in books.ledger.fds))
     try:
-        assert after.look_at_beats(900 * S, 895 * S + 1) == ([], [], 900 * S)
+        assert after.read_beats(900 * S, 895 * S + 1) == ([], [], 900 * S)
         books.beat(0, 10)
         books.beat(1, 1)
-        assert after.look_at_beats(904 * S, 899 * S + 1) == ([1], [], 900 * S)
-        assert after.look_at_beats(905 * S, 900 * S + 1) == ([], [2], 904 * S)
+        assert after.read_beats(904 * S, 899 * S + 1) == ([1], [], 900 * S)
+        assert after.read_beats(905 * S, 900 * S + 1) == ([], [2], 904 * S)
     finally:
         after.close()
 
@@ -152,8 +152,8 @@ def test_garbage_in_all_words_names_no_slot_that_is_not_there() -> None:
         books.ledger.set_slot(slot, 5, SlotState.FENCED)
     usage = books.ledger.fds[1]
     for second in range(100, 400):
-        all_alike = struct.pack("=Q", 5 << 48 | second) * SLOTS
-        words = chance.choice([bytes(8 * SLOTS), b"\xff" * 8 * SLOTS, chance.randbytes(8 * SLOTS), all_alike])
+        all_equal = struct.pack("=Q", 5 << 48 | second) * SLOTS
+        words = chance.choice([bytes(8 * SLOTS), b"\xff" * 8 * SLOTS, chance.randbytes(8 * SLOTS), all_equal])
         os.pwrite(usage, words, os.fstat(usage).st_size + BEATS_AT)
         if chance.random() < 0.5:  # and all the rest of the file, the number of used slots among it
             os.pwrite(usage, chance.randbytes(os.fstat(usage).st_size), 0)

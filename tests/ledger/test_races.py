@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.ledger.ledger import Ledger, SlotState
+from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
 from tests.client_c.compiled import ENVIRONMENT, SANITIZERS, compile_c
 
 LIMIT_BYTES = 1 << 20

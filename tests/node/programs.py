@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from nodemgr.edge.admin.control_client import EventStream, ManagerUnreachable
-from tests.support.manager import PATIENCE_S, Manager
+from tests.support.manager import WAIT_LIMIT_S, Manager
 
 
 def said(program: subprocess.Popen[str]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def said(program: subprocess.Popen[str]) -> dict[str, Any]:
 
 def finish(program: subprocess.Popen[str]) -> tuple[int, str]:
     """Its exit code and its stderr, after its stdin was closed."""
-    _, stderr = program.communicate(timeout=PATIENCE_S)
+    _, stderr = program.communicate(timeout=WAIT_LIMIT_S)
     return program.returncode, stderr
 
 

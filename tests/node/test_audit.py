@@ -284,7 +284,6 @@ def test_who_shares_a_container_with_an_environment_belongs_to_it(node: Manager)
     finish(program)
 
 
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace")
 def test_the_host_is_no_container_to_a_manager_in_a_namespace_of_its_own(make_manager: Make) -> None:
     """As a hardened service it has one. Who shares the host with a holder belongs to nobody all the same."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.programs import finish, said
-from tests.support.manager import HOLD, PATIENCE_S, Manager
+from tests.support.manager import HOLD, WAIT_LIMIT_S, Manager
 
 GIB = 2**30
 ROOTS = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
@@ -38,7 +38,7 @@ def _until_empty(cgroup: Path) -> None:
         changed = select.poll()
         changed.register(file, select.POLLPRI)
         while "populated 1" in file.read():
-            assert changed.poll(PATIENCE_S * 1_000), "programs of the test live on"
+            assert changed.poll(WAIT_LIMIT_S * 1_000), "programs of the test live on"
             file.seek(0)
 
 
@@ -78,7 +78,7 @@ def test_what_goes_round_the_shim_in_a_container_meets_the_driver(node: Manager,
     assert "keeps 1 limits" in doctors_line(node)
     assert bypass_gets(node, cgroup, 4) == "CUDA_ERROR_OUT_OF_MEMORY"
     node.quota("alice", 1, memory_bytes=8 * GIB)
-    doctors_line(node)  # a look at the GPUs, after the order in the same thread
+    doctors_line(node)  # a reading of the GPUs, after the order in the same thread
     assert bypass_gets(node, cgroup, 4) is None
     finish(holder)
     events.expect("task.ended")

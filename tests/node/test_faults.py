@@ -17,10 +17,10 @@ import pytest
 
 from nodemgr.edge.admin.control_client import ManagerRefused
 from nodemgr.edge.store.store import FILE_NAME
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.node.programs import finish, said
-from tests.support.clients import FakeClient
-from tests.support.manager import PATIENCE_S, ROOT, Manager
+from tests.support.manager import ROOT, WAIT_LIMIT_S, Manager
+from tests.support.udp_clients import FakeClient
 
 GIB = 2**30
 Make = Callable[..., Manager]
@@ -31,7 +31,7 @@ def serve(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("NODEMGR_")}
     return subprocess.run(
         [sys.executable, "-m", "nodemgr", "serve", *options],
-        cwd=ROOT, env={**environment, **variables}, capture_output=True, text=True, timeout=PATIENCE_S,
+        cwd=ROOT, env={**environment, **variables}, capture_output=True, text=True, timeout=WAIT_LIMIT_S,
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_store_is_refused_and_left_alone(make_manager: Make) -> None:
 def test_a_service_manager_is_told_of_start_life_and_end(make_manager: Make) -> None:
     with tempfile.TemporaryDirectory(prefix="nm", dir="/tmp") as directory, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(f"{directory}/notify")
-        listener.settimeout(PATIENCE_S)
+        listener.settimeout(WAIT_LIMIT_S)
         manager = make_manager(environment={"NOTIFY_SOCKET": f"{directory}/notify", "WATCHDOG_USEC": "200000"})
         assert [listener.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
         assert manager.stop() == 0
@@ -229,7 +229,7 @@ def test_rubbish_is_counted_and_harms_nobody(make_manager: Make, make_client: Ca
             udp.sendto(packet, (host, int(port)))
     client.acquire(1)
     counters = manager.status()["counters"]
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_LIMIT_S
     while counters["packets_malformed"] < 5 + 3 and time.monotonic() < deadline:  # datagrams come by another socket
         counters = manager.status()["counters"]
     assert counters["packets_malformed"] == 5 + 3
@@ -241,7 +241,7 @@ def test_an_idle_manager_hears_at_once_of_a_device_that_is_lost_or_back(make_man
     """Nobody holds or waits, so nobody looks by himself: the simulated node tells."""
     manager = make_manager(simulate="2x8GiB")
     events = manager.events(since=None)
-    with Node.open(manager.run_dir / "sim") as node:
+    with SimulatedNode.open(manager.run_dir / "sim") as node:
         node.lose(1)
         lost = events.expect("gpu.lost")
         node.restore(1)

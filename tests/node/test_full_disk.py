@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients import FakeClient
 from tests.support.manager import Manager
+from tests.support.udp_clients import FakeClient
 
 CLONE_NEWNS = 0x20000
 DISK_MIB = 64

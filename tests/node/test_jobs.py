@@ -15,7 +15,7 @@ from tests.shim.world import LINKED_WITH_DRIVER, compiled
 from tests.support.manager import HOLD, ROOT, Manager
 
 GIB = 2**30
-PATIENCE_S = 120.0
+WAIT_LIMIT_S = 120.0
 Make = Callable[..., Manager]
 
 
@@ -24,7 +24,7 @@ def nodemgr(manager: Manager, *words: str) -> str:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("NODEMGR_", "CUDA_", "LD_"))}
     command = [sys.executable, "-m", "nodemgr", *words[:1], "--run-dir", str(manager.run_dir), *words[1:]]
     while True:
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=WAIT_LIMIT_S)
         if ended.returncode != Exit.UNREACHABLE:
             assert ended.returncode == 0, ended.stderr
             return ended.stdout
@@ -100,8 +100,8 @@ def test_jobs_survive_managers_that_are_killed_again_and_again(make_manager: Mak
         assert (row["state"], row["restarts"], len(row["attempts"])) == ("done", 0, 1)
     told = manager.call("events", since=0, limit=1_000)["events"]
     # A kill between the stored start and its order to the launcher leaves an attempt that never began; its number is not used again.
-    unbegun = Counter(event["job"] for event in told if event["name"] == "job.unbegun")
-    assert marks.read_text().split() == [f"{job_id}:{1 + unbegun[job_id]}" for job_id in job_ids], "each ran once, in order"
+    requeued_before_start = Counter(event["job"] for event in told if event["name"] == "job.unbegun")
+    assert marks.read_text().split() == [f"{job_id}:{1 + requeued_before_start[job_id]}" for job_id in job_ids], "each ran once, in order"
 
 
 def test_a_job_ends_whose_program_left_its_main_thread(make_manager: Make) -> None:

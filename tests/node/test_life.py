@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.node.programs import finish, said
 from tests.support.manager import Events, Manager
 
@@ -100,7 +100,7 @@ def test_many_processes_of_one_env_never_take_more_than_its_grant(make_manager: 
     node.quota("alice", 1, memory_bytes=2 * GIB)
     programs = [node.hold("alice", "-b", str(256 * 2**20), "-n", "4", NODEMGR_SIM_GROUP="alice") for _ in range(6)]
     results = [said(program) for program in programs]
-    with Node.open(node.run_dir / "sim") as books:
+    with SimulatedNode.open(node.run_dir / "sim") as books:
         now, peak = books.group(0, "alice")
     assert now == sum(result.get("allocated_bytes", 0) for result in results)  # the last ones may find no room for a context
     assert peak <= 2 * GIB
@@ -321,7 +321,7 @@ def test_a_gpu_that_disappears_is_told_and_not_granted_until_it_is_back(node: Ma
     said(program)
     (task,) = node.status()["tasks"]
     index = task["gpu_indices"][0]
-    with Node.open(node.run_dir / "sim") as simulated:
+    with SimulatedNode.open(node.run_dir / "sim") as simulated:
         simulated.lose(index)
         events.expect("gpu.lost")
         waiter = node.hold("bob")

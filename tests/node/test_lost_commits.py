@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from nodemgr.edge.store.store_mark import Reached, StoreMark, lost
-from tests.support.clients import FakeClient
-from tests.support.manager import HOLD, PATIENCE_S, Manager
+from tests.support.manager import HOLD, WAIT_LIMIT_S, Manager
+from tests.support.udp_clients import FakeClient
 
 FRAME_BYTES, HEADER_BYTES = 4_096 + 24, 32
 GIB = 2**30
@@ -82,7 +82,7 @@ def is_running(pid: int) -> bool:
 
 
 def until_ended(pid: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_LIMIT_S
     while is_running(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -120,12 +120,12 @@ def test_jobs_that_the_store_forgot_are_told_and_what_runs_of_them_stays_under_c
 def test_a_start_that_the_store_forgot_is_not_done_again(node: Node) -> None:
     assert node.submit("--hold") == "j1"
     node.remember()
-    assert node.nodemgr("queue", "free", "j1").returncode == 0
+    assert node.nodemgr("queue", "unhold", "j1").returncode == 0
     node.until_started("j1")
     node.kill_and_damage()
     assert "running, and not known to the store: j1 (start 1)" in node.manager.log
     pid = node.pid()
-    assert node.nodemgr("queue", "free", "j1").returncode == 0
+    assert node.nodemgr("queue", "unhold", "j1").returncode == 0
     node.until_started("j1")
     assert (node.starts(), node.pid(), is_running(pid)) == (["j1:1"], pid, True)
     assert node.check("known jobs")["ok"] is False, "the store has lost events all the same"
@@ -139,7 +139,7 @@ def test_the_gpu_of_a_job_that_the_store_forgot_is_not_granted_again(node: Node)
     node.remember()
     words = ("submit", "--env", "alice", "--gpus", "2", "--", str(HOLD), "-b", str(8 * GIB), "-s", "600")
     assert node.nodemgr(*words).stdout == "j1\n"
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_LIMIT_S
     while sum(gpu["memory_used_bytes"] or 0 for gpu in node.manager.status()["gpus"]) < 8 * GIB:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -86,7 +86,7 @@ def test_a_running_manager_has_given_up_what_it_does_not_use(make_manager: Make)
     manager.quota("alice", 1)
     program = manager.hold("alice")
     assert said(program)["error"] is None
-    most = sum(1 << row.number for row in privileges.KEPT)
+    most = sum(1 << row.number for row in privileges.RETAINED)
     threads = list(Path(f"/proc/{manager.pid}/task").iterdir())
     assert len(threads) > 1
     for thread in threads:

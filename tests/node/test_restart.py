@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.node.programs import Supervised, finish, said
 from tests.support.manager import Manager
 
@@ -166,7 +166,7 @@ def test_deaths_at_random_under_load(make_manager: Make) -> None:
         status = supervised.until_idle()
         assert [gpu["memory_granted_bytes"] for gpu in status["gpus"]] == [0, 0]
         assert len(status["envs"]) == 3
-        with Node.open(manager.run_dir / "sim") as simulated:
+        with SimulatedNode.open(manager.run_dir / "sim") as simulated:
             assert [device.used_bytes for device in simulated.books()] == [0, 0]
         ended = [allocation["ended_wall_ns"] for allocation in supervised.call("allocations")["allocations"]]
         assert ended

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client_plugin.ways import patience
+from client_plugin.ways import retry_timeout
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Away, Fault, Lost
 from tests.cli.conftest import clean_environment
@@ -115,32 +115,32 @@ def test_a_key_is_known_again_by_the_next_manager(make_manager: Make) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Each pause is told here, and takes no time."""
     now = [0.0]
-    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(patience.time, "sleep", lambda pause_s: now.append(now.pop() + pause_s))
+    monkeypatch.setattr(retry_timeout.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(retry_timeout.time, "sleep", lambda pause_s: now.append(now.pop() + pause_s))
     return now
 
 
-def test_patience_ends_and_knows_whether_it_was_heard(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_retry_timeout_ends_and_knows_whether_it_was_heard(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     def never() -> None:
         raise (Lost if clock[0] == 0 else Away)("nobody")
 
-    patient = patience.Patience()
+    patient = retry_timeout.RetryTimeout()
     with pytest.raises(Away, match=r"^nobody; given up after 30 s$"):
         patient.outlast(never)
-    assert patience.WAIT_S <= clock[0] < patience.WAIT_S + 1
+    assert retry_timeout.WAIT_S <= clock[0] < retry_timeout.WAIT_S + 1
     assert patient.lost
     assert capsys.readouterr().err.count("\n") == 1
     patient.outlast(lambda: None)
     assert not patient.lost
 
 
-def test_without_patience_no_time_is_named(clock: list[float]) -> None:
+def test_without_a_retry_timeout_no_time_is_named(clock: list[float]) -> None:
     with pytest.raises(Away, match=r"^nobody$"):
-        patience.Patience(0).outlast(lambda: (_ for _ in ()).throw(Away("nobody")))
+        retry_timeout.RetryTimeout(0).outlast(lambda: (_ for _ in ()).throw(Away("nobody")))
     assert clock == [0.0]
 
 
 def test_a_refusal_is_not_asked_again(clock: list[float], tmp_path: Path) -> None:
     with pytest.raises(Fault, match="no"):
-        patience.Patience().outlast(lambda: (_ for _ in ()).throw(Fault("no")))
+        retry_timeout.RetryTimeout().outlast(lambda: (_ for _ in ()).throw(Fault("no")))
     assert clock == [0.0]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.manager import Manager
-from tests.support.notebook import PATIENCE_S, Notebook
+from tests.support.notebook import WAIT_LIMIT_S, Notebook
 
 pytest.importorskip("ipykernel", reason="ipykernel is not installed")
 pytest.importorskip("jupyter_client", reason="jupyter_client is not installed")
@@ -72,7 +72,7 @@ def hold_all(node: Manager) -> Iterator[Callable[[str], Any]]:
     yield begin
     for program in programs:
         if program.poll() is None:
-            program.communicate(timeout=PATIENCE_S)
+            program.communicate(timeout=WAIT_LIMIT_S)
 
 
 def tasks(node: Manager, env: str) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ def test_the_wait_is_in_the_cell_and_interrupt_ends_it(node: Manager, envs, hold
     assert node.status()["queue"] == []
 
     assert notebook.run("40 + 2").outputs == ["42"]
-    holding.communicate(timeout=PATIENCE_S)
+    holding.communicate(timeout=WAIT_LIMIT_S)
     later = notebook.run(f"{framework}.first_use()")
     assert (later.outputs, later.error) == (["2"], None)
     assert len(tasks(node, alice)) == 1
@@ -111,7 +111,7 @@ def test_a_wait_that_ends_well_shows_so_in_its_line(node: Manager, envs, hold_al
     holding = hold_all(bob)
     notebook = open_notebook(alice)
     cell = notebook.until(notebook.start("import torch; torch.first_use()"), lambda cell: cell.lines)
-    holding.communicate(timeout=PATIENCE_S)
+    holding.communicate(timeout=WAIT_LIMIT_S)
     notebook.until(cell, lambda cell: cell.done)
     assert (cell.outputs, cell.error) == (["2"], None)
     assert "granted" in cell.lines[-1]
@@ -128,7 +128,7 @@ def test_interrupt_reaches_a_wait_inside_the_driver(node: Manager, envs, hold_al
     assert (cell.error or "").startswith("KeyboardInterrupt")  # in the place of the driver's error
     assert node.status()["queue"] == []
     assert notebook.run("40 + 2").outputs == ["42"]
-    holding.communicate(timeout=PATIENCE_S)
+    holding.communicate(timeout=WAIT_LIMIT_S)
 
 
 def test_a_restart_gives_the_gpus_back(node: Manager, envs, open_notebook) -> None:
@@ -139,7 +139,7 @@ def test_a_restart_gives_the_gpus_back(node: Manager, envs, open_notebook) -> No
     events = node.events(since=None)
     notebook.manager.restart_kernel(now=True)
     events.expect("task.ended", env=alice)
-    notebook.frontend.wait_for_ready(timeout=PATIENCE_S)
+    notebook.frontend.wait_for_ready(timeout=WAIT_LIMIT_S)
     assert tasks(node, alice) == []
     assert notebook.run("import torch; torch.first_use()").outputs == ["2"]
 
@@ -175,7 +175,7 @@ def test_import_mode_waits_in_the_cell_that_imports(node: Manager, envs, hold_al
     assert cell.error is not None
     assert cell.error.startswith("KeyboardInterrupt")
     assert notebook.run("import sys; 'torch' in sys.modules").outputs == ["False"]
-    holding.communicate(timeout=PATIENCE_S)
+    holding.communicate(timeout=WAIT_LIMIT_S)
     assert notebook.run("import torch").error is None
     (task,) = tasks(node, alice)
     assert len(task["gpus"]) == 2

@@ -23,8 +23,8 @@ SYSTEMD = Path("/lib/systemd/systemd")
 HIERARCHIES = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 """Where there are cgroups whose processes systemd sorts, by the kind of machine."""
 TARGET = "[Unit]\nDescription=A node\nDefaultDependencies=no\nAllowIsolate=yes\nWants=nodemgr.service\n"
-PATIENCE_S = 60.0
-BOOT_PATIENCE_S = 120.0
+WAIT_LIMIT_S = 60.0
+BOOT_LIMIT_S = 120.0
 
 
 def unusable() -> str | None:
@@ -53,7 +53,7 @@ class Booted:
             env={"PATH": os.environ["PATH"], "container": "test", "NOTIFY_SOCKET": self._supervisor.address},
         )  # fmt: skip
         try:
-            while self._is_alive_or_heard() and "READY=1" not in self._supervisor.hear(BOOT_PATIENCE_S):
+            while self._is_alive_or_heard() and "READY=1" not in self._supervisor.hear(BOOT_LIMIT_S):
                 pass
             assert self._process.poll() is None
         except AssertionError:
@@ -69,7 +69,7 @@ class Booted:
         """Waits until it says something; False: it has ended instead."""
         ended = os.pidfd_open(self._process.pid)
         try:
-            return self._supervisor in select.select([self._supervisor, ended], [], [], BOOT_PATIENCE_S)[0]
+            return self._supervisor in select.select([self._supervisor, ended], [], [], BOOT_LIMIT_S)[0]
         finally:
             os.close(ended)
 
@@ -92,7 +92,7 @@ class Booted:
         """Its output, stderr with it."""
         done = subprocess.run(
             self.command(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            timeout=PATIENCE_S,
+            timeout=WAIT_LIMIT_S,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"{' '.join(words)}: exit {done.returncode}\n{done.stdout}"
         return done.stdout
@@ -105,7 +105,7 @@ class Booted:
         """Its first process ends, and everything with it."""
         if self._process.poll() is None:
             os.kill(self.init, signal.SIGKILL)
-            self._process.wait(PATIENCE_S)
+            self._process.wait(WAIT_LIMIT_S)
         for cgroup in self._cgroups:
             for path in sorted([cgroup, *(path for path in cgroup.rglob("*") if path.is_dir())], reverse=True):
                 path.rmdir()

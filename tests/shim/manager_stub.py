@@ -21,7 +21,7 @@ from select import EPOLLIN, epoll
 from typing import Self
 
 from nodemgr._native import lib
-from nodemgr.edge.ledger.ledger import Ledger, SlotState
+from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
 from nodemgr.edge.rpc import wire
 
 LOOK_S = 0.02
@@ -146,7 +146,7 @@ class ManagerStub:
 
     def _run(self) -> None:
         while True:
-            self._look_at_beats()
+            self._read_beats()
             for fd, _ in self._poll.poll(LOOK_S):
                 if fd == self._stop_read:
                     return
@@ -157,7 +157,7 @@ class ManagerStub:
                 elif any(seat.connection.fileno() == fd for seat in self.seats):
                     self._receive(next(seat for seat in self.seats if seat.connection.fileno() == fd))
 
-    def _look_at_beats(self) -> None:
+    def _read_beats(self) -> None:
         for seat in [seat for seat in self.seats if seat.held]:
             word = lib.nm_ledger_beat_word(self.ledger._native, seat.slot)
             moved, seat.beat_word = word != seat.beat_word, word
@@ -212,7 +212,7 @@ class ManagerStub:
 
     def _handle(self, seat: Seat, message: wire.Message) -> None:
         if message.verb == "ASK":
-            self._tell(seat, message)
+            self._notify(seat, message)
             return
         seat.rid = message.number("rid") or seat.rid
         seat.task = message.text("task") or seat.task
@@ -226,7 +226,7 @@ class ManagerStub:
         elif message.verb == "RELEASE":
             self._send(seat, wire.encode("ACK", rid=seat.rid))
 
-    def _tell(self, seat: Seat, message: wire.Message) -> None:
+    def _notify(self, seat: Seat, message: wire.Message) -> None:
         answer = self.holdings() if message.text("what") == "holdings" else {"error": "unknown question", "code": "usage"}
         if self.deaf:
             return

@@ -333,8 +333,12 @@ ALLOCATED = "allocated 0 0 0 2 0 0\n"  # two GiB are refused: the quota is one
 @pytest.mark.parametrize("guest", ["libjemalloc.so.2", "libfaketime.so.1", "libeatmydata.so"])
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_beside_another_preload(guest: str, order: str, env: World) -> None:
-    places = [Path("/usr/lib/x86_64-linux-gnu") / guest, Path("/usr/lib/x86_64-linux-gnu/faketime") / guest, Path("/usr/lib64") / guest]
-    other = next((str(place) for place in places if place.exists()), None)
+    launch_hosts = [
+        Path("/usr/lib/x86_64-linux-gnu") / guest,
+        Path("/usr/lib/x86_64-linux-gnu/faketime") / guest,
+        Path("/usr/lib64") / guest,
+    ]
+    other = next((str(place) for place in launch_hosts if place.exists()), None)
     if other is None:
         pytest.skip(f"{guest} is not installed")
     pair = [other, str(LIBRARY)] if order == "before" else [str(LIBRARY), other]

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from client_plugin.ways import places
+from client_plugin.ways import locations
 from csrc import build
 from tests.shim.world import LIBRARY
 
-PROGRAM = "#include <stdio.h>\nint main(void) { puts(\"started\"); return 0; }\n"
+PROGRAM = '#include <stdio.h>\nint main(void) { puts("started"); return 0; }\n'
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     """In an environment whose shell has the shim preloaded."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
-    environ = {**kept, "LD_PRELOAD": places.preload_entry()}
+    environ = {**kept, "LD_PRELOAD": locations.preload_entry()}
     return subprocess.run([str(word) for word in command], env=environ, capture_output=True, text=True, check=False)
 
 
@@ -90,7 +90,9 @@ def test_python_finds_the_hook_and_one_library(tmp_path: Path) -> None:
     """The hook lies where the library lies, at whatever depth; the Python part uses the library that is in the process."""
     ask = "from client_plugin import native; native.load(); import sys; print(sys.path); print(open('/proc/self/maps').read())"
     (tmp_path / "client.conf").write_text("env=alice\naddress=unix:socket\n")
-    ran = run("env", f"NODEMGR_ENV_DIR={tmp_path}", f"PYTHONPATH={places.payload_dir()}", shutil.which("python3") or "python3", "-c", ask)
+    ran = run(
+        "env", f"NODEMGR_ENV_DIR={tmp_path}", f"PYTHONPATH={locations.payload_dir()}", shutil.which("python3") or "python3", "-c", ask
+    )
     assert ran.returncode == 0, ran.stderr
-    assert f"'{places.payload_dir()}/sitecustomize'" in ran.stdout
+    assert f"'{locations.payload_dir()}/sitecustomize'" in ran.stdout
     assert len(shims_in(ran.stdout)) == 1

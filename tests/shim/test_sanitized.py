@@ -35,7 +35,7 @@ def runtime(name: str) -> str:
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_racing_threads_and_processes(sanitizer: str, make_world: Callable[..., World], tmp_path: Path) -> None:
     library = sanitized_library(tmp_path, sanitizer)
-    racers = compile_c(tmp_path / "racers", [PROGRAMS / "racers.c"], sanitizer=sanitizer)
+    racers = compile_c(tmp_path / "racers", [PROGRAMS / "race_threads.c"], sanitizer=sanitizer)
     env = make_world(limit=256 * MIB)
     preload = ":".join([*map(runtime, RUNTIMES[sanitizer]), str(library)])
     environ = {**env.environment(), **ENVIRONMENT, "LD_PRELOAD": preload}

@@ -87,7 +87,7 @@ class World:
     """A simulated node in `directory`, and one env whose manager is the stub."""
 
     directory: Path
-    node: simulator.Node
+    node: simulator.SimulatedNode
     manager: ManagerStub
     environ: dict[str, str] = field(default_factory=dict)
 

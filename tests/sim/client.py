@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 PEER = Path(__file__).resolve().parent / "peer.py"
-PATIENCE_S = 60
+WAIT_LIMIT_S = 60
 
 RESULTS = {
     1: "INVALID_VALUE",
@@ -72,7 +72,7 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.communicate(timeout=PATIENCE_S)
+        self._process.communicate(timeout=WAIT_LIMIT_S)
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self._ask(name, *arguments)
@@ -86,12 +86,12 @@ class Client:
 
     def exit(self) -> None:
         """An end without having freed anything: the orders stop, and the program with them."""
-        self._process.communicate(timeout=PATIENCE_S)
+        self._process.communicate(timeout=WAIT_LIMIT_S)
 
     def kill(self) -> None:
         """kill -9, and the death seen."""
         self._process.kill()
-        self._process.wait(timeout=PATIENCE_S)
+        self._process.wait(timeout=WAIT_LIMIT_S)
 
     def stop(self) -> None:
         """SIGSTOP, and the stop seen."""

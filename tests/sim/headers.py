@@ -29,8 +29,8 @@ def _packaged(header: str, package: str) -> list[Path]:
 def find(header: str) -> list[Path]:
     """Every copy of `header` (a row of _PACKAGES), real paths, without duplicates; [] where there is none."""
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include" / header
-    places = [toolkit] + [path for package in _PACKAGES[header] for path in _packaged(header, package)]
-    return sorted({path.resolve() for path in places if path.is_file()})
+    launch_hosts = [toolkit] + [path for package in _PACKAGES[header] for path in _packaged(header, package)]
+    return sorted({path.resolve() for path in launch_hosts if path.is_file()})
 
 
 def each(header: str) -> list[object]:

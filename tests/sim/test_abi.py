@@ -370,11 +370,7 @@ def _table(ours: str, macro: str) -> list[str]:
 
 
 def _assertions(header_text: str, constants: list[str], layouts: tuple[Layout, ...]) -> list[str]:
-    lines = [
-        f'_Static_assert((long long)NM_{name} == (long long){name}, "{name}");'
-        for name in constants
-        if _is_in(header_text, name)
-    ]
+    lines = [f'_Static_assert((long long)NM_{name} == (long long){name}, "{name}");' for name in constants if _is_in(header_text, name)]
     for ours, theirs, fields in layouts:
         if not _is_in(header_text, theirs):
             continue
@@ -409,9 +405,7 @@ def _cases() -> list[object]:
 
 
 @pytest.mark.parametrize(("header", "tables", "layouts"), _cases())
-def test_abi_agrees_with_the_vendors_header(
-    header: Path, tables: tuple[str, ...], layouts: tuple[Layout, ...], tmp_path: Path
-) -> None:
+def test_abi_agrees_with_the_vendors_header(header: Path, tables: tuple[str, ...], layouts: tuple[Layout, ...], tmp_path: Path) -> None:
     ours = (CSRC / "base" / "abi.h").read_text()
     constants = [name for table in tables for name in _table(ours, table)]
     assertions = _assertions(header.read_text(), constants, layouts)

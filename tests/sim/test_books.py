@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.sim.client import Client, refused
 from tests.sim.conftest import GIB, MIB, StartClient
 
@@ -111,7 +111,7 @@ PATHS: dict[Callable[[Client], Give], tuple[str, int]] = {
 
 
 @pytest.mark.parametrize("take", PATHS, ids=lambda take: take.__name__)
-def test_a_path_is_charged_and_given_back(node: Node, start: StartClient, take: Callable[[Client], Give]) -> None:
+def test_a_path_is_charged_and_given_back(node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]) -> None:
     kind, size = PATHS[take]
     client = start(node)
     client.ready()
@@ -131,7 +131,7 @@ def test_a_path_is_charged_and_given_back(node: Node, start: StartClient, take: 
 
 
 @pytest.mark.parametrize("take", PATHS, ids=lambda take: take.__name__)
-def test_a_path_is_refused_when_the_device_is_full(node: Node, start: StartClient, take: Callable[[Client], Give]) -> None:
+def test_a_path_is_refused_when_the_device_is_full(node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]) -> None:
     client = start(node)
     client.ready()
     client.alloc(GIB)
@@ -144,7 +144,7 @@ def test_a_path_is_refused_when_the_device_is_full(node: Node, start: StartClien
 
 
 @pytest.mark.parametrize("take", PATHS, ids=lambda take: take.__name__)
-def test_an_end_without_freeing_leaves_nothing(node: Node, start: StartClient, take: Callable[[Client], Give]) -> None:
+def test_an_end_without_freeing_leaves_nothing(node: SimulatedNode, start: StartClient, take: Callable[[Client], Give]) -> None:
     killed, exited = start(node), start(node)
     for client in (killed, exited):
         client.ready()
@@ -157,7 +157,7 @@ def test_an_end_without_freeing_leaves_nothing(node: Node, start: StartClient, t
     assert node.books()[0].processes == ()
 
 
-def test_the_last_byte_can_be_had_and_no_more(node: Node, start: StartClient) -> None:
+def test_the_last_byte_can_be_had_and_no_more(node: SimulatedNode, start: StartClient) -> None:
     one, other = start(node), start(node)
     one.ready()
     other.ready()
@@ -175,7 +175,7 @@ def test_the_last_byte_can_be_had_and_no_more(node: Node, start: StartClient) ->
         one.alloc(1)
 
 
-def test_what_a_killed_neighbour_held_can_be_had_at_once(node: Node, start: StartClient) -> None:
+def test_what_a_killed_neighbour_held_can_be_had_at_once(node: SimulatedNode, start: StartClient) -> None:
     one, other = start(node), start(node)
     one.ready()
     other.ready()
@@ -187,7 +187,7 @@ def test_what_a_killed_neighbour_held_can_be_had_at_once(node: Node, start: Star
     other.alloc(GIB)
 
 
-def test_a_charge_goes_to_the_device_of_its_location(node: Node, start: StartClient) -> None:
+def test_a_charge_goes_to_the_device_of_its_location(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready(0)
 
@@ -198,7 +198,7 @@ def test_a_charge_goes_to_the_device_of_its_location(node: Node, start: StartCli
 
 
 @pytest.mark.parametrize("size", [0, GIB + 1, 1 << 40, (1 << 63) + 1])
-def test_absurd_sizes_are_refused_on_every_path(node: Node, start: StartClient, size: int) -> None:
+def test_absurd_sizes_are_refused_on_every_path(node: SimulatedNode, start: StartClient, size: int) -> None:
     client = start(node)
     client.ready()
     expected = "INVALID_VALUE" if size == 0 else "OUT_OF_MEMORY"
@@ -212,7 +212,7 @@ def test_absurd_sizes_are_refused_on_every_path(node: Node, start: StartClient, 
     assert node.books()[0].used_bytes == 0
 
 
-def test_contexts_and_modules_cost_what_the_node_says(costly_node: Node, start: StartClient) -> None:
+def test_contexts_and_modules_cost_what_the_node_says(costly_node: SimulatedNode, start: StartClient) -> None:
     node, client = costly_node, start(costly_node)
 
     client.ready()
@@ -232,7 +232,7 @@ def test_contexts_and_modules_cost_what_the_node_says(costly_node: Node, start: 
     assert node.books()[0].used_bytes == 0
 
 
-def test_a_context_that_does_not_fit_is_refused(costly_node: Node, start: StartClient) -> None:
+def test_a_context_that_does_not_fit_is_refused(costly_node: SimulatedNode, start: StartClient) -> None:
     holder, client = start(costly_node), start(costly_node)
     holder.ready()
     holder.alloc(GIB - 40 * MIB)
@@ -244,7 +244,7 @@ def test_a_context_that_does_not_fit_is_refused(costly_node: Node, start: StartC
     assert costly_node.books()[0].of(client.pid) is None
 
 
-def test_a_library_is_loaded_where_it_is_used(costly_node: Node, start: StartClient) -> None:
+def test_a_library_is_loaded_where_it_is_used(costly_node: SimulatedNode, start: StartClient) -> None:
     client = start(costly_node)
     client.ready()
     library = client.load_library()
@@ -263,7 +263,7 @@ def test_a_library_is_loaded_where_it_is_used(costly_node: Node, start: StartCli
     assert costly_node.books()[0].used_bytes == 32 * MIB
 
 
-def test_limits_and_green_contexts_cost_too(costly_node: Node, start: StartClient) -> None:
+def test_limits_and_green_contexts_cost_too(costly_node: SimulatedNode, start: StartClient) -> None:
     malloc_heap = 2
     client = start(costly_node)
     client.ready()
@@ -279,7 +279,7 @@ def test_limits_and_green_contexts_cost_too(costly_node: Node, start: StartClien
     assert costly_node.books()[0].used_bytes == (32 + 8) * MIB
 
 
-def test_the_end_of_a_context_frees_what_was_made_in_it(costly_node: Node, start: StartClient) -> None:
+def test_the_end_of_a_context_frees_what_was_made_in_it(costly_node: SimulatedNode, start: StartClient) -> None:
     client = start(costly_node)
     client.init()
     context = client.create_context()
@@ -298,7 +298,7 @@ def test_the_end_of_a_context_frees_what_was_made_in_it(costly_node: Node, start
     assert set(held.kind_bytes) <= {"context", "graph"}
 
 
-def test_a_reset_of_the_primary_context_frees_everything_but_physical_memory(costly_node: Node, start: StartClient) -> None:
+def test_a_reset_of_the_primary_context_frees_everything_but_physical_memory(costly_node: SimulatedNode, start: StartClient) -> None:
     client = start(costly_node)
     client.ready()
     for take in PATHS:
@@ -329,7 +329,7 @@ def test_reserved_memory_is_nobodys(tmp_path_factory: pytest.TempPathFactory, st
         client.alloc(GIB - 100 * MIB)
 
 
-def test_a_group_has_its_own_sum_and_peak(costly_node: Node, start: StartClient) -> None:
+def test_a_group_has_its_own_sum_and_peak(costly_node: SimulatedNode, start: StartClient) -> None:
     one, two, other = start(costly_node, "a"), start(costly_node, "a"), start(costly_node, "b")
     for client in (one, two, other):
         client.ready()

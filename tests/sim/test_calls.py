@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.sim.client import Client, refused
 from tests.sim.conftest import StartClient
 
 
 @pytest.fixture
-def client(node: Node, start: StartClient) -> Client:
+def client(node: SimulatedNode, start: StartClient) -> Client:
     started = start(node)
     started.ready()
     return started

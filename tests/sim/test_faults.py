@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.sim.client import refused
 from tests.sim.conftest import GIB, MIB, StartClient
 
 
-def test_a_lost_device_is_lost_for_all_that_was_there(node: Node, start: StartClient) -> None:
+def test_a_lost_device_is_lost_for_all_that_was_there(node: SimulatedNode, start: StartClient) -> None:
     client, later = start(node), start(node)
     client.ready(0)
     address = client.alloc(MIB)
@@ -38,7 +38,7 @@ def test_a_lost_device_is_lost_for_all_that_was_there(node: Node, start: StartCl
     later.alloc(GIB)
 
 
-def test_a_device_that_is_back_takes_new_contexts_only(node: Node, start: StartClient) -> None:
+def test_a_device_that_is_back_takes_new_contexts_only(node: SimulatedNode, start: StartClient) -> None:
     client, later = start(node), start(node)
     client.ready(0)
     address = client.alloc(MIB)
@@ -58,7 +58,7 @@ def test_a_device_that_is_back_takes_new_contexts_only(node: Node, start: StartC
     client.alloc(MIB)
 
 
-def test_the_next_allocations_fail_whoever_makes_them(node: Node, start: StartClient) -> None:
+def test_the_next_allocations_fail_whoever_makes_them(node: SimulatedNode, start: StartClient) -> None:
     one, other = start(node), start(node)
     one.ready()
     other.ready()
@@ -79,7 +79,7 @@ def test_the_next_allocations_fail_whoever_makes_them(node: Node, start: StartCl
     one.alloc(1)
 
 
-def test_latency_is_at_least_what_was_asked(node: Node, start: StartClient) -> None:
+def test_latency_is_at_least_what_was_asked(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     node.set_latency(0, 50_000)
@@ -91,7 +91,7 @@ def test_latency_is_at_least_what_was_asked(node: Node, start: StartClient) -> N
 
 
 @pytest.mark.parametrize("index", [2, 99, -1])
-def test_a_device_that_is_not_there_cannot_break(node: Node, index: int) -> None:
+def test_a_device_that_is_not_there_cannot_break(node: SimulatedNode, index: int) -> None:
     with pytest.raises(Exception, match="Invalid argument"):
         node.lose(index)
     with pytest.raises(Exception, match="Invalid argument"):
@@ -99,6 +99,6 @@ def test_a_device_that_is_not_there_cannot_break(node: Node, index: int) -> None
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 32])
-def test_figures_have_a_range(node: Node, value: int) -> None:
+def test_figures_have_a_range(node: SimulatedNode, value: int) -> None:
     with pytest.raises(ValueError, match="not in 0"):
         node.set_latency(0, value)

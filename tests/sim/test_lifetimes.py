@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.sim.client import refused
 from tests.sim.conftest import GIB, MIB, StartClient
 
@@ -14,14 +14,14 @@ AUTO_FREE = 1
 MAP, UNMAP = 1, 2
 
 
-def used(node: Node, device: int = 0) -> int:
+def used(node: SimulatedNode, device: int = 0) -> int:
     return node.books()[device].used_bytes
 
 
 # ---- virtual memory management -----------------------------------------------------------------------------
 
 
-def test_mapped_memory_outlives_its_handle(node: Node, start: StartClient) -> None:
+def test_mapped_memory_outlives_its_handle(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     address = client.reserve(8 * GRANULE)
@@ -38,7 +38,7 @@ def test_mapped_memory_outlives_its_handle(node: Node, start: StartClient) -> No
     client.free_reservation(address, 8 * GRANULE)
 
 
-def test_every_mapping_and_every_handle_counts(node: Node, start: StartClient) -> None:
+def test_every_mapping_and_every_handle_counts(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     address = client.reserve(8 * GRANULE)
@@ -55,7 +55,7 @@ def test_every_mapping_and_every_handle_counts(node: Node, start: StartClient) -
     assert used(node) == 0
 
 
-def test_only_whole_mappings_are_undone_and_only_free_room_is_mapped(node: Node, start: StartClient) -> None:
+def test_only_whole_mappings_are_undone_and_only_free_room_is_mapped(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     address = client.reserve(4 * GRANULE)
@@ -80,7 +80,7 @@ def test_only_whole_mappings_are_undone_and_only_free_room_is_mapped(node: Node,
     assert used(node) == 2 * GRANULE
 
 
-def test_many_mappings_in_one_reservation(node: Node, start: StartClient) -> None:
+def test_many_mappings_in_one_reservation(node: SimulatedNode, start: StartClient) -> None:
     """As an allocator with expandable segments makes them: in any order, one granule each."""
     client = start(node)
     client.ready()
@@ -99,7 +99,7 @@ def test_many_mappings_in_one_reservation(node: Node, start: StartClient) -> Non
     assert used(node) == 0
 
 
-def test_sparse_tiles_and_multicast_bindings_keep_memory(node: Node, start: StartClient) -> None:
+def test_sparse_tiles_and_multicast_bindings_keep_memory(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     array = client.create_array(4096, 4096, 0, 1, SPARSE)
@@ -129,7 +129,7 @@ def test_sparse_tiles_and_multicast_bindings_keep_memory(node: Node, start: Star
 # ---- pools ---------------------------------------------------------------------------------------------------
 
 
-def test_a_pool_keeps_what_its_threshold_says(node: Node, start: StartClient) -> None:
+def test_a_pool_keeps_what_its_threshold_says(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     pool = client.default_pool()
@@ -156,7 +156,7 @@ def test_a_pool_keeps_what_its_threshold_says(node: Node, start: StartClient) ->
         client.set_pool(pool, RESERVED_CURRENT, 0)
 
 
-def test_a_pool_is_trimmed_but_not_below_its_use(node: Node, start: StartClient) -> None:
+def test_a_pool_is_trimmed_but_not_below_its_use(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     pool = client.create_pool()
@@ -179,7 +179,7 @@ def test_a_pool_is_trimmed_but_not_below_its_use(node: Node, start: StartClient)
     assert used(node) == 0
 
 
-def test_a_pool_has_a_greatest_size(node: Node, start: StartClient) -> None:
+def test_a_pool_has_a_greatest_size(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     pool = client.create_pool(0, 4 * MIB)
@@ -191,7 +191,7 @@ def test_a_pool_has_a_greatest_size(node: Node, start: StartClient) -> None:
 # ---- graphs --------------------------------------------------------------------------------------------------
 
 
-def test_graph_memory_is_taken_at_launch_and_given_back_by_trimming(node: Node, start: StartClient) -> None:
+def test_graph_memory_is_taken_at_launch_and_given_back_by_trimming(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     graph = client.create_graph()
@@ -213,7 +213,7 @@ def test_graph_memory_is_taken_at_launch_and_given_back_by_trimming(node: Node, 
     assert client.graph_figure(GRAPH_RESERVED_HIGH) == 6 * MIB
 
 
-def test_what_a_graph_leaves_must_be_freed_before_it_is_launched_again(node: Node, start: StartClient) -> None:
+def test_what_a_graph_leaves_must_be_freed_before_it_is_launched_again(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     graph = client.create_graph()
@@ -237,7 +237,7 @@ def test_what_a_graph_leaves_must_be_freed_before_it_is_launched_again(node: Nod
         client.free(address)
 
 
-def test_a_launch_that_does_not_fit_is_refused_and_takes_nothing(node: Node, start: StartClient) -> None:
+def test_a_launch_that_does_not_fit_is_refused_and_takes_nothing(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     graph = client.create_graph()
@@ -250,7 +250,7 @@ def test_a_launch_that_does_not_fit_is_refused_and_takes_nothing(node: Node, sta
     assert used(node) == client.graph_figure(GRAPH_USED) == 0
 
 
-def test_default_streams_cannot_be_captured(node: Node, start: StartClient) -> None:
+def test_default_streams_cannot_be_captured(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     with refused("STREAM_CAPTURE_UNSUPPORTED"):
@@ -260,7 +260,7 @@ def test_default_streams_cannot_be_captured(node: Node, start: StartClient) -> N
 # ---- between processes -----------------------------------------------------------------------------------------
 
 
-def test_imports_are_charged_to_the_exporter_alone(node: Node, start: StartClient) -> None:
+def test_imports_are_charged_to_the_exporter_alone(node: SimulatedNode, start: StartClient) -> None:
     exporter, importer = start(node), start(node)
     exporter.ready()
     importer.ready()
@@ -285,7 +285,7 @@ def test_imports_are_charged_to_the_exporter_alone(node: Node, start: StartClien
     assert used(node) == 6 * MIB + GRANULE
 
 
-def test_an_exported_handle_keeps_memory_until_its_last_copy_is_closed(node: Node, start: StartClient) -> None:
+def test_an_exported_handle_keeps_memory_until_its_last_copy_is_closed(node: SimulatedNode, start: StartClient) -> None:
     exporter, other = start(node), start(node)
     exporter.ready()
     physical = exporter.create_physical(GRANULE, 0, 1)
@@ -302,7 +302,7 @@ def test_an_exported_handle_keeps_memory_until_its_last_copy_is_closed(node: Nod
     assert used(node) == 0
 
 
-def test_an_import_keeps_memory_that_its_exporter_gave_up(node: Node, start: StartClient) -> None:
+def test_an_import_keeps_memory_that_its_exporter_gave_up(node: SimulatedNode, start: StartClient) -> None:
     exporter, importer = start(node), start(node)
     exporter.ready()
     importer.ready()
@@ -322,7 +322,7 @@ def test_an_import_keeps_memory_that_its_exporter_gave_up(node: Node, start: Sta
     assert used(node) == 0
 
 
-def test_memory_that_only_exports_keep_is_found_when_room_is_needed(node: Node, start: StartClient) -> None:
+def test_memory_that_only_exports_keep_is_found_when_room_is_needed(node: SimulatedNode, start: StartClient) -> None:
     exporter = start(node)
     exporter.ready()
     for _ in range(3):
@@ -341,7 +341,7 @@ def test_memory_that_only_exports_keep_is_found_when_room_is_needed(node: Node, 
     exporter.alloc(MIB)
 
 
-def test_an_exported_pool_keeps_what_it_held_after_its_end(node: Node, start: StartClient) -> None:
+def test_an_exported_pool_keeps_what_it_held_after_its_end(node: SimulatedNode, start: StartClient) -> None:
     exporter = start(node)
     exporter.ready()
     pool = exporter.create_pool(0, 0, 1)
@@ -355,7 +355,7 @@ def test_an_exported_pool_keeps_what_it_held_after_its_end(node: Node, start: St
     assert used(node) == 0
 
 
-def test_a_dma_buf_keeps_linear_memory_and_mappings(node: Node, start: StartClient) -> None:
+def test_a_dma_buf_keeps_linear_memory_and_mappings(node: SimulatedNode, start: StartClient) -> None:
     exporter = start(node)
     exporter.ready()
     linear, place = exporter.alloc(2 * MIB), exporter.reserve(4 * GRANULE)
@@ -382,7 +382,7 @@ def test_a_dma_buf_keeps_linear_memory_and_mappings(node: Node, start: StartClie
     assert used(node) == 0
 
 
-def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(node: Node, start: StartClient) -> None:
+def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(node: SimulatedNode, start: StartClient) -> None:
     exporter, importer = start(node), start(node)
     exporter.ready()
     importer.ready()
@@ -400,7 +400,7 @@ def test_a_handle_of_the_dead_or_of_nobody_opens_nothing(node: Node, start: Star
 # ---- bad handles -----------------------------------------------------------------------------------------------
 
 
-def test_what_was_never_had_cannot_be_freed(node: Node, start: StartClient) -> None:
+def test_what_was_never_had_cannot_be_freed(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     address = client.alloc(MIB)
@@ -424,7 +424,7 @@ def test_what_was_never_had_cannot_be_freed(node: Node, start: StartClient) -> N
     assert used(node) == 0
 
 
-def test_handles_are_of_one_type(node: Node, start: StartClient) -> None:
+def test_handles_are_of_one_type(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     stream, array = client.create_stream(), client.create_array(16)
@@ -440,7 +440,7 @@ def test_handles_are_of_one_type(node: Node, start: StartClient) -> None:
 # ---- bytes -----------------------------------------------------------------------------------------------------
 
 
-def test_what_was_copied_there_can_be_copied_back(node: Node, start: StartClient) -> None:
+def test_what_was_copied_there_can_be_copied_back(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     one, other = client.alloc(MIB), client.alloc_managed(MIB)
@@ -456,7 +456,7 @@ def test_what_was_copied_there_can_be_copied_back(node: Node, start: StartClient
     assert client.get(client.alloc(MIB), 110) == "\0" * 110
 
 
-def test_the_beginning_of_a_large_block_is_kept_and_the_rest_reads_as_zeros(node: Node, start: StartClient) -> None:
+def test_the_beginning_of_a_large_block_is_kept_and_the_rest_reads_as_zeros(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     large = 64 * MIB
@@ -470,7 +470,7 @@ def test_the_beginning_of_a_large_block_is_kept_and_the_rest_reads_as_zeros(node
     assert client.get(address + GIB // 4, 4) == "\0" * 4
 
 
-def test_what_a_process_keeps_has_a_limit(node: Node, start: StartClient) -> None:
+def test_what_a_process_keeps_has_a_limit(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     blocks = [client.alloc(64 * MIB) for _ in range(10)]
@@ -484,7 +484,7 @@ def test_what_a_process_keeps_has_a_limit(node: Node, start: StartClient) -> Non
     assert client.get(blocks[9], 1) == "y"
 
 
-def test_a_copy_must_stay_inside(node: Node, start: StartClient) -> None:
+def test_a_copy_must_stay_inside(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     address = client.alloc(100)

@@ -57,7 +57,7 @@ def test_a_node_in_use_is_not_replaced(tmp_path: Path, start: StartClient) -> No
     node.close()
     with pytest.raises(NodeInUse, match="in use"):
         simulator.create(tmp_path, 2, GIB)
-    with simulator.Node.open(tmp_path) as again:
+    with simulator.SimulatedNode.open(tmp_path) as again:
         assert again.books()[0].of(client.pid) is not None
 
     client.kill()
@@ -70,7 +70,7 @@ def test_a_node_whose_keeper_was_killed_is_found_again(tmp_path: Path, start: St
     keeper = subprocess.run([sys.executable, "-c", program], check=False, cwd=ROOT, timeout=60)
     assert keeper.returncode == -9
 
-    with simulator.Node.open(tmp_path) as node:
+    with simulator.SimulatedNode.open(tmp_path) as node:
         client = start(node)
         client.ready()
         client.alloc(MIB)
@@ -95,16 +95,16 @@ def test_devices_keep_their_uuids_when_a_node_is_made_anew(tmp_path: Path) -> No
 def test_garbage_in_the_place_of_a_node_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "node.state").write_bytes(b"\xff" * 100)
     with pytest.raises(SimulatorError, match="Invalid argument"):
-        simulator.Node.open(tmp_path)
+        simulator.SimulatedNode.open(tmp_path)
     with simulator.create(tmp_path, 1, GIB) as node:
         assert node.count == 1
 
 
 def test_there_is_no_node_where_none_was_made(tmp_path: Path) -> None:
     with pytest.raises(SimulatorError, match="no simulated node"):
-        simulator.Node.open(tmp_path)
+        simulator.SimulatedNode.open(tmp_path)
     with pytest.raises(SimulatorError, match="no simulated node"):
-        simulator.Node.open(tmp_path / "not" / "there")
+        simulator.SimulatedNode.open(tmp_path / "not" / "there")
 
 
 def test_a_closed_handle_says_so(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_structures_are_as_long_here_as_there(tmp_path: Path) -> None:
     """What Python lays out, C fills: a longer C structure would write beyond ours."""
     pairs = {
         "nm_sim_shape": simulator._Shape,
-        "nm_sim_device_books": simulator._Device,
+        "nm_sim_device_books": simulator._SimulatedDevice,
         "nm_sim_process_books": simulator._Process,
     }
     source = tmp_path / "sizes.c"

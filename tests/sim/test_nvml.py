@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.simulator import CLIENT_LIBRARIES, Node
+from nodemgr.simulator import CLIENT_LIBRARIES, SimulatedNode
 from tests.sim.client import refused
 from tests.sim.conftest import GIB, MIB, StartClient
 
@@ -23,7 +23,7 @@ UNINITIALIZED, INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE, NOT_LOADED, LOST,
 class Nvml:
     """The library of one node, in this process: each node's is another file, so that several can be loaded at once."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimulatedNode) -> None:
         self._library = ctypes.CDLL(str(node.directory / CLIENT_LIBRARIES[1]))
 
     def __call__(self, function: str, *arguments: Any) -> int:
@@ -67,7 +67,7 @@ print(json.dumps({"devices": devices, "driver": n.nvmlSystemGetDriverVersion()})
 """
 
 
-def view(node: Node, **environment: str) -> list[dict[str, Any]]:
+def view(node: SimulatedNode, **environment: str) -> list[dict[str, Any]]:
     pytest.importorskip("pynvml")
     everything = {**os.environ, **node.environment(), **environment}
     output = subprocess.run([sys.executable, "-c", VIEW], env=everything, check=True, capture_output=True, text=True, timeout=60)
@@ -75,7 +75,7 @@ def view(node: Node, **environment: str) -> list[dict[str, Any]]:
     return devices
 
 
-def test_a_monitor_sees_what_the_driver_says(costly_node: Node, start: StartClient) -> None:
+def test_a_monitor_sees_what_the_driver_says(costly_node: SimulatedNode, start: StartClient) -> None:
     client = start(costly_node)
     client.ready(1)
     client.alloc(100 * MIB)
@@ -96,7 +96,7 @@ def test_a_monitor_sees_what_the_driver_says(costly_node: Node, start: StartClie
     assert second["same"]
 
 
-def test_a_killed_process_is_gone_at_the_next_look(node: Node, start: StartClient) -> None:
+def test_a_killed_process_is_gone_at_the_next_audit(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready(0)
     client.alloc(100 * MIB)
@@ -106,7 +106,7 @@ def test_a_killed_process_is_gone_at_the_next_look(node: Node, start: StartClien
     assert view(node)[0]["memory"] == [GIB, 0, GIB]
 
 
-def test_reserved_memory_is_used_in_one_figure_and_told_apart_in_the_other(tmp_path: Path) -> None:
+def test_reserved_memory_is_used_in_one_figure_and_told_separately_in_the_other(tmp_path: Path) -> None:
     from nodemgr import simulator
 
     with simulator.create(tmp_path / "n", 1, GIB, reserved_bytes=10 * MIB) as node:
@@ -116,7 +116,7 @@ def test_reserved_memory_is_used_in_one_figure_and_told_apart_in_the_other(tmp_p
 
 
 @pytest.mark.parametrize(("suffix", "record"), [("", 16), ("_v2", 24), ("_v3", 24)])
-def test_process_lists_keep_to_their_buffers(node: Node, start: StartClient, suffix: str, record: int) -> None:
+def test_process_lists_keep_to_their_buffers(node: SimulatedNode, start: StartClient, suffix: str, record: int) -> None:
     clients = [start(node) for _ in range(3)]
     for client in clients:
         client.ready()
@@ -147,7 +147,7 @@ def test_process_lists_keep_to_their_buffers(node: Node, start: StartClient, suf
     assert other.value == 0
 
 
-def test_nothing_is_answered_before_init_or_after_shutdown(node: Node) -> None:
+def test_nothing_is_answered_before_init_or_after_shutdown(node: SimulatedNode) -> None:
     nvml = Nvml(node)
     count, handle = ctypes.c_uint(), ctypes.c_void_p()
     assert nvml("nvmlDeviceGetCount_v2", ctypes.byref(count)) == UNINITIALIZED
@@ -160,7 +160,7 @@ def test_nothing_is_answered_before_init_or_after_shutdown(node: Node) -> None:
     assert nvml("nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(handle)) == UNINITIALIZED
 
 
-def test_wrong_arguments(node: Node) -> None:
+def test_wrong_arguments(node: SimulatedNode) -> None:
     nvml = Nvml(node).ready()
     handle, out = ctypes.c_void_p(), ctypes.create_string_buffer(64)
     assert nvml("nvmlDeviceGetHandleByIndex_v2", 2, ctypes.byref(handle)) == INVALID_ARGUMENT
@@ -178,7 +178,7 @@ def test_wrong_arguments(node: Node) -> None:
     assert nvml("nvmlDeviceGetUUID", nvml.device(0), out, 41) == 0
 
 
-def test_a_lost_device_answers_nothing_but_is_counted(node: Node) -> None:
+def test_a_lost_device_answers_nothing_but_is_counted(node: SimulatedNode) -> None:
     nvml = Nvml(node).ready()
     device, handle, out = nvml.device(0), ctypes.c_void_p(), ctypes.create_string_buffer(96)
     uuid = node.books()[0].uuid.encode()
@@ -203,7 +203,7 @@ def test_a_lost_device_answers_nothing_but_is_counted(node: Node) -> None:
     assert nvml("nvmlDeviceGetMemoryInfo", device, out) == 0
 
 
-def test_driver_and_monitor_in_one_process(node: Node, start: StartClient) -> None:
+def test_driver_and_monitor_in_one_process(node: SimulatedNode, start: StartClient) -> None:
     """Both libraries have a descriptor of the node; neither's closing frees what the process holds."""
     client = start(node)
     client.ready()
@@ -215,7 +215,7 @@ def test_driver_and_monitor_in_one_process(node: Node, start: StartClient) -> No
     assert listed.pid == client.pid
 
 
-def test_without_a_node_there_is_no_driver(node: Node, tmp_path: Path) -> None:
+def test_without_a_node_there_is_no_driver(node: SimulatedNode, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for name in CLIENT_LIBRARIES:
@@ -254,7 +254,7 @@ def limits(nvml: Nvml, device: ctypes.c_void_p, cgroup: Path) -> tuple[int, int,
     return code or (out.soft, out.hard, out.used)
 
 
-def test_a_cgroups_processes_together_keep_to_its_hard_limit(node: Node, start: StartClient, tmp_path: Path) -> None:
+def test_a_cgroups_processes_together_keep_to_its_hard_limit(node: SimulatedNode, start: StartClient, tmp_path: Path) -> None:
     nvml, inner = Nvml(node).ready(), tmp_path / "c" / "inner"
     inner.mkdir(parents=True)
     cgroup = inner.parent
@@ -283,7 +283,7 @@ def test_a_cgroups_processes_together_keep_to_its_hard_limit(node: Node, start: 
     assert node.books()[0].used_bytes == 700 * MIB
 
 
-def test_a_limit_goes_with_its_cgroup(node: Node, tmp_path: Path) -> None:
+def test_a_limit_goes_with_its_cgroup(node: SimulatedNode, tmp_path: Path) -> None:
     nvml = Nvml(node).ready()
     for number in range(200):  # more than can be limited at one time
         cgroup = tmp_path / str(number)
@@ -292,7 +292,7 @@ def test_a_limit_goes_with_its_cgroup(node: Node, tmp_path: Path) -> None:
         cgroup.rmdir()
 
 
-def test_limits_that_cannot_be(node: Node, tmp_path: Path) -> None:
+def test_limits_that_cannot_be(node: SimulatedNode, tmp_path: Path) -> None:
     nvml = Nvml(node).ready()
     device = nvml.device(0)
     assert set_limit(nvml, device, tmp_path, 100, 101) == INVALID_ARGUMENT
@@ -318,7 +318,7 @@ print(library.nvmlDeviceSetMemoryLimits_v1(handle, ctypes.byref(Limits(b"/", 0, 
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: becomes another user")
-def test_only_the_nodes_owner_sets_limits(node: Node) -> None:
+def test_only_the_nodes_owner_sets_limits(node: SimulatedNode) -> None:
     command = [sys.executable, "-S", "-c", SET_AS_NOBODY, str(node.directory / CLIENT_LIBRARIES[1])]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert int(finished.stdout) == PERMISSION
@@ -337,7 +337,7 @@ def real_cgroup() -> Iterator[Path]:
     cgroup.rmdir()
 
 
-def test_a_process_moved_into_a_cgroup_counts_there(node: Node, start: StartClient, real_cgroup: Path) -> None:
+def test_a_process_moved_into_a_cgroup_counts_there(node: SimulatedNode, start: StartClient, real_cgroup: Path) -> None:
     nvml, client = Nvml(node).ready(), start(node)
     client.ready(0)
     client.alloc(50 * MIB)

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.sim.client import PEER, refused, value_of
 from tests.sim.conftest import GIB, MIB, StartClient
 
 IN_CHILD = [{"do": "info", "with": []}, {"do": "alloc", "with": [MIB]}, {"do": "free", "with": [0]}]
 
 
-def test_a_device_needs_a_context(node: Node, start: StartClient) -> None:
+def test_a_device_needs_a_context(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     for order in (client.count, client.info, lambda: client.retain(0), lambda: client.free(1)):
         with refused("NOT_INITIALIZED"):
@@ -35,7 +35,7 @@ def test_a_device_needs_a_context(node: Node, start: StartClient) -> None:
     assert client.current_device() == 1
 
 
-def test_a_destroyed_context_is_no_longer_current(node: Node, start: StartClient) -> None:
+def test_a_destroyed_context_is_no_longer_current(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.init()
     context = client.create_context(1)
@@ -51,7 +51,7 @@ def test_a_destroyed_context_is_no_longer_current(node: Node, start: StartClient
     assert client.current_device() == 0
 
 
-def test_a_stopped_process_holds_up_nobody(node: Node, start: StartClient) -> None:
+def test_a_stopped_process_holds_up_nobody(node: SimulatedNode, start: StartClient) -> None:
     stopped, other = start(node), start(node)
     stopped.ready()
     other.ready()
@@ -69,7 +69,7 @@ def test_a_stopped_process_holds_up_nobody(node: Node, start: StartClient) -> No
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["fork", "bare system call"])
-def test_a_forked_child_owns_nothing(node: Node, start: StartClient, raw: bool) -> None:
+def test_a_forked_child_owns_nothing(node: SimulatedNode, start: StartClient, raw: bool) -> None:
     client = start(node)
     client.ready()
     address = client.alloc(10 * MIB)
@@ -83,7 +83,7 @@ def test_a_forked_child_owns_nothing(node: Node, start: StartClient, raw: bool) 
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["fork", "bare system call"])
-def test_a_forked_child_can_start_afresh(node: Node, start: StartClient, raw: bool) -> None:
+def test_a_forked_child_can_start_afresh(node: SimulatedNode, start: StartClient, raw: bool) -> None:
     client = start(node)
     client.ready()
     address = client.alloc(10 * MIB)
@@ -105,7 +105,7 @@ def test_a_forked_child_can_start_afresh(node: Node, start: StartClient, raw: bo
     client.alloc(MIB)
 
 
-def test_a_program_that_replaces_itself_loses_what_it_had(node: Node, start: StartClient) -> None:
+def test_a_program_that_replaces_itself_loses_what_it_had(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     client.alloc(10 * MIB)
@@ -116,7 +116,7 @@ def test_a_program_that_replaces_itself_loses_what_it_had(node: Node, start: Sta
     assert node.books()[0].used_bytes == 0
 
 
-def test_a_process_is_listed_once_it_has_a_context(node: Node, start: StartClient) -> None:
+def test_a_process_is_listed_once_it_has_a_context(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.init()
     assert node.books()[1].processes == ()
@@ -126,20 +126,20 @@ def test_a_process_is_listed_once_it_has_a_context(node: Node, start: StartClien
     assert node.books()[0].processes == ()
 
 
-def test_the_nodes_descriptor_keeps_out_of_the_way(node: Node, start: StartClient) -> None:
+def test_the_nodes_descriptor_keeps_out_of_the_way(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     assert client.descriptors()
     assert min(client.descriptors()) >= 50
 
 
-def exit_code(node: Node, program: str) -> int:
+def exit_code(node: SimulatedNode, program: str) -> int:
     """Of Python code that may import peer, in a process of the node's."""
     command = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, sys.argv[1])\n{program}", str(PEER.parent)]
     return subprocess.run(command, check=False, env={**os.environ, **node.environment()}, timeout=60).returncode
 
 
-def test_standard_streams_that_are_closed_stay_closed(node: Node) -> None:
+def test_standard_streams_that_are_closed_stay_closed(node: SimulatedNode) -> None:
     """The program's first open after cuInit gets number 0, as without us."""
     program = (
         "import os; os.closerange(0, 3)\n"
@@ -150,15 +150,12 @@ def test_standard_streams_that_are_closed_stay_closed(node: Node) -> None:
     assert exit_code(node, program) == 0
 
 
-def test_few_descriptors_are_no_obstacle(node: Node) -> None:
-    program = (
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\n"
-        "import peer; peer.ready(); peer.alloc(1)\n"
-    )
+def test_few_descriptors_are_no_obstacle(node: SimulatedNode) -> None:
+    program = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\nimport peer; peer.ready(); peer.alloc(1)\n"
     assert exit_code(node, program) == 0
 
 
-def test_a_small_address_space_is_no_obstacle(node: Node) -> None:
+def test_a_small_address_space_is_no_obstacle(node: SimulatedNode) -> None:
     """A process whose virtual memory is limited gets smaller reserves of addresses, not a failure."""
     program = (
         "import resource\n"
@@ -168,7 +165,7 @@ def test_a_small_address_space_is_no_obstacle(node: Node) -> None:
     assert exit_code(node, program) == 0
 
 
-def test_many_allocations_live_at_once(node: Node, start: StartClient) -> None:
+def test_many_allocations_live_at_once(node: SimulatedNode, start: StartClient) -> None:
     client = start(node)
     client.ready()
     addresses = client.alloc_many(64, 5000)
@@ -181,7 +178,7 @@ def test_many_allocations_live_at_once(node: Node, start: StartClient) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace of one's own takes root")
-def test_pids_are_those_that_the_reader_sees(node: Node, tmp_path: Path) -> None:
+def test_pids_are_those_that_the_reader_sees(node: SimulatedNode, tmp_path: Path) -> None:
     """A process in a pid namespace of its own is pid 1 there, and another number out here."""
     program = (
         f"import sys; sys.path.insert(0, {str(PEER.parent)!r}); import os, peer\n"

@@ -18,10 +18,10 @@ import pytest
 
 from csrc.sim import build
 from nodemgr import simulator
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.sim.conftest import GIB, MIB
 
-PATIENCE_S = 100
+WAIT_LIMIT_S = 100
 Race = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -35,7 +35,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def race(node: Node, program: Path) -> Iterator[Race]:
+def race(node: SimulatedNode, program: Path) -> Iterator[Race]:
     """race(threads, rounds, seed, most_bytes): such a process, under way; all end with the test."""
     started: list[subprocess.Popen[str]] = []
 
@@ -51,7 +51,7 @@ def race(node: Node, program: Path) -> Iterator[Race]:
     yield begin
     for process in started:
         process.kill()
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=WAIT_LIMIT_S)
 
 
 @pytest.mark.parametrize("sanitizer", [[], ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]], ids=["plain", "sanitized"])
@@ -74,7 +74,7 @@ def finish(process: subprocess.Popen[str]) -> dict[str, int]:
     return report
 
 
-def test_racers_share_a_device_exactly(node: Node, race: Race) -> None:
+def test_racers_share_a_device_exactly(node: SimulatedNode, race: Race) -> None:
     racers = [race(4, 3000, seed, 160 * MIB) for seed in range(8)]
 
     reports = [finish(process) for process in racers]
@@ -86,17 +86,17 @@ def test_racers_share_a_device_exactly(node: Node, race: Race) -> None:
     assert sum(report["refused"] for report in reports) > 0
     assert node.group(0, "racers") == (0, books.peak_bytes)
     for process in racers:
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=WAIT_LIMIT_S)
         assert process.returncode == 0
 
 
-def test_the_books_are_exact_after_any_death(node: Node, race: Race) -> None:
+def test_the_books_are_exact_after_any_death(node: SimulatedNode, race: Race) -> None:
     chance = random.Random(20261121)
     living = [race(2, 0, seed, 160 * MIB) for seed in range(6)]
     for seed in range(6, 66):
         dying = living.pop(chance.randrange(len(living)))
         dying.kill()
-        dying.wait(timeout=PATIENCE_S)
+        dying.wait(timeout=WAIT_LIMIT_S)
         books = node.books()[0]
         assert books.of(dying.pid) is None
         assert 0 <= books.used_bytes <= books.peak_bytes <= GIB
@@ -111,7 +111,7 @@ def test_the_books_are_exact_after_any_death(node: Node, race: Race) -> None:
 
     for process in living:
         process.kill()
-        process.wait(timeout=PATIENCE_S)
+        process.wait(timeout=WAIT_LIMIT_S)
     assert node.books()[0].used_bytes == 0
     assert node.books()[0].processes == ()
     assert node.group(0, "racers")[0] == 0

@@ -14,7 +14,7 @@ from tests.sim.conftest import GIB, StartClient
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[simulator.Node]:
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[simulator.SimulatedNode]:
     with simulator.create(tmp_path_factory.mktemp("four"), 4, GIB) as made:
         yield made
 
@@ -43,7 +43,7 @@ BY_NUMBER = {
 
 
 @pytest.mark.parametrize(("value", "expected"), BY_NUMBER.items(), ids=[repr(value) for value in BY_NUMBER])
-def test_numbers(four: simulator.Node, start: StartClient, value: str, expected: list[int]) -> None:
+def test_numbers(four: simulator.SimulatedNode, start: StartClient, value: str, expected: list[int]) -> None:
     uuids = [books.uuid for books in four.books()]
     client = start(four, CUDA_VISIBLE_DEVICES=value)
     if not expected:
@@ -54,13 +54,13 @@ def test_numbers(four: simulator.Node, start: StartClient, value: str, expected:
     assert [client.uuid(ordinal) for ordinal in range(client.count())] == [uuids[index] for index in expected]
 
 
-def test_not_set_shows_all(four: simulator.Node, start: StartClient) -> None:
+def test_not_set_shows_all(four: simulator.SimulatedNode, start: StartClient) -> None:
     client = start(four)
     client.init()
     assert client.count() == 4
 
 
-def test_uuids(four: simulator.Node, start: StartClient) -> None:
+def test_uuids(four: simulator.SimulatedNode, start: StartClient) -> None:
     uuids = [books.uuid for books in four.books()]
     assert len({uuid[:8] for uuid in uuids}) == 4, "the first digits tell the devices of this node apart"
     cases = {
@@ -84,7 +84,7 @@ def test_uuids(four: simulator.Node, start: StartClient) -> None:
             assert [uuids.index(client.uuid(ordinal)) for ordinal in range(client.count())] == expected, value
 
 
-def test_ordinals_are_the_programs_and_memory_is_the_devices(four: simulator.Node, start: StartClient) -> None:
+def test_ordinals_are_the_programs_and_memory_is_the_devices(four: simulator.SimulatedNode, start: StartClient) -> None:
     client = start(four, CUDA_VISIBLE_DEVICES="3,1")
     client.ready(1)
     client.alloc(1000)

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.shim.world import GIB, compiled
-from tests.soak.node import CONTEXT_BYTES, PATIENCE_S, wait_until
+from tests.soak.node import CONTEXT_BYTES, WAIT_LIMIT_S, wait_until
 from tests.support.manager import Manager
 
 PROGRAM = Path(__file__).resolve().parents[1] / "ledger" / "hostile.py"
@@ -19,7 +19,7 @@ GRANT_BYTES = 1 * GIB
 
 
 def _racers(manager: Manager, env: str, seed: int) -> subprocess.Popen[str]:
-    command = ["nice", "-n", "10", str(compiled("racers.c")), "3", "0", str(seed)]
+    command = ["nice", "-n", "10", str(compiled("race_threads.c")), "3", "0", str(seed)]
     return manager.spawn(env, command, NODEMGR_SIM_GROUP=env)
 
 
@@ -36,7 +36,7 @@ def _stop(racers: subprocess.Popen[str]) -> tuple[int, str]:
     racers.stdin.write("\n")
     racers.stdin.flush()
     successes = int(_line(racers).split()[0])
-    _, stderr = racers.communicate(timeout=PATIENCE_S)
+    _, stderr = racers.communicate(timeout=WAIT_LIMIT_S)
     assert racers.returncode == 0, stderr
     return successes, stderr
 
@@ -45,7 +45,7 @@ def beside_a_hostile_process(manager: Manager, seconds: float, seed: int) -> int
     """How many hostile deeds there were. AssertionError where somebody else noticed one."""
     for env in ("alice", "bob"):
         manager.quota(env, 1, memory_bytes=GRANT_BYTES)
-    with Node.open(manager.run_dir / "sim") as node:
+    with SimulatedNode.open(manager.run_dir / "sim") as node:
         bystander, neighbour = _racers(manager, "bob", seed), _racers(manager, "alice", seed + 1)
         wait_until(lambda: len(node.books()[0].processes) == 2, "both at work")
         hostile = manager.spawn("alice", [sys.executable, "-I", str(PROGRAM), str(seconds), str(seed)])
@@ -67,6 +67,6 @@ def beside_a_hostile_process(manager: Manager, seconds: float, seed: int) -> int
         wait_until(lambda: manager.status()["tasks"] == [], "no task")
         for env in ("alice", "bob"):
             held = manager.hold(env, "-b", str(GRANT_BYTES - CONTEXT_BYTES), "-s", "0")
-            _, stderr = held.communicate(timeout=PATIENCE_S)
+            _, stderr = held.communicate(timeout=WAIT_LIMIT_S)
             assert held.returncode == 0, stderr
     return int(done[1])

@@ -23,13 +23,13 @@ from nodemgr._native import ffi, lib
 from nodemgr.edge.engine.daemon import LEDGER_META
 from nodemgr.edge.ledger.ledgers import FileId, LedgerFiles
 from nodemgr.edge.store.store import FILE_NAME
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.shim.world import MIB, compiled
 from tests.support.manager import Manager
 
 CONTEXT_BYTES = 64 * MIB
 """What the simulator's context takes, and what the shim reserves for one."""
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 MANY = 200
 """Whoever has asked so often has been granted something."""
 ENV = "alice"
@@ -37,11 +37,11 @@ KEPT_EVENTS = 200
 """Of the manager, in an account of what went wrong."""
 
 
-def wait_until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
+def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = WAIT_LIMIT_S) -> None:
+    deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {patience_s} s: {what}")
+            raise AssertionError(f"not within {timeout_s} s: {what}")
         time.sleep(0.005)
 
 
@@ -117,14 +117,16 @@ class Load:
 
     def __post_init__(self) -> None:
         self.manager.quota(ENV, 1, memory_bytes=self.limit_bytes)
-        self.node = Node.open(self.manager.run_dir / "sim")
+        self.node = SimulatedNode.open(self.manager.run_dir / "sim")
 
     # -- programs --
 
     def start(self, *, children: bool = False) -> subprocess.Popen[str]:
         self.seed += 1
         arguments = [str(self.threads), "0", str(self.seed), *(["children"] if children else [])]
-        racer = self.manager.spawn(ENV, ["nice", "-n", "10", str(compiled("racers.c")), *arguments])  # the manager gets on beside them
+        racer = self.manager.spawn(
+            ENV, ["nice", "-n", "10", str(compiled("race_threads.c")), *arguments]
+        )  # the manager gets on beside them
         self.racers.append(racer)
         self.parents |= {racer.pid} if children else set()
         return racer
@@ -175,7 +177,7 @@ class Load:
         """The last of them goes: nothing is left anywhere."""
         words = Words(self.manager)
         for racer in self.racers:
-            _, stderr = racer.communicate(timeout=PATIENCE_S)
+            _, stderr = racer.communicate(timeout=WAIT_LIMIT_S)
             assert racer.returncode == 0, stderr
             self._no_complaint(stderr)
         self.racers.clear()
@@ -277,7 +279,7 @@ class Load:
         room = self.limit_bytes - (len(self.racers) + 1) * CONTEXT_BYTES
         for size, code in ((room + 1, 1), (room, 0)):
             held = self.manager.hold(ENV, "-b", str(size), "-s", "0")
-            out, err = held.communicate(timeout=PATIENCE_S)
+            out, err = held.communicate(timeout=WAIT_LIMIT_S)
             assert held.returncode == code, (size, out, err)
             self.await_contexts_alone()  # it is dead, and that is known
 

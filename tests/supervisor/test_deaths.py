@@ -183,8 +183,8 @@ def test_a_job_withdrawn_before_it_began_never_begins(served: World) -> None:
 def test_what_nobody_expects_goes_on_or_never_begins(world: World) -> None:
     world.factory.create(world.order("sleep", "600"))
     pid = world.begun()
-    unbegun = AttemptFiles(world.jobs_dir, "j2", 1)
-    unbegun.write(world.order("true", job="j2"), 1_000, boot_id())
+    requeued_before_start = AttemptFiles(world.jobs_dir, "j2", 1)
+    requeued_before_start.write(world.order("true", job="j2"), 1_000, boot_id())
     world.again()
     assert world.factory.adopt([]) == []
     assert world.factory.strays() == [J1]
@@ -197,7 +197,7 @@ def test_what_nobody_expects_goes_on_or_never_begins(world: World) -> None:
     world.factory.withdraw(*J1, "enough")
     world.until(lambda: not is_running(pid))
     world.until(lambda: world.factory.strays() == [])
-    assert not unbegun.give_up()  # it is
+    assert not requeued_before_start.give_up()  # it is
 
 
 # -- the node --
@@ -370,7 +370,7 @@ def test_it_dies_and_a_spare_one_takes_over(world: World) -> None:
     assert world.factory.state()[0] is False
     world.factory.create(world.order(*marking(world), job="j4"))
     world.until(lambda: "restart it (no task and no job is lost)" in world.heard.given_back.get(("j4", 1), ""))
-    assert "restart it (no task and no job is lost)" in world.heard.places[""]
+    assert "restart it (no task and no job is lost)" in world.heard.hosts[""]
     world.factory.withdraw("j1", 1, "enough")
     assert world.end("j1").signal == signal.SIGTERM  # they go on, and end, without it
     world.again()
@@ -405,11 +405,11 @@ def test_the_services_comes_back(served: World) -> None:
     served.until(lambda: served.factory.nodes() == 0)
     ok, words = served.factory.state()
     assert (ok, words.startswith(f"no job can be started: the service nodemgr-jobs does not answer ({served.socket}: ")) == (False, True)
-    served.until(lambda: served.heard.places[""] == words)
+    served.until(lambda: served.heard.hosts[""] == words)
     served.factory.create(served.order(*marking(served), job="j2"))
     served.until(lambda: ("j2", 1) in served.heard.given_back)
     served.serve()
-    served.until(lambda: served.heard.places[""] == "")
+    served.until(lambda: served.heard.hosts[""] == "")
     assert served.run(*marking(served), job="j2", attempt=2).exit_code == 4
     assert marks(served) == ["ran"]
     served.factory.withdraw("j1", 1, "enough")
@@ -421,12 +421,12 @@ def test_the_services_is_waited_for(make_world: Callable[..., World]) -> None:
     """No job's tries are used up because somebody has not started it yet."""
     world = make_world(service=True)
     words = f"no job can be started: the service nodemgr-jobs does not answer ({world.socket}: No such file or directory)"
-    world.until(lambda: world.heard.places.get("") == words)
+    world.until(lambda: world.heard.hosts.get("") == words)
     assert (world.factory.nodes(), world.factory.state()) == (0, (False, words))
     world.factory.create(world.order(*marking(world)))
     world.until(lambda: world.heard.given_back == {J1: words})
     world.serve()
-    world.until(lambda: world.heard.places[""] == "")
+    world.until(lambda: world.heard.hosts[""] == "")
     world.factory.create(world.order(*marking(world)))  # it was given back for good
     assert world.run(*marking(world), attempt=2).exit_code == 4
     assert (marks(world), world.heard.ends.keys()) == (["ran"], {("j1", 2)})
@@ -449,7 +449,7 @@ def test_without_a_word_of_its_coming_it_is_looked_for_all_the_same(
 ) -> None:
     """The kernel has no inotify left to give."""
     monkeypatch.setattr(launcher_module.FileEvents, "are_told", False)
-    monkeypatch.setattr(launcher_module.Launcher, "_look_again", lambda launcher: None)
+    monkeypatch.setattr(launcher_module.Launcher, "_check_again", lambda launcher: None)
     monkeypatch.setattr(launcher_module, "MAX_RETRY_S", 0.1)
     world = make_world(service=True)
     world.until(lambda: world.launcher._pause_s == 0.1)
@@ -466,13 +466,13 @@ def test_it_is_gone_before_it_began_what_it_was_asked_for(served: World) -> None
     served.factory.withdraw("j2", 1, "changed her mind")
     end(launcher.pid)
     served.until(lambda: J1 in served.heard.given_back)
-    assert "has ended" in served.heard.places[""]
+    assert "has ended" in served.heard.hosts[""]
     assert (served.end("j2").why, served.heard.given_back.keys()) == ("changed her mind", {J1})
     assert not served.file("").exists()
     supervisor = subprocess.Popen([PROGRAM, "supervise", served.file("")], stderr=subprocess.DEVNULL)
     assert supervisor.wait() != 0
     served.serve()
-    served.until(lambda: served.heard.places[""] == "")
+    served.until(lambda: served.heard.hosts[""] == "")
     assert served.run("true", job="j3").exit_code == 0
     assert marks(served) == []
 
@@ -494,11 +494,11 @@ def test_what_it_has_begun_before_it_was_gone_goes_on(served: World) -> None:
 def test_the_services_has_another_directory(make_world: Callable[..., World]) -> None:
     world = make_world(service=True)
     other = world.serve(Path("/somewhere/else"))
-    world.until(lambda: f"starts jobs of /somewhere/else, this manager's are in {world.jobs_dir}" in world.heard.places.get("", ""))
+    world.until(lambda: f"starts jobs of /somewhere/else, this manager's are in {world.jobs_dir}" in world.heard.hosts.get("", ""))
     assert (world.factory.nodes(), world.heard.ends) == (0, {})
     end(other.pid)
     world.serve()
-    world.until(lambda: world.heard.places[""] == "")
+    world.until(lambda: world.heard.hosts[""] == "")
     assert world.run(*marking(world)).exit_code == 4
 
 

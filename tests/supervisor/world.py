@@ -20,10 +20,10 @@ from pathlib import Path
 
 from nodemgr.edge.executor.launcher import PROGRAM, Launcher
 from nodemgr.edge.executor.node_factory import NodeFactory
-from nodemgr.edge.executor.resource_factory import Order, Status
+from nodemgr.edge.executor.resource_factory import RunOrder, Status
 from nodemgr.edge.kernel.processes import start_ticks
 
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 ME = pwd.getpwuid(os.geteuid())
 
 
@@ -35,7 +35,7 @@ class Heard:
         self.ends: dict[tuple[str, int], list[Status]] = {}
         self.tails: dict[tuple[str, int], str] = {}
         self.given_back: dict[tuple[str, int], str] = {}
-        self.places: dict[str, str] = {}
+        self.hosts: dict[str, str] = {}
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
         assert wall_ns > 0
@@ -47,11 +47,11 @@ class Heard:
         self.ends.setdefault((job_id, attempt), []).append(status)
         self.tails[job_id, attempt] = log_tail
 
-    def unbegun(self, job_id: str, attempt: int, why: str) -> None:
+    def requeued_before_start(self, job_id: str, attempt: int, why: str) -> None:
         self.given_back[job_id, attempt] = why
 
-    def place_changed(self, place: str, is_up: bool, why: str) -> None:
-        self.places[place] = "" if is_up else why
+    def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
+        self.hosts[place] = "" if is_up else why
 
 
 class World:
@@ -72,9 +72,7 @@ class World:
         """A manager, the first or the next one."""
         self.heard = Heard()
         self.launcher = Launcher(self.jobs_dir, self.socket)
-        self.factory = NodeFactory(
-            self.loop, self.heard, self.jobs_dir, self.launcher, grace_ms=self._grace_ms, log_bytes=self._log_bytes
-        )
+        self.factory = NodeFactory(self.loop, self.heard, self.jobs_dir, self.launcher, grace_ms=self._grace_ms, log_bytes=self._log_bytes)
 
     def die(self) -> None:
         """The manager is no more; what it had in hand is forgotten. Its own launcher sees that."""
@@ -90,12 +88,12 @@ class World:
         self._programs.append(program)
         return program
 
-    def order(self, *argv: str, job: str = "j1", attempt: int = 1, **said: object) -> Order:
+    def order(self, *argv: str, job: str = "j1", attempt: int = 1, **said: object) -> RunOrder:
         facts: dict[str, object] = {
             "env": "alice", "user": ME.pw_name, "uid": os.geteuid(), "gid": os.getegid(), "cwd": "/",
             "environ": ("PATH=/usr/bin:/bin", f"NODEMGR_JOB={job}:{attempt}"),
         }  # fmt: skip
-        return Order(job, attempt, argv=argv, **{**facts, **said})  # type: ignore[arg-type]
+        return RunOrder(job, attempt, argv=argv, **{**facts, **said})  # type: ignore[arg-type]
 
     def run(self, *argv: str, job: str = "j1", attempt: int = 1, **said: object) -> Status:
         """Begins it and waits for its end."""
@@ -114,9 +112,9 @@ class World:
         (status,) = self.heard.ends[job, attempt]
         return status
 
-    def until(self, seen: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    def until(self, seen: Callable[[], bool], timeout_s: float = WAIT_LIMIT_S) -> None:
         """Lets the loop work until then."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while not seen():
             assert time.monotonic() < deadline, f"never seen; ended: {self.heard.ends}, tails: {self.heard.tails}"
             self.loop.run_until_complete(asyncio.sleep(0.005))
@@ -158,7 +156,7 @@ def end(pid: int) -> None:
     except ProcessLookupError:
         return
     os.kill(pid, signal.SIGKILL)
-    assert select.select([pidfd], [], [], PATIENCE_S)[0]
+    assert select.select([pidfd], [], [], WAIT_LIMIT_S)[0]
     os.close(pidfd)
 
 

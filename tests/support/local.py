@@ -15,8 +15,8 @@ from typing import Any
 
 from nodemgr.core.model.model import Gpu
 from nodemgr.edge.admin.control_client import ControlClient
-from nodemgr.edge.executor.resource_factory import Listener, ResourceFactory
-from nodemgr.edge.gpu.gpus import Reading
+from nodemgr.edge.executor.resource_factory import ExecutorListener, ResourceFactory
+from nodemgr.edge.gpu.gpus import DriverReading
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.service import Service
 from nodemgr.edge.setup.settings import load
@@ -43,12 +43,12 @@ class FakeGpus:
         """Cleared: NVML hangs."""
         self.gate.set()
 
-    def read(self, now_ns: int) -> Reading:
+    def read(self, now_ns: int) -> DriverReading:
         self.reads += 1
         self.gate.wait()
         processes = {uuid: dict(by_pid) for uuid, by_pid in self.processes.items()}
         used = {uuid: sum(by_pid.values()) for uuid, by_pid in processes.items()}
-        return Reading(tuple(self.gpus), used, processes, now_ns, self.fault, {gpu.uuid: gpu.index for gpu in self.gpus})
+        return DriverReading(tuple(self.gpus), used, processes, now_ns, self.fault, {gpu.uuid: gpu.index for gpu in self.gpus})
 
     def limit(self, uuid: str, cgroup: str, limit_bytes: int | None) -> str | None:
         if self.refusal is None:
@@ -118,7 +118,7 @@ class LocalManager:
         gpus: FakeGpus | None = None,
         clock: Clock | None = None,
         directory: Path | None = None,
-        factory: Callable[[asyncio.AbstractEventLoop, Listener], ResourceFactory] | None = NoFactory,
+        factory: Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory] | None = NoFactory,
         store: FailingStore | None = None,
         **settings: Any,
     ) -> None:

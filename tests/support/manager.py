@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from client_plugin.ways import places
+from client_plugin.ways import locations
 from nodemgr.edge.admin.control_client import ControlClient, EventStream
 from nodemgr.paths import env_dir
 from tests.support.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HOLD = ROOT / "nodemgr" / "_sim" / "hold"
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 """How long a test waits for what must happen; never how long something takes."""
 
 
@@ -34,7 +34,7 @@ class Events:
         self._since = since
         self.seen: list[dict[str, Any]] = []
 
-    def expect(self, name: str, timeout_s: float = PATIENCE_S, **fields: object) -> dict[str, Any]:
+    def expect(self, name: str, timeout_s: float = WAIT_LIMIT_S, **fields: object) -> dict[str, Any]:
         """The next event of this name with these fields. Fails with all that came instead."""
         skipped = []
         for event in self._stream.follow(self._since, timeout_s):
@@ -99,7 +99,7 @@ class Manager:
             self.wait_for_line("ready on ")
         return self
 
-    def wait_for_line(self, text: str, timeout_s: float = PATIENCE_S) -> None:
+    def wait_for_line(self, text: str, timeout_s: float = WAIT_LIMIT_S) -> None:
         """Until the manager's stderr holds this text."""
         assert self.process is not None
         assert self.process.stderr is not None
@@ -136,7 +136,7 @@ class Manager:
         """SIGKILL, as a crash; its exit code."""
         return self._end(signal.SIGKILL)
 
-    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+    def wait(self, timeout_s: float = WAIT_LIMIT_S) -> int:
         """Until it ends by itself; its exit code."""
         assert self.process is not None
         code = self.process.wait(timeout_s)
@@ -159,7 +159,7 @@ class Manager:
     # -- orders --
 
     def call(self, verb: str, **arguments: object) -> dict[str, Any]:
-        with ControlClient(self.run_dir, timeout_s=PATIENCE_S) as client:
+        with ControlClient(self.run_dir, timeout_s=WAIT_LIMIT_S) as client:
             return client.call(verb, **arguments)
 
     def quota(self, env: str, gpus: int, **arguments: object) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Manager:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("NODEMGR_", "CUDA_", "LD_"))}
         found = {**inherited, "NODEMGR_ENV_DIR": str(self.env_dir(env)), "LD_LIBRARY_PATH": str(self.run_dir / "sim")}
         if shim:
-            found["LD_PRELOAD"] = places.preload_entry()
+            found["LD_PRELOAD"] = locations.preload_entry()
         return found
 
     def spawn(self, env: str, command: Sequence[str], *, shim: bool = True, **variables: str) -> subprocess.Popen[str]:

@@ -9,17 +9,17 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from nodemgr.core.model.model import Cause
-from nodemgr.edge.executor.resource_factory import Capacity, Listener, Order, Status
+from nodemgr.edge.executor.resource_factory import Capacity, ExecutorListener, RunOrder, Status
 
 WHY = "this manager cannot run jobs"
 
 
 class NoFactory:
-    def __init__(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, listener: ExecutorListener) -> None:
         self._loop = loop
         self._listener = listener
         self._refused = 0
-        loop.call_soon(listener.place_changed, "", True, "")
+        loop.call_soon(listener.launch_host_changed, "", True, "")
 
     def nodes(self) -> int:
         return 0
@@ -30,7 +30,7 @@ class NoFactory:
     def capacity(self) -> Capacity:
         return Capacity(0, 0, 0, 0, self._refused, self._refused)
 
-    def create(self, order: Order) -> None:
+    def create(self, order: RunOrder) -> None:
         self._end(order.job_id, order.attempt)
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None: ...

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60
+WAIT_LIMIT_S = 60
 
 
 @dataclass
@@ -57,14 +57,14 @@ class Notebook:
         self.manager.start_kernel(env={**environ, **private}, independent=True)
         self.frontend = self.manager.blocking_client()
         self.frontend.start_channels()
-        self.frontend.wait_for_ready(timeout=PATIENCE_S)
+        self.frontend.wait_for_ready(timeout=WAIT_LIMIT_S)
 
     def start(self, code: str) -> Cell:
         return Cell(self.frontend.execute(code))
 
     def until(self, cell: Cell, condition: Callable[[Cell], Any]) -> Cell:
         while not condition(cell):
-            message = self.frontend.get_iopub_msg(timeout=PATIENCE_S)
+            message = self.frontend.get_iopub_msg(timeout=WAIT_LIMIT_S)
             if message["parent_header"].get("msg_id") == cell.request:
                 cell.take(message)
         return cell

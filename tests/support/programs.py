@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import Any
 
-PATIENCE_S = 120.0
+WAIT_LIMIT_S = 120.0
 """How long a step may take: importing PyTorch and making a context is slow on a cold disk."""
 
 
@@ -18,7 +18,7 @@ class Program:
         self.process = process
         self.pid = process.pid
 
-    def line(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+    def line(self, timeout_s: float = WAIT_LIMIT_S) -> dict[str, Any]:
         """Its next JSON line; what else it prints is passed over. Fails with its stderr where it ends or stays silent."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + timeout_s
@@ -43,7 +43,7 @@ class Program:
 
     def end(self) -> tuple[int, str]:
         """Closes its input and waits: its exit code and all of its stderr."""
-        _, stderr = self.process.communicate(timeout=PATIENCE_S)
+        _, stderr = self.process.communicate(timeout=WAIT_LIMIT_S)
         return self.process.returncode, stderr
 
     def kill(self) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-PATIENCE_S = 60.0
+WAIT_LIMIT_S = 60.0
 LAUNCH = """
 import os, sys
 kept = [int(fd) for fd in sys.argv[1].split(",") if fd]
@@ -41,9 +41,9 @@ class Supervisor:
         """Readable when something was said."""
         return self._socket.fileno()
 
-    def hear(self, patience_s: float = PATIENCE_S) -> str:
+    def hear(self, timeout_s: float = WAIT_LIMIT_S) -> str:
         """The next message, waited for."""
-        ready, _, _ = select.select([self._socket], [], [], patience_s)
+        ready, _, _ = select.select([self._socket], [], [], timeout_s)
         assert ready, f"nothing was said; before that: {self.heard}"
         text, fds, _, _ = socket.recv_fds(self._socket, 4_096, 8)
         message = text.decode()

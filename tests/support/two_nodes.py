@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodemgr.core.model.model import Cause
-from nodemgr.edge.executor.resource_factory import Capacity, Listener, Order, Status
+from nodemgr.edge.executor.resource_factory import Capacity, ExecutorListener, RunOrder, Status
 
 GPUS = 4
 """Of each node."""
@@ -30,7 +30,7 @@ Key = tuple[str, int]
 
 @dataclass
 class Attempt:
-    order: Order
+    order: RunOrder
     node: int
     process: subprocess.Popen[bytes] | None = None
     status: Status = field(default_factory=lambda: Status("starting"))
@@ -73,7 +73,7 @@ class Cluster:
         self.is_up = is_up
         self.on_change()
 
-    def begin(self, order: Order) -> None:
+    def begin(self, order: RunOrder) -> None:
         key = (order.job_id, order.attempt)
         with self.lock:
             if key in self.attempts:
@@ -89,7 +89,13 @@ class Cluster:
         with open(self.log(key), "wb") as log:
             try:
                 attempt.process = subprocess.Popen(
-                    order.argv, cwd=order.cwd, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                    order.argv,
+                    cwd=order.cwd,
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                     umask=order.umask,
                 )
             except OSError as error:
@@ -146,17 +152,17 @@ class Cluster:
 class TwoNodes:
     """The factory."""
 
-    def __init__(self, call_soon: Callable[..., object], listener: Listener, cluster: Cluster) -> None:
+    def __init__(self, call_soon: Callable[..., object], listener: ExecutorListener, cluster: Cluster) -> None:
         """`call_soon` brings a call into the manager's loop from any thread."""
         self._call_soon = call_soon
         self._listener = listener
         self._cluster = cluster
         self._strays: list[Key] = []
-        cluster.tell = self._tell
-        cluster.on_change = lambda: call_soon(self._tell_place)
+        cluster.tell = self._notify
+        cluster.on_change = lambda: call_soon(self._notify_host)
         cluster.on_change()
 
-    def _tell(self, what: str, key: Key) -> None:
+    def _notify(self, what: str, key: Key) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the next factory hears of it
             self._call_soon(self._told, what, key)
 
@@ -169,9 +175,9 @@ class TwoNodes:
             tail = self._cluster.log(key).read_bytes()[-TAIL_BYTES:].decode(errors="replace")
             self._listener.ended(*key, status, tail, attempt.ended_wall_ns)
 
-    def _tell_place(self) -> None:
+    def _notify_host(self) -> None:
         is_up, words = self.state()
-        self._listener.place_changed("", is_up, "" if is_up else words)
+        self._listener.launch_host_changed("", is_up, "" if is_up else words)
 
     def nodes(self) -> int:
         return 2 * self._cluster.is_up
@@ -190,14 +196,14 @@ class TwoNodes:
         attempts = self._cluster.attempts
         return [key for key in self._strays if key in attempts and attempts[key].status.state != "ended"]
 
-    def create(self, order: Order) -> None:
+    def create(self, order: RunOrder) -> None:
         if (key := (order.job_id, order.attempt)) in self._strays:
             self._strays.remove(key)
         if self._cluster.is_up or (order.job_id, order.attempt) in self._cluster.attempts:
             self._cluster.begin(order)
         else:
-            self._call_soon(self._tell_place)
-            self._call_soon(self._listener.unbegun, order.job_id, order.attempt, self.state()[1])
+            self._call_soon(self._notify_host)
+            self._call_soon(self._listener.requeued_before_start, order.job_id, order.attempt, self.state()[1])
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
         self._cluster.withdraw((job_id, attempt), why)
@@ -237,7 +243,7 @@ class TwoNodes:
             if key not in keys:
                 self._strays.append(key)
             elif attempt.status.state != "starting":
-                self._tell("started" if attempt.status.state == "running" else "ended", key)
+                self._notify("started" if attempt.status.state == "running" else "ended", key)
         return [key for key in keys if key not in self._cluster.attempts]
 
     def close(self) -> None:

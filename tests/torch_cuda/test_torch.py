@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodemgr.simulator import Node
+from nodemgr.simulator import SimulatedNode
 from tests.support.manager import Manager
 from tests.support.notebook import Notebook
 from tests.support.programs import Program
@@ -36,7 +36,7 @@ def the_task(node: Manager) -> dict[str, Any]:
 
 def used_bytes(node: Manager) -> list[int]:
     """By the simulator's own books."""
-    with Node.open(node.run_dir / "sim") as simulated:
+    with SimulatedNode.open(node.run_dir / "sim") as simulated:
         return [device.used_bytes for device in simulated.books()]
 
 

@@ -53,7 +53,7 @@ def test_every_python_shows_and_waits(node: Manager, python: Path) -> None:
     assert (queue.returncode, queue.stderr) == (0, "")
     assert [line.split()[0] for line in queue.stdout.splitlines()] == ["PLACE", "-"]
     assert queue.stdout.splitlines()[1].split()[1] == "j3"
-    assert "nodemgr queue free j3" in queue.stdout
+    assert "nodemgr queue unhold j3" in queue.stdout
     assert run(node, "logs", "j1", python=python).stdout == "well done\n"
     waited = run(node, "wait", "j1", "j2", python=python)
     assert (waited.returncode, waited.stdout, waited.stderr) == (3, "", "nodemgr: j2: failed, exit code 3\n")
@@ -78,12 +78,12 @@ def test_json_is_the_same_as_the_nodes(node: Manager) -> None:
 def test_orders_are_taken_and_the_history_says_from_where(node: Manager) -> None:
     job = submit(node, "true", "--hold")
     assert run(node, "queue", "move", job, "high").stderr == f"nodemgr: {job} is moved to the end of queue high\n"
-    assert run(node, "queue", "free", job).stderr == f"nodemgr: {job} is freed\n"
+    assert run(node, "queue", "unhold", job).stderr == f"nodemgr: {job} is unheld\n"
     assert run(node, "wait", job).returncode == 0
     assert run(node, "queue", "requeue", job).stderr == f"nodemgr: {job} waits again\n"
     assert run(node, "wait", job).returncode == 0
     deeds = json.loads(run(node, "history", job, "--json").stdout)["jobs"][0]["deeds"]
-    assert [deed["what"] for deed in deeds] == ["submitted, held", "moved to high", "freed", "requeued"]
+    assert [entry["what"] for entry in deeds] == ["submitted, held", "moved to high", "unheld", "requeued"]
     held = submit(node, "true", "--hold")
     assert run(node, "queue", "withdraw", held).stderr == f"nodemgr: {held} is withdrawn\n"
     assert run(node, "wait", held).returncode == 77

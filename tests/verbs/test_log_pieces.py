@@ -78,15 +78,15 @@ def test_nothing_but_a_hole_has_an_end(log: int) -> None:
 
 def test_one_that_always_changes_is_left_after_some_looks(log: int, monkeypatch: pytest.MonkeyPatch) -> None:
     os.write(log, b"a" * PIECE_BYTES)
-    looks = []
+    offsets = []
 
     def ever_on(descriptor: int, offset: int, whence: int) -> int:
-        looks.append(offset)
+        offsets.append(offset)
         return offset + 1
 
     monkeypatch.setattr(os, "lseek", ever_on)
     assert log_pieces.read(log, 0) == Piece(MOST_HOLES, b"")
-    assert len(looks) == MOST_HOLES
+    assert len(offsets) == MOST_HOLES
 
 
 def test_a_file_system_that_knows_of_no_holes_has_none(log: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from client_plugin.ways.choice import Way
 
 
 class Scripted:
-    """A job whose second start begins and ends between two looks of the reader."""
+    """A job whose second start begins and ends between two readings of the reader."""
 
     def __init__(self, stories: list[dict[str, Any]]) -> None:
         self.stories = stories
@@ -31,9 +31,7 @@ class Scripted:
 
 
 def story(state: str, *ended: float | None) -> dict[str, Any]:
-    attempts = [
-        {"number": number, "ended": at, "signal": None, "exit_code": 7, "why": ""} for number, at in enumerate(ended, start=1)
-    ]
+    attempts = [{"number": number, "ended": at, "signal": None, "exit_code": 7, "why": ""} for number, at in enumerate(ended, start=1)]
     return {"job": "j1", "state": state, "attempts": attempts}
 
 

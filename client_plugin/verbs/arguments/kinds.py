@@ -9,9 +9,9 @@ import os
 import re
 import time
 
-from client_plugin.verbs.arguments.parser import Kind, WrongValue
+from client_plugin.verbs.arguments.parser import ValueKind, WrongValue
 from client_plugin.verbs.presentation import units
-from client_plugin.ways import choice, places
+from client_plugin.ways import choice, locations
 from client_plugin.ways.choice import Whom
 from client_plugin.ways.faults import Fault
 
@@ -28,7 +28,7 @@ COMPLETED_ENDED = 50
 JOB_FORM = r"j[0-9]{1,15}(\.[0-9]{1,10})?"
 
 
-def count(low: int, high: Optional[int] = None) -> Kind:
+def count(low: int, high: Optional[int] = None) -> ValueKind:
     """A whole number within limits; no `high`: as many as one likes."""
 
     def parse(text: str) -> int:
@@ -38,12 +38,12 @@ def count(low: int, high: Optional[int] = None) -> Kind:
             raise WrongValue(f"{text!r} is no whole number {limits}")
         return value
 
-    return Kind("n", parse)
+    return ValueKind("n", parse)
 
 
 def _env(text: str) -> str:
-    if not places.is_env_name(text):
-        raise WrongValue(f"{text!r} is no name of an environment: {places.ENV_NAME_FORM}")
+    if not locations.is_env_name(text):
+        raise WrongValue(f"{text!r} is no name of an environment: {locations.ENV_NAME_FORM}")
     return text
 
 
@@ -55,8 +55,8 @@ def _envs(whom: Whom, _incomplete: str) -> List[str]:
 
 
 def _queue(text: str) -> str:
-    if not places.is_env_name(text):
-        raise WrongValue(f"{text!r} is no name of a queue: {places.ENV_NAME_FORM}")
+    if not locations.is_env_name(text):
+        raise WrongValue(f"{text!r} is no name of a queue: {locations.ENV_NAME_FORM}")
     return text
 
 
@@ -67,7 +67,7 @@ def queues(whom: Whom, _incomplete: str) -> List[str]:
         return []
 
 
-def job(requests: bool = False, ended: bool = False) -> Kind:
+def job(requests: bool = False, ended: bool = False) -> ValueKind:
     """The id of a job, of an array, or of a job of an array; `requests`: of a waiting request, too; `ended`: completed are those, too."""
     form = JOB_FORM + ("|r[0-9]{1,15}" if requests else "")
 
@@ -77,7 +77,7 @@ def job(requests: bool = False, ended: bool = False) -> Kind:
             raise WrongValue(f"{text!r} is no job: write its id as `nodemgr queue` shows it ({known})")
         return text
 
-    return Kind("job", parse, lambda whom, _incomplete: _jobs(whom, requests, ended))
+    return ValueKind("job", parse, lambda whom, _incomplete: _jobs(whom, requests, ended))
 
 
 def _jobs(whom: Whom, requests: bool, ended: bool) -> List[str]:
@@ -93,7 +93,7 @@ def _jobs(whom: Whom, requests: bool, ended: bool) -> List[str]:
     return list(found)
 
 
-def _several(kind: Kind) -> Kind:
+def _several(kind: ValueKind) -> ValueKind:
     """`j3,j4` as ids."""
 
     def complete(whom: Whom, incomplete: str) -> List[str]:
@@ -101,7 +101,7 @@ def _several(kind: Kind) -> Kind:
         before, comma, last = incomplete.rpartition(",")
         return [before + comma + one for one in kind.complete(whom, last)]
 
-    return Kind("jobs", lambda text: [kind.parse(part.strip()) for part in text.split(",")], complete)
+    return ValueKind("jobs", lambda text: [kind.parse(part.strip()) for part in text.split(",")], complete)
 
 
 def _array(text: str) -> List[int]:
@@ -153,18 +153,18 @@ def _task(text: str) -> str:
     return text
 
 
-TEXT = Kind("text", str)
-FILE = Kind("file", str)
-SIZE = Kind("size", units.parse_size)
-DURATION = Kind("duration", units.parse_duration_ms)
-TIME_LIMIT = Kind("duration", _time_limit)
-MOMENT = Kind("time", _moment)
-ENV = Kind("env", _env, _envs)
-QUEUE = Kind("queue", _queue, queues)
+TEXT = ValueKind("text", str)
+FILE = ValueKind("file", str)
+SIZE = ValueKind("size", units.parse_size)
+DURATION = ValueKind("duration", units.parse_duration_ms)
+TIME_LIMIT = ValueKind("duration", _time_limit)
+MOMENT = ValueKind("time", _moment)
+ENV = ValueKind("env", _env, _envs)
+QUEUE = ValueKind("queue", _queue, queues)
 GPUS = count(0, MAX_GPUS)
-ARRAY = Kind("indices", _array)
+ARRAY = ValueKind("indices", _array)
 JOB = job()
 JOB_OR_ENDED = job(ended=True)
 JOB_OR_REQUEST = job(requests=True)
 JOBS = _several(JOB_OR_ENDED)
-TASK = Kind("task", _task)
+TASK = ValueKind("task", _task)

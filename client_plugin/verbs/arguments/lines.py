@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
-    from client_plugin.verbs.arguments.parser import Option
+    from client_plugin.verbs.arguments.parser import VerbOption
 
 MAX_LINE_BYTES = 2**20
 PIECE_BYTES = 2**16
@@ -52,7 +52,7 @@ def split(text: str) -> List[str]:
     return words
 
 
-def parse(line: bytes, options: Sequence[Option]) -> Tuple[List[str], Dict[str, Any]]:
+def parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[str, Any]]:
     """The command and what is wished for it, by the options' keys. Raises WrongValue."""
     command, wishes = _parse(line, options)
     if any("\0" in word for word in command):
@@ -60,7 +60,7 @@ def parse(line: bytes, options: Sequence[Option]) -> Tuple[List[str], Dict[str, 
     return command, wishes
 
 
-def _parse(line: bytes, options: Sequence[Option]) -> Tuple[List[str], Dict[str, Any]]:
+def _parse(line: bytes, options: Sequence[VerbOption]) -> Tuple[List[str], Dict[str, Any]]:
     if not line.startswith(b"{"):
         words = split(os.fsdecode(line))
         if not words:
@@ -85,7 +85,7 @@ def _parse(line: bytes, options: Sequence[Option]) -> Tuple[List[str], Dict[str,
     return command, wishes
 
 
-def _value(name: str, option: Option, value: Any) -> Any:
+def _value(name: str, option: VerbOption, value: Any) -> Any:
     """As the command line would have it."""
     if option.kind is None:
         if not isinstance(value, bool):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from client_plugin.ways import places
+from client_plugin.ways import locations
 from client_plugin.ways.choice import Whom
 from client_plugin.ways.faults import Exit, Fault
 from client_plugin.ways.nearest import did_you_mean
@@ -25,22 +25,20 @@ class WrongValue(ValueError):
     """What stands on the command line is no such value; the message shows the right form."""
 
 
-class Kind:
+class ValueKind:
     """What an option's value may be. `parse` raises WrongValue; `complete` offers what a shell may complete."""
 
-    def __init__(
-        self, name: str, parse: Callable[[str], Any], complete: Optional[Callable[[Whom, str], Sequence[str]]] = None
-    ) -> None:
+    def __init__(self, name: str, parse: Callable[[str], Any], complete: Optional[Callable[[Whom, str], Sequence[str]]] = None) -> None:
         self.name = name
         self.parse = parse
         self.complete = complete
 
 
-class Option:
+class VerbOption:
     """One row of a verb's table. Without a dash before its name it is an argument by its place."""
 
     def __init__(
-        self, *names: str, kind: Optional[Kind] = None, help: str = "", key: Optional[str] = None, metavar: Optional[str] = None,
+        self, *names: str, kind: Optional[ValueKind] = None, help: str = "", key: Optional[str] = None, metavar: Optional[str] = None,
         repeat: bool = False, required: bool = False, rest: bool = False, hidden: bool = False,
     ) -> None:  # fmt: skip
         """`kind` None: a flag, or a plain text for an argument. `repeat`: any number of values, as a list; `rest`: all words from here on
@@ -73,7 +71,7 @@ class Verb:
     """A row of the command line: `run` gets what was said and returns the exit code."""
 
     def __init__(
-        self, name: str, help: str, run: Callable[[Said], int], options: Sequence[Option] = (), text: str = "",
+        self, name: str, help: str, run: Callable[[Said], int], options: Sequence[VerbOption] = (), text: str = "",
         under: Optional[Dict[str, str]] = None, find: Optional[Callable[[str], Verb]] = None,
     ) -> None:  # fmt: skip
         """`text`: what its help says below the first line. `under`: verbs that may follow it, with their help; `find` gives one."""
@@ -106,7 +104,7 @@ class Said:
         raise AttributeError(name)
 
     def whom(self) -> Whom:
-        return Whom(self.run_dir or places.named_run_dir(), self.env, self.inside)
+        return Whom(self.run_dir or locations.named_run_dir(), self.env, self.inside)
 
 
 def mistake(verb: Verb, text: str) -> NoReturn:
@@ -127,7 +125,7 @@ def parse(verb: Verb, words: Sequence[str], inside: bool = False, before: Option
     if before is not None:
         said.run_dir, said.env = before.run_dir, before.env
     named = {name: option for option in verb.options if not option.is_argument for name in option.names}
-    places_of = [option for option in verb.options if option.is_argument]
+    positional = [option for option in verb.options if option.is_argument]
     values: List[str] = []
     queue = list(reversed(words))
     while queue:
@@ -140,7 +138,7 @@ def parse(verb: Verb, words: Sequence[str], inside: bool = False, before: Option
             if verb.under and word in verb.under:
                 values += reversed(queue)
                 break
-            if places_of and places_of[0].rest:
+            if positional and positional[0].rest:
                 values += reversed(queue)
                 break
             continue
@@ -152,14 +150,14 @@ def parse(verb: Verb, words: Sequence[str], inside: bool = False, before: Option
         if getattr(said, "as_json", False):
             mistake(verb, "--json stands behind the verb that it is for")
         return parse(verb.find(values[0]), values[1:], inside, said)
-    _arguments(verb, said, places_of, values)
+    _arguments(verb, said, positional, values)
     for option in verb.options:
         if option.required and not option.is_argument and getattr(said, option.key) is None:
             mistake(verb, f"Missing option {option.names[0]!r}")
     return said
 
 
-def _option(verb: Verb, said: Said, named: Dict[str, Option], word: str, queue: List[str]) -> None:
+def _option(verb: Verb, said: Said, named: Dict[str, VerbOption], word: str, queue: List[str]) -> None:
     """Takes one option, and its value where it has one."""
     if word in ("-h", "--help"):
         raise HelpWanted(verb)
@@ -185,7 +183,7 @@ def _option(verb: Verb, said: Said, named: Dict[str, Option], word: str, queue: 
         setattr(said, option.key, parsed)
 
 
-def _arguments(verb: Verb, said: Said, options: Sequence[Option], values: Sequence[str]) -> None:
+def _arguments(verb: Verb, said: Said, options: Sequence[VerbOption], values: Sequence[str]) -> None:
     """Values by their places."""
     left = list(values)
     for option in options:
@@ -201,7 +199,7 @@ def _arguments(verb: Verb, said: Said, options: Sequence[Option], values: Sequen
         mistake(verb, f"Got unexpected extra argument{extra}")
 
 
-def convert(verb: Verb, option: Option, value: str) -> Any:
+def convert(verb: Verb, option: VerbOption, value: str) -> Any:
     if option.kind is None:
         return value
     try:
@@ -237,7 +235,7 @@ def help_of(verb: Verb) -> str:
     return "\n".join(lines)
 
 
-def _written(option: Option) -> str:
+def _written(option: VerbOption) -> str:
     names = ", ".join(sorted(option.names, key=len))
     return names if option.is_flag else f"{names} {option.shown()}"
 
@@ -257,5 +255,5 @@ def _rows(rows: Sequence[Tuple[str, str]]) -> List[str]:
     return [line.rstrip() for line in lines]
 
 
-RUN_DIR = Option("--run-dir", kind=Kind("directory", os.fspath), help="The manager's run directory (NODEMGR_RUN_DIR).")
-JSON = Option("--json", key="as_json", help="JSON on stdout: bytes and seconds as integers.")
+RUN_DIR = VerbOption("--run-dir", kind=ValueKind("directory", os.fspath), help="The manager's run directory (NODEMGR_RUN_DIR).")
+JSON = VerbOption("--json", key="as_json", help="JSON on stdout: bytes and seconds as integers.")

@@ -13,12 +13,12 @@ import sys
 
 from client_plugin.verbs.arguments import lines
 from client_plugin.verbs.arguments.parser import Said, WrongValue, mistake
-from client_plugin.verbs.commands.submit import WISHES, Surroundings, find_way, new_key, wished_variables, wishes_of
+from client_plugin.verbs.commands.submit import WISHES, SubmitContext, find_way, new_key, wished_variables, wishes_of
 from client_plugin.verbs.launch import programs, runner
 from client_plugin.verbs.presentation import tables
 from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Away, Exit, Fault, say
-from client_plugin.ways.patience import Patience
+from client_plugin.ways.retry_timeout import RetryTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ MOST_BYTES = 2**18
 class Sender:
     """Orders of one call, one after the other. A manager that restarts is connected to again."""
 
-    def __init__(self, way: UserWay, patience: Patience) -> None:
+    def __init__(self, way: UserWay, retry_timeout: RetryTimeout) -> None:
         if way.socket is None:
             raise Fault("many jobs at once need the UNIX socket: over UDP submit one at a time", Exit.USAGE)
         self._path = way.socket
-        self._patience = patience
+        self._retry_timeout = retry_timeout
         self._talk: Optional[Conversation] = None
         self._asking = False
         self._interrupted = self._is_cut = False
@@ -58,7 +58,7 @@ class Sender:
 
     def send(self, arguments: Dict[str, Any]) -> List[Dict[str, Any]]:
         """Raises Fault."""
-        rows: List[Dict[str, Any]] = self._patience.outlast(lambda: self._once(arguments))
+        rows: List[Dict[str, Any]] = self._retry_timeout.outlast(lambda: self._once(arguments))
         return rows
 
     def _once(self, arguments: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -78,7 +78,7 @@ class Sender:
 
     def is_lost(self) -> bool:
         """Whether an order is under way whose answer never came."""
-        return self._patience.lost or self._is_cut
+        return self._retry_timeout.lost or self._is_cut
 
     def close(self) -> None:
         if self._talk is not None:
@@ -90,10 +90,10 @@ class Sender:
         signal.signal(signal.SIGINT, self._before)
 
 
-class Batch:
+class JobBatch:
     """The lines that wait to be sent together, and what came of all."""
 
-    def __init__(self, said: Said, around: Surroundings, sender: Sender) -> None:
+    def __init__(self, said: Said, around: SubmitContext, sender: Sender) -> None:
         self._defaults = wishes_of(said)
         self._around = around
         self._sender = sender
@@ -179,10 +179,10 @@ def run(said: Said) -> int:
         descriptor = 0 if said.from_file == "-" else os.open(said.from_file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise Fault(f"{said.from_file} cannot be read: {error.strerror}") from None
-    patience = Patience(0) if said.no_wait else Patience()
-    way = find_way(said, patience)
-    sender = Sender(way, patience)
-    batch = Batch(said, Surroundings(way, said), sender)
+    retry_timeout = RetryTimeout(0) if said.no_wait else RetryTimeout()
+    way = find_way(said, retry_timeout)
+    sender = Sender(way, retry_timeout)
+    batch = JobBatch(said, SubmitContext(way, said), sender)
     try:
         for some in lines.read(descriptor, said.from_file):
             for number, line in some:

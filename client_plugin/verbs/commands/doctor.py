@@ -16,40 +16,40 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 from client_plugin.verbs import INSIDE
 from client_plugin.verbs.arguments.parser import JSON, Said, Verb
 from client_plugin.verbs.presentation import tables
-from client_plugin.ways import places
+from client_plugin.ways import locations
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Fault
 
 PAYLOAD = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-SHIM = places.preload_entry(PAYLOAD)
+SHIM = locations.preload_entry(PAYLOAD)
 PRELOAD_FILE = "/etc/ld.so.preload"
 CHILD_TIMEOUT_S = 20
 MUSL = "/lib/ld-musl-*.so.1"
 ASK_PYTHON = "import sys; print(any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
-Row = Dict[str, Any]
-Outcome = Tuple[Optional[bool], str]
+CheckRow = Dict[str, Any]
+CheckOutcome = Tuple[Optional[bool], str]
 """(whether it is well, None: there was nothing to check; what was found)."""
 
 
-class Check(NamedTuple):
+class ClientCheck(NamedTuple):
     name: str
-    look: Callable[[], Union[Outcome, List[Row]]]
+    examine: Callable[[], Union[CheckOutcome, List[CheckRow]]]
     cure: str
 
 
-def environment() -> Outcome:
+def environment() -> CheckOutcome:
     if os.environ.get("NODEMGR_OFF") == "1":
         return False, "NODEMGR_OFF=1 is set: the client does nothing in programs started from here"
-    settings = places.read_conf(places.around_us())
+    settings = locations.read_conf(locations.around_us())
     if "env" not in settings or "address" not in settings:
-        return False, f"{places.around_us()}/client.conf names no env or no address"
+        return False, f"{locations.around_us()}/client.conf names no env or no address"
     address = settings["address"]
     if address.startswith("unix:"):
-        address = "unix:" + os.path.join(places.around_us(), address[len("unix:") :])
+        address = "unix:" + os.path.join(locations.around_us(), address[len("unix:") :])
     return True, f"environment {settings['env']}, manager at {address}"
 
 
-def preload() -> Outcome:
+def preload() -> CheckOutcome:
     """Whether the dynamic linker of this image brings the shim into what is started: tried with this image's own linker."""
     if glob.glob(MUSL) and not _has_mapped("self", "ld-linux"):
         return False, "this image has musl, which ignores /etc/ld.so.preload"
@@ -63,7 +63,7 @@ def preload() -> Outcome:
     return False, f"the shim is not in this process; {PRELOAD_FILE} names {', '.join(named) or 'nothing'}"
 
 
-def hook() -> Outcome:
+def hook() -> CheckOutcome:
     """In the Python that a user of this container gets."""
     python = shutil.which("python3") or shutil.which("python")
     if python is None:
@@ -78,13 +78,13 @@ def hook() -> Outcome:
     return False, f"{python} starts without the import hook{': ' + said[-1] if said else ''}"
 
 
-def manager() -> List[Row]:
+def manager() -> List[CheckRow]:
     """The way there, and what the manager says of this environment."""
-    address = places.read_conf(places.around_us()).get("address", "")
+    address = locations.read_conf(locations.around_us()).get("address", "")
     if address.startswith("unix:"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            probe.connect(os.path.join(places.around_us(), address[len("unix:") :]))
-    told = UserWay(places.around_us()).question("doctor")["checks"]
+            probe.connect(os.path.join(locations.around_us(), address[len("unix:") :]))
+    told = UserWay(locations.around_us()).question("doctor")["checks"]
     return [{"name": "socket", "ok": True, "detail": "the manager answers", "cure": None}, *told]
 
 
@@ -92,9 +92,9 @@ FIRST_PAGE_OF_DRIVER = re.compile(r"^\S+ \S+ 0+ \S+ \S+ +\S*/libcuda\.so\S*$", r
 """In /proc/PID/maps: once for each list of libraries of the dynamic linker that has a driver."""
 
 
-def ledger() -> Outcome:
+def ledger() -> CheckOutcome:
     """Every process of this container and environment that uses the driver has mapped the ledger too."""
-    if places.read_conf(places.around_us()).get("address", "").startswith("udp:"):
+    if locations.read_conf(locations.around_us()).get("address", "").startswith("udp:"):
         return None, "over UDP there is none: each process has a fixed cap"
     others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
     users = [pid for pid in others if _has_mapped(pid, "libcuda.so") and _is_beside_us(pid)]
@@ -109,7 +109,7 @@ def ledger() -> Outcome:
     return True, f"in all {len(users)} processes here that use the driver"
 
 
-def driver() -> Outcome:
+def driver() -> CheckOutcome:
     try:
         import ctypes
 
@@ -128,7 +128,7 @@ def _is_beside_us(pid: str) -> bool:
             named = re.search(rb"(?:^|\0)NODEMGR_ENV_DIR=([^\0]+)", file.read())
     except OSError:
         return False
-    return (os.fsdecode(named[1]) if named else places.CONTAINER_ENV_DIR) == places.around_us()
+    return (os.fsdecode(named[1]) if named else locations.CONTAINER_ENV_DIR) == locations.around_us()
 
 
 def _maps_of(pid: str) -> str:
@@ -146,23 +146,23 @@ def _has_mapped(pid: str, name: str) -> bool:
 
 FLAG = "start the container with --device nodemgr.local/env=NAME (on the node: nodemgr env show NAME)"
 CHECKS = (
-    Check("environment", environment, FLAG),
-    Check("preload", preload, f"{FLAG}; an image with glibc is needed: on musl nothing of ours is active"),
-    Check("hook", hook, "unset what keeps Python from PYTHONPATH; with -E and -I the shim alone asks for GPUs"),
-    Check("socket", manager, "the node's manager must run (systemctl status nodemgr), and the env's directory be mounted"),
-    Check("ledger", ledger, "such a program escapes its quota: static linking, NODEMGR_OFF, or an old lease"),
-    Check("driver", driver, "bring the driver in, too: --device nvidia.com/gpu=all (the NVIDIA container toolkit makes it)"),
+    ClientCheck("environment", environment, FLAG),
+    ClientCheck("preload", preload, f"{FLAG}; an image with glibc is needed: on musl nothing of ours is active"),
+    ClientCheck("hook", hook, "unset what keeps Python from PYTHONPATH; with -E and -I the shim alone asks for GPUs"),
+    ClientCheck("socket", manager, "the node's manager must run (systemctl status nodemgr), and the env's directory be mounted"),
+    ClientCheck("ledger", ledger, "such a program escapes its quota: static linking, NODEMGR_OFF, or an old lease"),
+    ClientCheck("driver", driver, "bring the driver in, too: --device nvidia.com/gpu=all (the NVIDIA container toolkit makes it)"),
 )
 
 
-def examine() -> List[Row]:
+def examine() -> List[CheckRow]:
     """All checks; one that cannot look is not well."""
     return [row for check in CHECKS for row in _run(check)]
 
 
-def _run(check: Check) -> List[Row]:
+def _run(check: ClientCheck) -> List[CheckRow]:
     try:
-        found = check.look()
+        found = check.examine()
     except (Fault, OSError, subprocess.SubprocessError) as error:
         found = (False, str(error))
     if isinstance(found, list):
@@ -174,7 +174,7 @@ def _run(check: Check) -> List[Row]:
 WORDS = {True: "ok", False: "FAIL", None: "skip"}
 
 
-def lines(answer: Row) -> List[str]:
+def lines(answer: CheckRow) -> List[str]:
     width = max(len(row["name"]) for row in answer["checks"])
     shown = []
     for row in answer["checks"]:
@@ -184,7 +184,7 @@ def lines(answer: Row) -> List[str]:
 
 
 def run(said: Said) -> int:
-    answer: Row = {"schema_version": 1, "checks": examine()}
+    answer: CheckRow = {"schema_version": 1, "checks": examine()}
     if said.as_json:
         tables.print_json(answer)
     else:

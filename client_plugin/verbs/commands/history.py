@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.commands.queue import EXPAND, by_array, line_of
 from client_plugin.verbs.presentation import tables
-from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 
@@ -45,21 +45,21 @@ ATTEMPTS = (
     Column("GPUS", lambda a: tables.gpu_list(a["gpu_indices"])),
     Column("WHY", lambda a: a["why"] or None, rest=True),
 )
-DEEDS = (
+HISTORY_ENTRIES = (
     Column("WHEN", lambda d: _moment(d["time"])),
     Column("WHO", lambda d: d["who"]),
     Column("WHAT", lambda d: d["what"], rest=True),
 )
 
 
-def exit_word(row: Row) -> Optional[str]:
+def exit_word(row: TableRow) -> Optional[str]:
     """An exit code, or a signal."""
     if row["signal"]:
         return f"signal {row['signal']}"
     return None if row["exit_code"] is None else str(row["exit_code"])
 
 
-def _between(row: Row, first: str, last: str) -> Optional[int]:
+def _between(row: TableRow, first: str, last: str) -> Optional[int]:
     began, ended = row[first], row[last]
     return None if began is None or ended is None else max(0, ended - began)
 
@@ -68,13 +68,13 @@ def _moment(wall_s: Optional[int]) -> Optional[str]:
     return tables.wall_time(None if wall_s is None else wall_s * 10**9)
 
 
-def folded(rows: Sequence[Row]) -> List[Row]:
+def folded(rows: Sequence[TableRow]) -> List[TableRow]:
     """The jobs of one array that ended alike as one row, where the last of them stands, which counts them."""
     groups = by_array(list(reversed(rows)), "job")
     return [_together(group) for group in reversed(groups)]
 
 
-def _together(group: List[Row]) -> Row:
+def _together(group: List[TableRow]) -> TableRow:
     """Newest first."""
     last = group[0]
     if len(group) == 1:
@@ -116,7 +116,7 @@ class Past:
         self._count: Optional[int] = DEFAULT_COUNT if by_default else said.count
         self._most: Optional[int] = LOOKED_BACK if by_default else None
 
-    def rows(self) -> List[Row]:
+    def rows(self) -> List[TableRow]:
         rows = [row for way in self._ways for row in self._read(way)]
         if len(self._ways) > 1:
             rows.sort(key=lambda row: row["ended"])
@@ -126,12 +126,12 @@ class Past:
         last = set(lines[: self._count])
         return [row for row in rows if self._line(row) in last]
 
-    def _line(self, row: Row) -> Tuple[str, ...]:
+    def _line(self, row: TableRow) -> Tuple[str, ...]:
         return line_of(row, "job") if self._is_folded else (row["job"],)
 
-    def _read(self, way: Way) -> List[Row]:
+    def _read(self, way: Way) -> List[TableRow]:
         """Until there is one line more than asked for: then no line lacks a job because the page ended."""
-        rows: List[Row] = []
+        rows: List[TableRow] = []
         lines: Set[Tuple[str, ...]] = set()
         before = None
         while self._count is None or len(lines) <= self._count:
@@ -148,7 +148,7 @@ class Past:
         return rows
 
 
-def _stories(rows: List[Row], expand: bool) -> None:
+def _stories(rows: List[TableRow], expand: bool) -> None:
     """Of an array only the table."""
     tables.show(COLUMNS, rows if expand else folded(rows))
     if len(rows) != 1:
@@ -158,7 +158,7 @@ def _stories(rows: List[Row], expand: bool) -> None:
         print()
         tables.show(ATTEMPTS, row["attempts"])
     print()
-    tables.show(DEEDS, row["deeds"])
+    tables.show(HISTORY_ENTRIES, row["deeds"])
     tail = row["attempts"][-1]["log_tail"] if row["attempts"] else ""
     if tail:
         print()
@@ -169,10 +169,10 @@ def _stories(rows: List[Row], expand: bool) -> None:
 VERB = Verb(
     "history", VERBS["history"], run,
     (
-        Option("job", kind=kinds.JOB_OR_ENDED),
-        Option("--env", kind=kinds.ENV, help="Only this environment's."),
-        Option("--since", kind=kinds.MOMENT, help="Those that ended since then: 2h, 7d, 2026-01-31T12:00."),
-        Option("--count", "-n", kind=kinds.count(1), help="So many lines at most, the last ones (with --expand or --json: jobs)."),
+        VerbOption("job", kind=kinds.JOB_OR_ENDED),
+        VerbOption("--env", kind=kinds.ENV, help="Only this environment's."),
+        VerbOption("--since", kind=kinds.MOMENT, help="Those that ended since then: 2h, 7d, 2026-01-31T12:00."),
+        VerbOption("--count", "-n", kind=kinds.count(1), help="So many lines at most, the last ones (with --expand or --json: jobs)."),
         EXPAND, RUN_DIR, JSON,
     ),
     text="Shows the jobs that have ended, newest last; or all about JOB: its starts, who did what to it, and what it wrote last. The jobs "

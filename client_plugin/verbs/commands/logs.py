@@ -8,10 +8,10 @@ import time
 
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import RUN_DIR, Option, Said, Verb, mistake
+from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
 from client_plugin.verbs.commands.queue import standing
 from client_plugin.verbs.launch import runner
-from client_plugin.verbs.presentation.tables import Row
+from client_plugin.verbs.presentation.tables import TableRow
 from client_plugin.verbs.presentation.units import format_size
 from client_plugin.ways import choice, log_pieces
 from client_plugin.ways.faults import Exit, Fault, say
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from client_plugin.ways.choice import Way
 
-LOOK_S = 0.25
+CHECK_S = 0.25
 ASK_EVERY = 4
 """Looks in vain, after which the manager is asked whether the job still lives."""
 FINAL = frozenset({"done", "failed", "withdrawn"})
@@ -33,10 +33,10 @@ class Log:
     """One attempt's output: of a file, or as an administrator's way gives it, piece by piece. Of one whose file is gone, the last lines
     that the history keeps."""
 
-    def __init__(self, way: Way, told: Row, descriptor: Optional[int]) -> None:
+    def __init__(self, way: Way, told: TableRow, descriptor: Optional[int]) -> None:
         self._way = way
         self._descriptor = descriptor
-        self._first: Optional[Row] = told
+        self._first: Optional[TableRow] = told
         """Of what is asked for piece by piece, the first."""
         self._job: str = told["job"]
         self.attempt: int = told["attempt"]
@@ -123,12 +123,12 @@ def _follow(way: Way, job: str) -> None:
             return
 
 
-def _next(told: Row, number: int) -> Optional[int]:
-    """The first start after that one; None: there is none. Starts may come and end between two looks."""
+def _next(told: TableRow, number: int) -> Optional[int]:
+    """The first start after that one; None: there is none. Starts may come and end between two readings."""
     return min((attempt["number"] for attempt in told["attempts"] if attempt["number"] > number), default=None)
 
 
-def _how(told: Row, number: int) -> str:
+def _how(told: TableRow, number: int) -> str:
     attempt = next((attempt for attempt in told["attempts"] if attempt["number"] == number), None)
     if attempt is None:
         return "unknown"
@@ -137,15 +137,15 @@ def _how(told: Row, number: int) -> str:
     return f"exit code {attempt['exit_code']}" if attempt["exit_code"] is not None else attempt["why"] or "unknown"
 
 
-def _show(way: Way, job: str) -> Row:
+def _show(way: Way, job: str) -> TableRow:
     """Its story."""
-    rows: List[Row] = way.ask("job_show", job=job)["jobs"]
+    rows: List[TableRow] = way.ask("job_show", job=job)["jobs"]
     if rows[0]["job"] != job:
         raise Fault(f"{job} is an array: name one of its jobs ({rows[0]['job']}, say)", Exit.USAGE)
     return rows[0]
 
 
-def _started(way: Way, job: str, after: int = 0) -> Row:
+def _started(way: Way, job: str, after: int = 0) -> TableRow:
     """When it has begun a start beyond that number, or has ended without."""
     told_last = ""
     while True:
@@ -156,10 +156,10 @@ def _started(way: Way, job: str, after: int = 0) -> Row:
         if line != told_last:
             told_last = line
             say(f"{job}: {line}")
-        time.sleep(ASK_EVERY * LOOK_S)
+        time.sleep(ASK_EVERY * CHECK_S)
 
 
-def _follow_one(way: Way, job: str, log: Log) -> Row:
+def _follow_one(way: Way, job: str, log: Log) -> TableRow:
     """Until that start has ended and all that it wrote is copied; the job's story then."""
     idle = 0
     while True:
@@ -171,19 +171,19 @@ def _follow_one(way: Way, job: str, log: Log) -> Row:
             told = _show(way, job)
             attempt = next((attempt for attempt in told["attempts"] if attempt["number"] == log.attempt), None)
             if told["state"] in FINAL or attempt is None or attempt["ended"] is not None:
-                while _write_next(log):  # what it wrote between our last look and its end
+                while _write_next(log):  # what it wrote between our last reading and its end
                     pass
                 return told
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_S)
 
 
 VERB = Verb(
     "logs", VERBS["logs"], run,
     (
-        Option("job", kind=kinds.JOB_OR_ENDED, required=True),
-        Option("--follow", "-f", help="Go on with what it writes, over its restarts, until it has ended."),
-        Option("--attempt", kind=kinds.count(1), help="Of an earlier start of it: 1 is the first."),
-        Option("--env", kind=kinds.ENV, help="As a user of this environment."),
+        VerbOption("job", kind=kinds.JOB_OR_ENDED, required=True),
+        VerbOption("--follow", "-f", help="Go on with what it writes, over its restarts, until it has ended."),
+        VerbOption("--attempt", kind=kinds.count(1), help="Of an earlier start of it: 1 is the first."),
+        VerbOption("--env", kind=kinds.ENV, help="As a user of this environment."),
         RUN_DIR,
     ),
     text="Shows what JOB wrote to stdout and stderr in its last start. Of an array, name one job: j12.3.",

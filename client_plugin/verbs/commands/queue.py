@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.commands import status
 from client_plugin.verbs.launch import runner
 from client_plugin.verbs.presentation import tables
-from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 
 TYPE_CHECKING = False
@@ -52,8 +52,8 @@ PRESETS = ("high", "normal", "low")
 UNDER = {
     "position": "Say where JOB stands, and why it waits.",
     "withdraw": "Take jobs (or waiting requests, r17) out of their queue, or end those that run.",
-    "hold": "Take jobs out of their queue until they are freed.",
-    "free": "Put held jobs at the end of their queue, or paused ones back at their places.",
+    "hold": "Take jobs out of their queue until they are unheld.",
+    "unhold": "Put held jobs at the end of their queue, or paused ones back at their places.",
     "move": "Put JOB at the end of another queue, or at the front of its own.",
     "requeue": "Have jobs begin anew: one that runs is ended first (by an admin's order it keeps its place), ended ones run again.",
     "create": "Make a queue, or change it (for admins).",
@@ -61,7 +61,7 @@ UNDER = {
 }
 
 
-def expected(row: Row) -> Optional[str]:
+def expected(row: TableRow) -> Optional[str]:
     """An estimate, and how far it may be wrong; None where nothing is known."""
     start = row.get("expected_start")
     if start is None:
@@ -70,30 +70,30 @@ def expected(row: Row) -> Optional[str]:
     return f"~{tables.clock_time(start)}" + (f" ±{tables.seconds(spread)}" if spread else "")
 
 
-def line_of(row: Row, id_key: str) -> Tuple[str, ...]:
+def line_of(row: TableRow, id_key: str) -> Tuple[str, ...]:
     """What rows of one line have in common: the array and the state; a job that is in no array has a line of its own."""
     array, point, _ = row[id_key].partition(".")
     return (array, row["state"]) if point else (array,)
 
 
-def by_array(rows: Sequence[Row], id_key: str) -> List[List[Row]]:
+def by_array(rows: Sequence[TableRow], id_key: str) -> List[List[TableRow]]:
     """The rows of one array and state together, where the first of them stands; every other row alone."""
-    found: Dict[Tuple[str, ...], List[Row]] = {}
+    found: Dict[Tuple[str, ...], List[TableRow]] = {}
     for row in rows:
         found.setdefault(line_of(row, id_key), []).append(row)
     return list(found.values())
 
 
-def folded(rows: Sequence[Row]) -> List[Row]:
+def folded(rows: Sequence[TableRow]) -> List[TableRow]:
     """Arrays as one row each, which counts their jobs."""
     return [group[0] if len(group) == 1 else _array(group) for group in by_array(rows, "id")]
 
 
-def _array(group: Sequence[Row]) -> Row:
+def _array(group: Sequence[TableRow]) -> TableRow:
     """The first row, with the name of the array in place of the job's, also in the order that its reason proposes."""
     first = group[0]
     array = first["id"].partition(".")[0]
-    reason = first["reason"].replace(f"nodemgr queue free {first['id']}", f"nodemgr queue free {array}")
+    reason = first["reason"].replace(f"nodemgr queue unhold {first['id']}", f"nodemgr queue unhold {array}")
     return {**first, "id": f"{array} ({len(group)} jobs)", "reason": reason}
 
 
@@ -102,10 +102,10 @@ def run(said: Said) -> int:
         choice.known_env_dir(said.whom().found_run_dir(), said.env)
     if said.inside:
         runner.ensure(said.whom())
-    rows: Dict[str, Row] = {}
-    queues: List[Row] = []
-    store: Optional[Row] = None
-    launcher: Optional[Row] = None
+    rows: Dict[str, TableRow] = {}
+    queues: List[TableRow] = []
+    store: Optional[TableRow] = None
+    launcher: Optional[TableRow] = None
     for way in choice.choose(said.whom()):
         for page in choice.pages(way, "queue"):
             queues, store, launcher = page["queues"], page["store"], page.get("launcher")
@@ -128,7 +128,7 @@ def run(said: Said) -> int:
     return 0
 
 
-def standing(row: Row) -> str:
+def standing(row: TableRow) -> str:
     """Where a job stands, in a line."""
     state = row["state"]
     if state in ("queued", "waiting", "away"):
@@ -144,14 +144,14 @@ def standing(row: Row) -> str:
 
 
 def _under(name: str) -> Verb:
-    from client_plugin.verbs.commands import orders
+    from client_plugin.verbs.commands import queue_actions
 
-    return orders.VERBS[name]
+    return queue_actions.VERBS[name]
 
 
-EXPAND = Option("--expand", help="Each job of an array on a line of its own (--json has them all in any case).")
+EXPAND = VerbOption("--expand", help="Each job of an array on a line of its own (--json has them all in any case).")
 VERB = Verb(
-    "queue", VERBS["queue"], run, (Option("--env", kind=kinds.ENV, help="Only this environment's."), EXPAND, RUN_DIR, JSON),
+    "queue", VERBS["queue"], run, (VerbOption("--env", kind=kinds.ENV, help="Only this environment's."), EXPAND, RUN_DIR, JSON),
     text="Shows all that waits, in the order of service, and the jobs that run: an admin sees the node, a user the environments that "
     "are open to him.\n\nAn array is one line. A start that is shown is an estimate (~), by time limits or by how long the same command "
     "took before.",

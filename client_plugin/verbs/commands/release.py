@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import RUN_DIR, Option, Said, Verb
-from client_plugin.verbs.commands.orders import AS_USER, FILTERS, order
+from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
+from client_plugin.verbs.commands.queue_actions import AS_USER, FILTERS, order
 from client_plugin.ways import choice
-from client_plugin.ways.control import Control
+from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.faults import say
 
 
@@ -19,14 +19,14 @@ def run(said: Said) -> int:
     if isinstance(way, choice.UserWay):
         released = way.question("release", tasks[0])
     else:
-        released = Control(said.whom().found_run_dir()).call("release", task=tasks[0], by=choice.user())
+        released = ControlConnection(said.whom().found_run_dir()).call("release", task=tasks[0], by=choice.user())
     say(f"{released['task']} is released")
     return 0
 
 
 VERB = Verb(
     "release", VERBS["release"], run,
-    (Option("task", kind=kinds.TASK, repeat=True), *FILTERS, AS_USER, RUN_DIR),
+    (VerbOption("task", kind=kinds.TASK, repeat=True), *FILTERS, AS_USER, RUN_DIR),
     text="TASK is a task (t17), or a waiting request (r17). The task's processes live on; their next allocation fails with "
     "CUDA_ERROR_OUT_OF_MEMORY, and they may ask anew.\n\nAn admin may release any task, a user those of the environment. A filter "
     "(--name matches the command) takes all that it matches, in one step.",

@@ -6,9 +6,9 @@ import time
 
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.presentation import tables
-from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 
 DEFAULT_S = 7 * 86_400
@@ -28,11 +28,11 @@ COLUMNS = (
 )
 
 
-def hours(row: Row) -> str:
+def hours(row: TableRow) -> str:
     return f"{row['gpu_seconds'] / 3_600:.{1 if row['gpu_seconds'] >= 36_000 else 2}f}"
 
 
-def percent(row: Row) -> str:
+def percent(row: TableRow) -> str:
     return f"{row['utilisation_ratio'] * 100:.1f} %"
 
 
@@ -60,8 +60,8 @@ def run(said: Said) -> int:
 VERB = Verb(
     "report", VERBS["report"], run,
     (
-        Option("--env", kind=kinds.ENV, help="Only this environment."),
-        Option("--since", kind=kinds.MOMENT, help="From then on: 2h, 30d, 2026-01-01."),
+        VerbOption("--env", kind=kinds.ENV, help="Only this environment."),
+        VerbOption("--since", kind=kinds.MOMENT, help="From then on: 2h, 30d, 2026-01-01."),
         RUN_DIR, JSON,
     ),
     text="An admin sees the node, a user the environments that are open to him.\n\nA GPU counts for an environment while it holds it, "

@@ -12,10 +12,10 @@ import signal
 
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.launch import programs
 from client_plugin.verbs.launch.surroundings import Wish, environment, own_environ, refusal, settings_of
-from client_plugin.ways import places
+from client_plugin.ways import locations
 from client_plugin.ways.choice import UserWay
 from client_plugin.ways.faults import Exit, Fault, say
 
@@ -32,7 +32,7 @@ ABSENT = {
 
 
 def run(said: Said) -> int:
-    directory = places.env_dir(os.path.abspath(said.whom().found_run_dir()), said.env or "")
+    directory = locations.env_dir(os.path.abspath(said.whom().found_run_dir()), said.env or "")
     settings = settings_of(directory, said.env or "")
     wish = Wish(said.gpus, said.memory, said.wait)
     program = programs.program_of(said.command[0])
@@ -73,12 +73,12 @@ def _become(program: str, command: List[str], variables: Dict[str, str]) -> NoRe
 VERB = Verb(
     "run", VERBS["run"], run,
     (
-        Option("--env", kind=kinds.ENV, required=True, help="The environment to enter."),
-        Option("--gpus", kind=kinds.GPUS, help="GPUs for the task; 0: none."),
-        Option("--memory", kind=kinds.SIZE, help="Device memory that it needs on each GPU, e.g. 8GiB."),
-        Option("--wait", kind=kinds.DURATION, help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
+        VerbOption("--env", kind=kinds.ENV, required=True, help="The environment to enter."),
+        VerbOption("--gpus", kind=kinds.GPUS, help="GPUs for the task; 0: none."),
+        VerbOption("--memory", kind=kinds.SIZE, help="Device memory that it needs on each GPU, e.g. 8GiB."),
+        VerbOption("--wait", kind=kinds.DURATION, help="How long to wait for GPUs at most, e.g. 10min; 0: not at all."),
         RUN_DIR,
-        Option("command", rest=True, required=True),
+        VerbOption("command", rest=True, required=True),
     ),
     text="Runs COMMAND in environment ENV. It asks for GPUs when it starts to use CUDA; its exit code is its own.",
 )  # fmt: skip

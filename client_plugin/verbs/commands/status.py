@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.presentation import tables
-from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 MAX_PIDS_SHOWN = 4
 
 
-def _pids(task: Row, inside: bool) -> str:
+def _pids(task: TableRow, inside: bool) -> str:
     """On the node its own numbers, in a container those that the processes have there, if any."""
-    places = task.get("places") if inside else None
-    pids = task["pids"] if not places else [place["pid_inside"] or place["pid"] for place in places]
+    locations = task.get("places") if inside else None
+    pids = task["pids"] if not locations else [place["pid_inside"] or place["pid"] for place in locations]
     more = f"+{len(pids) - MAX_PIDS_SHOWN}" if len(pids) > MAX_PIDS_SHOWN else ""
     return ",".join(map(str, pids[:MAX_PIDS_SHOWN])) + more or "-"
 
 
-def who(row: Row) -> str:
+def who(row: TableRow) -> str:
     """root@web-1, or the user alone where there is no container."""
     found = {(place["user"], place["container_name"] or place["container"]) for place in row.get("places", ())}
     if not found:  # a job's user, where no process of it has come; its place is ENV/UID/CONTAINER
@@ -33,7 +33,7 @@ def who(row: Row) -> str:
     return ",".join(sorted(f"{user}@{container}" if container else user for user, container in found)) or "-"
 
 
-def _held_to(task: Row) -> str:
+def _held_to(task: TableRow) -> str:
     """How its memory is limited: over UDP there is no ledger, only a fixed cap for each process."""
     ways = [word for transport, word in (("unix", "shared"), ("udp", "fixed cap (udp)")) if transport in task.get("transports", ())]
     return " + ".join(ways) or "shared"
@@ -94,7 +94,7 @@ def queue_columns() -> Sequence[Column]:
     )
 
 
-def residue_columns() -> Sequence[Column]:
+def unreclaimed_columns() -> Sequence[Column]:
     return (
         Column("GPU", lambda r: r["gpu_index"], right=True),
         Column("STILL HOLDS", lambda r: f"{'up to ' if r['at_most'] else ''}{tables.size(r['memory_bytes'])}", right=True),
@@ -133,7 +133,7 @@ def run(said: Said) -> int:
     return 0
 
 
-def show(status: Row, inside: bool = False) -> None:
+def show(status: TableRow, inside: bool = False) -> None:
     index_of = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
     tables.show(gpu_columns(), status["gpus"], empty="No GPU.")
     print()
@@ -149,7 +149,7 @@ def show(status: Row, inside: bool = False) -> None:
             print(f"and {more} more (nodemgr queue)")
     if status.get("residues"):
         print()
-        tables.show(residue_columns(), status["residues"])
+        tables.show(unreclaimed_columns(), status["residues"])
     if status.get("violations"):
         print()
         tables.show(violation_columns(), status["violations"])
@@ -158,7 +158,7 @@ def show(status: Row, inside: bool = False) -> None:
     say_if_failing(status.get("store"), status.get("launcher"), status["queue"])
 
 
-def say_if_failing(store: Optional[Row], launcher: Optional[Row], queue: Iterable[Row]) -> None:
+def say_if_failing(store: Optional[TableRow], launcher: Optional[TableRow], queue: Iterable[TableRow]) -> None:
     """What keeps everybody who waits from what he waits for."""
     if launcher is not None and launcher["state"] != "ok" and any(row["state"] == "queued" and not row.get("place") for row in queue):
         say(f"warning: {launcher['error']} (nodemgr doctor says what to do; the jobs keep their places)")
@@ -168,6 +168,6 @@ def say_if_failing(store: Optional[Row], launcher: Optional[Row], queue: Iterabl
 
 VERB = Verb(
     "status", VERBS["status"], run,
-    (Option("--env", kind=kinds.ENV, help="Only this environment, asked as one of its users."), RUN_DIR, JSON),
+    (VerbOption("--env", kind=kinds.ENV, help="Only this environment, asked as one of its users."), RUN_DIR, JSON),
     text="An admin sees the node, a user the environment's part of it.",
 )  # fmt: skip

@@ -10,11 +10,11 @@ import os
 
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import RUN_DIR, Option, Said, Verb, mistake
+from client_plugin.verbs.arguments.parser import RUN_DIR, Said, Verb, VerbOption, mistake
 from client_plugin.verbs.launch import programs, runner, surroundings
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Away, Fault, say
-from client_plugin.ways.patience import Patience
+from client_plugin.ways.retry_timeout import RetryTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ KEY_BYTES = 16
 UNKNOWN = "whether the job was taken is not known: look with nodemgr queue"
 
 WISHES = (
-    Option("--gpus", kind=kinds.GPUS, help="GPUs for the job; 0: none."),
-    Option("--memory", kind=kinds.SIZE, key="memory_bytes", help="Device memory that it needs on each GPU, e.g. 8GiB."),
-    Option("--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them)."),
-    Option("--after", kind=kinds.JOBS, repeat=True, metavar="JOB", help="Only when these jobs have ended well: j3,j4 (repeatable)."),
-    Option("--array", kind=kinds.ARRAY, metavar="0-9,12", help="One job for each index, which it finds in NODEMGR_ARRAY_INDEX."),
-    Option("--time", kind=kinds.TIME_LIMIT, key="time_limit_ms", help="It is ended when it has run so long, e.g. 2h."),
-    Option("--max-restarts", kind=kinds.count(0, 1_000), help="How often it is tried again after it failed."),
-    Option("--name", kind=kinds.TEXT, help="What it is called in lists."),
-    Option("--hold", help="It waits until it is freed: nodemgr queue free JOB."),
+    VerbOption("--gpus", kind=kinds.GPUS, help="GPUs for the job; 0: none."),
+    VerbOption("--memory", kind=kinds.SIZE, key="memory_bytes", help="Device memory that it needs on each GPU, e.g. 8GiB."),
+    VerbOption("--priority", kind=kinds.QUEUE, help="The queue to wait in (nodemgr queue lists them)."),
+    VerbOption("--after", kind=kinds.JOBS, repeat=True, metavar="JOB", help="Only when these jobs have ended well: j3,j4 (repeatable)."),
+    VerbOption("--array", kind=kinds.ARRAY, metavar="0-9,12", help="One job for each index, which it finds in NODEMGR_ARRAY_INDEX."),
+    VerbOption("--time", kind=kinds.TIME_LIMIT, key="time_limit_ms", help="It is ended when it has run so long, e.g. 2h."),
+    VerbOption("--max-restarts", kind=kinds.count(0, 1_000), help="How often it is tried again after it failed."),
+    VerbOption("--name", kind=kinds.TEXT, help="What it is called in lists."),
+    VerbOption("--hold", help="It waits until it is unheld: nodemgr queue unhold JOB."),
 )
 """What a job may ask for; each option's key is the order's argument."""
 
@@ -46,7 +46,7 @@ def wishes_of(said: Said) -> Dict[str, Any]:
     return {key: value for key, value in wishes.items() if not (value is None or value is False or value == [])}
 
 
-class Surroundings:
+class SubmitContext:
     """What every job of one call of `submit` finds around it."""
 
     def __init__(self, way: UserWay, said: Said) -> None:
@@ -87,16 +87,16 @@ def run(said: Said) -> int:
         return batch.run(said)
     if not said.command:
         mistake(said.verb, "Missing argument 'COMMAND...'")
-    patience = Patience(0) if said.no_wait else Patience()
-    way = find_way(said, patience)
+    retry_timeout = RetryTimeout(0) if said.no_wait else RetryTimeout()
+    way = find_way(said, retry_timeout)
     program = programs.program_of(said.command[0])
-    around = Surroundings(way, said)
+    around = SubmitContext(way, said)
     wishes = wishes_of(said)
     arguments = {
         "argv": said.command, "cwd": around.cwd, "environ": around.environ(program) + wished_variables(wishes), "umask": around.umask,
         "key": new_key(), **wishes,
     }  # fmt: skip
-    job = _submit(way, patience, arguments)["job"]
+    job = _submit(way, retry_timeout, arguments)["job"]
     try:
         print(job, flush=True)
     except OSError:  # a full disk, a reader that left: the job runs all the same
@@ -108,24 +108,24 @@ def run(said: Said) -> int:
     return 0
 
 
-def find_way(said: Said, patience: Patience) -> UserWay:
+def find_way(said: Said, retry_timeout: RetryTimeout) -> UserWay:
     """To the environment that the jobs run in. Raises Fault."""
-    way = patience.outlast(lambda: choice.users_way(said.whom()))
+    way = retry_timeout.outlast(lambda: choice.users_way(said.whom()))
     if said.inside:
-        patience.outlast(lambda: runner.check(way))
+        retry_timeout.outlast(lambda: runner.check(way))
     return way
 
 
-def _submit(way: UserWay, patience: Patience, arguments: Dict[str, Any]) -> Any:
+def _submit(way: UserWay, retry_timeout: RetryTimeout, arguments: Dict[str, Any]) -> Any:
     """The answer. One that was lost is asked for again: the key makes it the same submission."""
     try:
-        return patience.outlast(lambda: way.ask("job_submit", **arguments))
+        return retry_timeout.outlast(lambda: way.ask("job_submit", **arguments))
     except Away as away:
-        if patience.lost:
+        if retry_timeout.lost:
             raise Fault(f"{away.message}; {UNKNOWN}", away.code) from None
         raise
     except KeyboardInterrupt:
-        if patience.lost:
+        if retry_timeout.lost:
             say(UNKNOWN)
         raise
 
@@ -152,14 +152,14 @@ def _here() -> str:
 VERB = Verb(
     "submit", VERBS["submit"], run,
     (
-        Option("--env", kind=kinds.ENV, help="The environment to run in."),
+        VerbOption("--env", kind=kinds.ENV, help="The environment to run in."),
         *WISHES,
-        Option("--from", kind=kinds.FILE, key="from_file", metavar="FILE",
+        VerbOption("--from", kind=kinds.FILE, key="from_file", metavar="FILE",
                help='Submit every line of FILE (-: stdin): a command, or {"command": "...", "gpus": 1, "time": "2h"} with the names '
                "of these options. What is said here holds where a line says nothing else."),
-        Option("--no-wait", help="Fail at once where the manager is away (not said: it is waited for, up to 30 s)."),
+        VerbOption("--no-wait", help="Fail at once where the manager is away (not said: it is waited for, up to 30 s)."),
         RUN_DIR,
-        Option("command", rest=True),
+        VerbOption("command", rest=True),
     ),
     text="Has COMMAND run in environment ENV when its turn comes, as you, in this directory, with these variables and this umask. It finds "
     "nothing to read on stdin.\n\nPrints the job's id. nodemgr queue shows where it waits and why, nodemgr logs what it wrote, nodemgr "

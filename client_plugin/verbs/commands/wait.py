@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from client_plugin.verbs import VERBS
 from client_plugin.verbs.arguments import kinds
-from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Option, Said, Verb
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, Verb, VerbOption
 from client_plugin.verbs.commands import status
 from client_plugin.verbs.launch import runner
 from client_plugin.verbs.presentation import tables
-from client_plugin.verbs.presentation.tables import Row
+from client_plugin.verbs.presentation.tables import TableRow
 from client_plugin.ways import choice
 from client_plugin.ways.faults import Fault, say
 from client_plugin.ways.lasting import LastingWay
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from client_plugin.ways.choice import Way, Whom
 
-LOOKED_AT = 5
+EXAMINED = 5
 """Of so many it is asked whether they can start at all."""
 
 
@@ -38,11 +38,11 @@ def run(said: Said) -> int:
     return next((int(row["exit"]) for row in rows if row["exit"] != 0), 0)
 
 
-def _outcomes(job_ids: List[str], whom: Whom) -> List[Row]:
+def _outcomes(job_ids: List[str], whom: Whom) -> List[TableRow]:
     """How each ended, in this order. Those of several environments are waited for one environment after the other."""
     ways = choice.choose(whom)
     if len(ways) == 1:
-        told: List[Row] = _ask(ways[0], job_ids)["jobs"]
+        told: List[TableRow] = _ask(ways[0], job_ids)["jobs"]
         return told
     env_of = {job_id: choice.way_to(job_id, whom).env for job_id in job_ids}
     rows = {
@@ -59,7 +59,7 @@ def _say_what_stalls(way: Way, job_ids: List[str]) -> None:
     try:
         health = way.ask("queue", limit=1)
         if health["launcher"]["state"] != "ok":
-            rows = [row for job_id in job_ids[:LOOKED_AT] for row in way.ask("job_show", job=job_id)["jobs"]]
+            rows = [row for job_id in job_ids[:EXAMINED] for row in way.ask("job_show", job=job_id)["jobs"]]
             status.say_if_failing(None, health["launcher"], rows)
     except Fault:
         pass  # the answer itself says what is wrong
@@ -74,8 +74,8 @@ def _ask(way: Way, job_ids: List[str]) -> Any:
 VERB = Verb(
     "wait", VERBS["wait"], run,
     (
-        Option("job", kind=kinds.JOB, repeat=True, required=True),
-        Option("--env", kind=kinds.ENV, help="As a user of this environment."),
+        VerbOption("job", kind=kinds.JOB, repeat=True, required=True),
+        VerbOption("--env", kind=kinds.ENV, help="As a user of this environment."),
         RUN_DIR, JSON,
     ),
     text="Waits until each JOB has ended (of an array: all its jobs).\n\nEnds with the exit code of the first that did not end well, in "

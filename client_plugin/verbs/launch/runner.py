@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from client_plugin.verbs.presentation import tables
-from client_plugin.ways import places
+from client_plugin.ways import locations
 from client_plugin.ways.faults import Fault, say
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ def ensure(whom: Whom) -> None:
     except Fault:
         return  # of the verb that was asked for nothing depends on it
     if told["place"] and told["waits"]:
-        fault = _start(places.around_us())
+        fault = _start(locations.around_us())
         if fault:
             say(f"jobs wait here and nothing can start them: {tables.printable(fault)}")
 

@@ -11,7 +11,7 @@ import os
 
 from client_plugin.verbs.launch.programs import Preload, preload
 from client_plugin.verbs.presentation import units
-from client_plugin.ways import choice, places
+from client_plugin.ways import choice, locations
 from client_plugin.ways.faults import Exit, Fault, say
 
 TYPE_CHECKING = False
@@ -48,7 +48,7 @@ class Wish:
 
 def settings_of(directory: str, env: str) -> Dict[str, str]:
     try:
-        return places.read_conf(directory)
+        return locations.read_conf(directory)
     except OSError as error:
         if error.errno == errno.EACCES:
             raise Fault(f"you may not look into {directory}: ask an admin to name you in the quota of {env}", Exit.QUOTA_REFUSES) from None
@@ -123,7 +123,7 @@ def leave_task(variables: Dict[str, str]) -> None:
 
 def _bring_client(variables: Dict[str, str], program: str) -> None:
     """The shim, which brings the hook into Python interpreters; where it cannot come, the hook alone."""
-    library = places.client_library()
+    library = locations.client_library()
     if not os.path.isfile(library):
         say(f"{library} is missing, so nothing here gets a GPU by itself or is held to a quota: install nodemgr again (nodemgr doctor)")
     elif any(letter in library for letter in " :\t\n"):
@@ -133,10 +133,10 @@ def _bring_client(variables: Dict[str, str], program: str) -> None:
         meeting = preload(program, library)
         if note := NOTES[meeting]:
             say(f"{program} {note}")
-        _prepend(variables, "LD_PRELOAD", places.preload_entry())  # its children may take it
+        _prepend(variables, "LD_PRELOAD", locations.preload_entry())  # its children may take it
         if meeting is not Preload.MUSL:
             return
-    _prepend(variables, "PYTHONPATH", os.path.join(places.payload_dir(), "sitecustomize"))
+    _prepend(variables, "PYTHONPATH", os.path.join(locations.payload_dir(), "sitecustomize"))
 
 
 def _prepend(variables: Dict[str, str], name: str, entry: str) -> None:

@@ -15,7 +15,7 @@ EXAMPLES = {
     "queue position": ("nodemgr queue position j12", "nodemgr queue position r17"),
     "queue withdraw": ("nodemgr queue withdraw j12 j13.3", "nodemgr queue withdraw --name 'sweep-*' --mine"),
     "queue hold": ("nodemgr queue hold j12", "nodemgr queue hold --state queued --all-of alice"),
-    "queue free": ("nodemgr queue free j12", "nodemgr queue free --mine"),
+    "queue unhold": ("nodemgr queue unhold j12", "nodemgr queue unhold --mine"),
     "queue move": ("nodemgr queue move j12 low", "nodemgr queue move j12 --first"),
     "queue requeue": ("nodemgr queue requeue j12", "nodemgr queue requeue --state failed --mine"),
     "queue create": ("nodemgr queue create night --rank 50", "nodemgr queue create urgent --max-restarts 3"),

@@ -17,9 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Mapping, Optional, Sequence
 
-    Row = Mapping[str, Any]
+    TableRow = Mapping[str, Any]
 else:
-    Row = dict
+    TableRow = dict
 
 GAP = "  "
 REST_LEAST = 24
@@ -38,7 +38,7 @@ class Column:
 
     __slots__ = ("cell", "rest", "right", "spare", "title")
 
-    def __init__(self, title: str, cell: Callable[[Row], object], right: bool = False, rest: bool = False, spare: int = 0) -> None:
+    def __init__(self, title: str, cell: Callable[[TableRow], object], right: bool = False, rest: bool = False, spare: int = 0) -> None:
         """`right`: numbers stand at the right. `rest`: the last column may be long, and is cut at the terminal's edge. `spare`, not 0:
         left out where the terminal is too narrow for the table, the highest first."""
         self.title = title
@@ -66,37 +66,34 @@ def printable(text: str) -> str:
 
 
 def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], width_limit: Optional[int]) -> str:
-    parts = [
-        cell.rjust(width) if column.right else cell.ljust(width)
-        for cell, column, width in zip(cells, columns, widths)
-    ]
+    parts = [cell.rjust(width) if column.right else cell.ljust(width) for cell, column, width in zip(cells, columns, widths)]
     line = GAP.join(parts).rstrip()
     if width_limit is not None and len(line) > width_limit and columns[-1].rest:
         line = line[: width_limit - 1] + "…"
     return line
 
 
-def _cell(column: Column, row: Row) -> str:
+def _cell(column: Column, row: TableRow) -> str:
     value = column.cell(row)
     return printable("-" if value is None else str(value))
 
 
-def _width(column: Column, rows: Sequence[Row]) -> int:
+def _width(column: Column, rows: Sequence[TableRow]) -> int:
     return max(len(text) for text in (column.title, *(_cell(column, row) for row in rows)))
 
 
-def _fitting(columns: Sequence[Column], rows: Sequence[Row], width_limit: int) -> List[Column]:
+def _fitting(columns: Sequence[Column], rows: Sequence[TableRow], width_limit: int) -> List[Column]:
     """The columns that there is room for: of one that may be cut, a part that still says something."""
-    kept = list(columns)
+    shown = list(columns)
     needed = {column.title: min(_width(column, rows), REST_LEAST if column.rest else sys.maxsize) for column in columns}
     for column in sorted((column for column in columns if column.spare), key=lambda column: -column.spare):
-        if sum(needed[one.title] + len(GAP) for one in kept) - len(GAP) <= width_limit:
+        if sum(needed[one.title] + len(GAP) for one in shown) - len(GAP) <= width_limit:
             break
-        kept.remove(column)
-    return kept
+        shown.remove(column)
+    return shown
 
 
-def render(columns: Sequence[Column], rows: Sequence[Row]) -> List[str]:
+def render(columns: Sequence[Column], rows: Sequence[TableRow]) -> List[str]:
     """The lines of a table with its titles; a value of None shows as `-`."""
     limit = terminal.columns() if sys.stdout.isatty() else None
     if limit is not None:
@@ -115,7 +112,7 @@ def _coloured(line: str) -> str:
     return " ".join(styled(word, COLOURS[word]) if word in COLOURS else word for word in line.split(" "))
 
 
-def show(columns: Sequence[Column], rows: Sequence[Row], *, heading: Optional[str] = None, empty: Optional[str] = None) -> None:
+def show(columns: Sequence[Column], rows: Sequence[TableRow], *, heading: Optional[str] = None, empty: Optional[str] = None) -> None:
     """Prints a table, or where it has no rows the line `empty`."""
     if heading is not None:
         print(styled(heading) if colours_wanted() else heading)
@@ -147,7 +144,7 @@ def clock_time(wall_s: int) -> str:
     return time.strftime("%H:%M" if then[:3] == time.localtime()[:3] else "%m-%d %H:%M", then)
 
 
-def why(row: Row) -> str:
+def why(row: TableRow) -> str:
     """Why somebody waits: without the place, which has a column of its own, and with times as everything beside it has them."""
     place, colon, reason = row["reason"].partition(": ")
     reason = reason if colon and place.startswith("place ") else row["reason"]

@@ -33,7 +33,7 @@ typedef struct {
     uint32_t first_free; /* index + 1 of a freed one */
     bool below_4g;
     bool readable; /* false where the host lets us reserve addresses only */
-    nm_block *blocks;
+    nm_sim_block *blocks;
 } region;
 
 static uint64_t kept_part(uint64_t bytes) { return bytes < KEPT_BLOCK_BYTES ? bytes : KEPT_BLOCK_BYTES; }
@@ -63,7 +63,7 @@ static bool open_region(region *opened, uint32_t shift, uint32_t room, bool belo
     bool readable = base != NULL;
     if (!base) base = reserve(bytes, PROT_NONE, below_4g);
     if (!base) return false;
-    nm_block *blocks = reserve((uint64_t)room * sizeof(nm_block), PROT_READ | PROT_WRITE, false);
+    nm_sim_block *blocks = reserve((uint64_t)room * sizeof(nm_sim_block), PROT_READ | PROT_WRITE, false);
     if (!blocks) {
         munmap(base, bytes);
         return false;
@@ -123,15 +123,15 @@ static uint32_t shift_for(uint64_t bytes) {
     return shift;
 }
 
-nm_block *nm_block_new(nm_use use, uint64_t bytes, uint64_t alignment, bool below_4g) {
+nm_sim_block *nm_block_new(nm_use use, uint64_t bytes, uint64_t alignment, bool below_4g) {
     uint32_t shift = shift_for(bytes > alignment ? bytes : alignment);
     if (bytes > UINT64_C(1) << shift) return NULL;
     region *home = region_with_room(shift, below_4g);
     if (!home) return NULL;
     uint32_t index = home->first_free ? home->first_free - 1 : home->used++;
-    nm_block *block = &home->blocks[index];
+    nm_sim_block *block = &home->blocks[index];
     if (home->first_free) home->first_free = block->next_free;
-    *block = (nm_block){
+    *block = (nm_sim_block){
         .address = home->base + ((uint64_t)index << shift),
         .bytes = bytes,
         .use = (uint8_t)use,
@@ -141,31 +141,31 @@ nm_block *nm_block_new(nm_use use, uint64_t bytes, uint64_t alignment, bool belo
 }
 
 /* Gives the host's memory under a block back. Several blocks smaller than a page share one, and keep it. */
-static void drop_bytes(const nm_block *block, uint32_t shift) {
+static void drop_bytes(const nm_sim_block *block, uint32_t shift) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     if (UINT64_C(1) << shift < page) return;
     madvise((void *)(uintptr_t)block->address, nm_round_up(block->bytes, page), MADV_DONTNEED);
 }
 
-void nm_block_free(nm_block *block) {
+void nm_block_free(nm_sim_block *block) {
     region *home = region_of(block->address);
     if (block->kept) nm_the_driver.kept_bytes -= kept_part(block->bytes);
     if (block->kept || block->use == NM_MANAGED || block->use == NM_HOST) drop_bytes(block, home->shift);
     free(block->mappings);
     nm_list_remove(&block->link);
     uint32_t index = (uint32_t)((block->address - home->base) >> home->shift);
-    *block = (nm_block){.next_free = home->first_free};
+    *block = (nm_sim_block){.next_free = home->first_free};
     home->first_free = index + 1;
 }
 
-nm_block *nm_block_at(uint64_t address) {
+nm_sim_block *nm_block_at(uint64_t address) {
     region *home = region_of(address);
     if (!home) return NULL;
-    nm_block *block = &home->blocks[(address - home->base) >> home->shift];
+    nm_sim_block *block = &home->blocks[(address - home->base) >> home->shift];
     return block->use != NM_UNUSED && address - block->address < block->bytes ? block : NULL;
 }
 
-uint32_t nm_mapping_from(const nm_block *block, uint64_t offset) {
+uint32_t nm_mapping_from(const nm_sim_block *block, uint64_t offset) {
     uint32_t low = 0, high = block->mapping_count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -194,7 +194,7 @@ static uint64_t kept_from(uint64_t total, uint64_t offset, uint64_t bytes) {
 }
 
 /* The same as nm_block_bytes, in a reservation: every byte must be mapped. */
-static bool mapped_bytes(nm_block *block, uint64_t offset, uint64_t bytes, bool for_writing, uint64_t *kept) {
+static bool mapped_bytes(nm_sim_block *block, uint64_t offset, uint64_t bytes, bool for_writing, uint64_t *kept) {
     uint64_t at = offset, end = offset + bytes;
     for (uint32_t index = nm_mapping_from(block, at); at < end; index++) {
         if (index == block->mapping_count || block->mappings[index].offset > at) return false;
@@ -209,7 +209,7 @@ static bool mapped_bytes(nm_block *block, uint64_t offset, uint64_t bytes, bool 
 }
 
 bool nm_block_bytes(uint64_t address, uint64_t bytes, bool for_writing, char **host, uint64_t *kept) {
-    nm_block *block = nm_block_at(address);
+    nm_sim_block *block = nm_block_at(address);
     uint64_t offset = block ? address - block->address : 0;
     *host = (char *)(uintptr_t)address;
     *kept = 0;

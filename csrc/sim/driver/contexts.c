@@ -73,7 +73,7 @@ static nm_cu_result activate(nm_context *context, uint64_t bytes) {
 static void deactivate(nm_context *context) {
     if (!context->active) return;
     context->active = false;
-    while (!nm_list_empty(&context->blocks)) nm_memory_release(NM_OF(context->blocks.next, nm_block, link));
+    while (!nm_list_empty(&context->blocks)) nm_memory_release(NM_OF(context->blocks.next, nm_sim_block, link));
     while (!nm_list_empty(&context->objects)) nm_object_release(NM_OF(context->objects.next, nm_object, link));
     nm_give_back(context->device, NM_SIM_KIND_context, context->implicit_bytes);
     context->implicit_bytes = 0;
@@ -515,7 +515,7 @@ NM_CU cuGreenCtxCreate(void **out, void *description, nm_cu_device ordinal, unsi
 /* Memory that was allocated through a green context is the primary one's, and stays. */
 static void hand_over(nm_context *view, nm_context *primary) {
     while (!nm_list_empty(&view->blocks)) {
-        nm_block *block = NM_OF(view->blocks.next, nm_block, link);
+        nm_sim_block *block = NM_OF(view->blocks.next, nm_sim_block, link);
         nm_list_remove(&block->link);
         nm_list_add(&primary->blocks, &block->link);
         block->context = primary;

@@ -197,7 +197,7 @@ typedef struct {
     bool kept;
 } nm_mapping;
 
-typedef struct nm_block {
+typedef struct nm_sim_block {
     uint64_t address;
     uint64_t bytes;
     uint32_t next_free;
@@ -210,15 +210,15 @@ typedef struct nm_block {
     nm_link link;
     nm_mapping *mappings; /* of a reservation, sorted by offset */
     uint32_t mapping_count, mapping_room;
-} nm_block;
+} nm_sim_block;
 
 /* Addresses for a block of `bytes`, aligned to `alignment` (a power of two) or better; NULL when there are none. */
-nm_block *nm_block_new(nm_use use, uint64_t bytes, uint64_t alignment, bool below_4g);
-void nm_block_free(nm_block *block);
+nm_sim_block *nm_block_new(nm_use use, uint64_t bytes, uint64_t alignment, bool below_4g);
+void nm_block_free(nm_sim_block *block);
 /* The block that holds `address`, NULL where it is in none. */
-nm_block *nm_block_at(uint64_t address);
+nm_sim_block *nm_block_at(uint64_t address);
 /* The first of a reservation's mappings that ends above `offset`: mapping_count where there is none. */
-uint32_t nm_mapping_from(const nm_block *block, uint64_t offset);
+uint32_t nm_mapping_from(const nm_sim_block *block, uint64_t offset);
 void nm_blocks_reset(void);
 
 /* Where the bytes of [address, address + bytes) are on the host, and how many of them, from the first, the simulator
@@ -304,7 +304,7 @@ void nm_give_back(int device, nm_sim_kind kind, uint64_t bytes);
 void nm_delay(int device);
 
 /* Bulk frees, with the mutex held: each file clears what it made. */
-void nm_memory_release(nm_block *block);
+void nm_memory_release(nm_sim_block *block);
 void nm_object_release(nm_object *object);
 
 /* What pools hold (pool_memory.c). */
@@ -312,7 +312,7 @@ nm_pool *nm_pool_new(int device);
 nm_pool *nm_default_pool(int device);
 nm_pool *nm_current_pool(int device);
 nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes, nm_cu_deviceptr *out);
-void nm_pool_give_back(nm_block *block);
+void nm_pool_give_back(nm_sim_block *block);
 void nm_pool_shrink(nm_pool *pool, uint64_t keep_bytes);
 /* A destroyed pool lasts as long as a block of it, or an exported handle. */
 void nm_pool_end_if_done(nm_pool *pool);
@@ -341,7 +341,7 @@ bool nm_captured_host(nm_cu_stream stream, void (*function)(void *), void *argum
 nm_cu_result nm_graph_allocate(nm_graph *graph, int device, uint64_t bytes, nm_cu_deviceptr *out);
 nm_cu_result nm_graph_free(nm_graph *graph, nm_cu_deviceptr address);
 /* The program frees, outside of any graph, what a launched graph allocated. */
-void nm_graph_block_free(nm_block *block);
+void nm_graph_block_free(nm_sim_block *block);
 void nm_graph_drop(nm_graph *graph);
 void nm_graphs_reset(int device);
 

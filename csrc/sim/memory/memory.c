@@ -16,7 +16,7 @@ static nm_cu_result take(nm_context *context, nm_use use, uint64_t bytes, bool b
     nm_sim_kind kind = use == NM_MANAGED ? NM_SIM_KIND_managed : NM_SIM_KIND_linear;
     nm_cu_result result = nm_charge(context->device, kind, bytes);
     if (result != NM_CUDA_SUCCESS) return result;
-    nm_block *block = nm_block_new(use, bytes, use == NM_MANAGED ? 4096 : NM_PITCH_BYTES, below_4g);
+    nm_sim_block *block = nm_block_new(use, bytes, use == NM_MANAGED ? 4096 : NM_PITCH_BYTES, below_4g);
     if (!block) {
         nm_give_back(context->device, kind, bytes);
         return NM_CUDA_ERROR_OUT_OF_MEMORY;
@@ -68,7 +68,7 @@ NM_CU cuMemAllocPitch_v2(nm_cu_deviceptr *out, size_t *pitch, size_t width, size
 /* ---- freeing --------------------------------------------------------------------------------------------- */
 
 /* A dma-buf may keep it (ranges.c). */
-static void release_linear(const nm_block *block) {
+static void release_linear(const nm_sim_block *block) {
     nm_physical *remains = block->owner;
     if (!remains) {
         nm_give_back(block->device, NM_SIM_KIND_linear, block->bytes);
@@ -79,7 +79,7 @@ static void release_linear(const nm_block *block) {
     nm_exports_settle();
 }
 
-void nm_memory_release(nm_block *block) {
+void nm_memory_release(nm_sim_block *block) {
     switch ((nm_use)block->use) {
     case NM_LINEAR: release_linear(block); break;
     case NM_MANAGED: nm_give_back(block->device, NM_SIM_KIND_managed, block->bytes); break;
@@ -90,7 +90,7 @@ void nm_memory_release(nm_block *block) {
 }
 
 static nm_cu_result free_at(uint64_t address) {
-    nm_block *block = nm_block_at(address);
+    nm_sim_block *block = nm_block_at(address);
     if (!block || block->address != address) return NM_CUDA_ERROR_INVALID_VALUE;
     switch ((nm_use)block->use) {
     case NM_LINEAR:
@@ -187,7 +187,7 @@ NM_CU cuMemGetAddressRange_v2(nm_cu_deviceptr *base, size_t *bytes, nm_cu_device
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
     NM_LOCK();
-    const nm_block *block = nm_block_at(address);
+    const nm_sim_block *block = nm_block_at(address);
     if (!block || block->use == NM_HOST) {
         result = NM_CUDA_ERROR_NOT_FOUND;
     } else {
@@ -206,7 +206,7 @@ static nm_cu_result allocate_host(void **out, size_t bytes) {
     if (result != NM_CUDA_SUCCESS) return result;
     if (!out || bytes == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    nm_block *block = nm_block_new(NM_HOST, bytes, 4096, false);
+    nm_sim_block *block = nm_block_new(NM_HOST, bytes, 4096, false);
     if (block) {
         block->context = context;
         nm_list_add(&context->blocks, &block->link);
@@ -225,7 +225,7 @@ NM_CU cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
 NM_CU cuMemFreeHost(void *address) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
-    nm_block *block = nm_block_at((uintptr_t)address);
+    nm_sim_block *block = nm_block_at((uintptr_t)address);
     bool ours = block && block->use == NM_HOST && block->address == (uintptr_t)address;
     if (ours) nm_memory_release(block);
     NM_UNLOCK();
@@ -242,7 +242,7 @@ NM_CU cuMemHostGetDevicePointer_v2(nm_cu_deviceptr *out, void *address, unsigned
 NM_CU cuMemHostGetFlags(unsigned *out, void *address) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
-    const nm_block *block = nm_block_at((uintptr_t)address);
+    const nm_sim_block *block = nm_block_at((uintptr_t)address);
     NM_UNLOCK();
     if (!out || !block || block->use != NM_HOST) return NM_CUDA_ERROR_INVALID_VALUE;
     *out = 0;
@@ -297,22 +297,22 @@ NM_PER_THREAD(cuStreamAttachMemAsync, "_ptsz");
 
 /* ---- what a pointer is ------------------------------------------------------------------------------------- */
 
-static bool is_managed(const nm_block *block) { return block->use == NM_MANAGED; }
+static bool is_managed(const nm_sim_block *block) { return block->use == NM_MANAGED; }
 
 /* The mapping under `address` of a reservation, NULL elsewhere. */
-static const nm_mapping *mapping_at(const nm_block *block, uint64_t address) {
+static const nm_mapping *mapping_at(const nm_sim_block *block, uint64_t address) {
     if (block->use != NM_RESERVATION) return NULL;
     uint32_t index = nm_mapping_from(block, address - block->address);
     bool mapped = index < block->mapping_count && block->mappings[index].offset <= address - block->address;
     return mapped ? &block->mappings[index] : NULL;
 }
 
-static int device_of(const nm_block *block, const nm_mapping *mapping) {
+static int device_of(const nm_sim_block *block, const nm_mapping *mapping) {
     return mapping ? mapping->physical->device : block->device;
 }
 
 /* Writes the attribute's value, of its own size, to `out`. */
-static nm_cu_result pointer_attribute(const nm_block *block, uint64_t address, int attribute, void *out) {
+static nm_cu_result pointer_attribute(const nm_sim_block *block, uint64_t address, int attribute, void *out) {
     const nm_mapping *mapping = mapping_at(block, address);
     switch (attribute) {
     case NM_CU_POINTER_ATTRIBUTE_CONTEXT: *(nm_cu_context *)out = block->context; break;
@@ -349,7 +349,7 @@ NM_CU cuPointerGetAttribute(void *out, int attribute, nm_cu_deviceptr address) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!out) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    const nm_block *block = nm_block_at(address);
+    const nm_sim_block *block = nm_block_at(address);
     nm_cu_result result = block ? pointer_attribute(block, address, attribute, out) : NM_CUDA_ERROR_INVALID_VALUE;
     NM_UNLOCK();
     return result;
@@ -361,7 +361,7 @@ NM_CU cuPointerGetAttributes(unsigned count, int *attributes, void **out, nm_cu_
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     if (!attributes || !out || count == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    const nm_block *block = nm_block_at(address);
+    const nm_sim_block *block = nm_block_at(address);
     for (unsigned index = 0; index < count; index++) {
         if (block && pointer_attribute(block, address, attributes[index], out[index]) == NM_CUDA_SUCCESS) continue;
         bool wide = attributes[index] == NM_CU_POINTER_ATTRIBUTE_CONTEXT ||

@@ -46,7 +46,7 @@ nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes
     if (bytes >= NM_SIM_MEMORY_LIMIT_BYTES) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     nm_cu_result result = grow(pool, bytes);
     if (result != NM_CUDA_SUCCESS) return result;
-    nm_block *block = nm_block_new(NM_POOLED, bytes, NM_PITCH_BYTES, false);
+    nm_sim_block *block = nm_block_new(NM_POOLED, bytes, NM_PITCH_BYTES, false);
     if (!block) return NM_CUDA_ERROR_OUT_OF_MEMORY;
     block->device = (int8_t)pool->device;
     block->context = context;
@@ -59,7 +59,7 @@ nm_cu_result nm_pool_allocate(nm_pool *pool, nm_context *context, uint64_t bytes
     return NM_CUDA_SUCCESS;
 }
 
-void nm_pool_give_back(nm_block *block) {
+void nm_pool_give_back(nm_sim_block *block) {
     nm_pool *pool = block->owner;
     pool->used_bytes -= block->bytes;
     pool->live_blocks--;

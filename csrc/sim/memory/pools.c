@@ -50,7 +50,7 @@ NM_CU cuMemAllocFromPoolAsync(nm_cu_deviceptr *out, size_t bytes, nm_cu_memory_p
 NM_PER_THREAD(cuMemAllocFromPoolAsync, "_ptsz");
 
 static nm_cu_result free_async(uint64_t address, nm_cu_stream stream) {
-    nm_block *block = nm_block_at(address);
+    nm_sim_block *block = nm_block_at(address);
     if (!block || block->address != address) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_graph *graph = nm_capture_of(stream);
     if (block->use == NM_GRAPH_MEMORY) {
@@ -315,7 +315,7 @@ NM_CU cuMemPoolImportFromShareableHandle(nm_cu_memory_pool *out, void *handle, i
 NM_CU cuMemPoolExportPointer(nm_cu_mem_pool_ptr_export *out, nm_cu_deviceptr address) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
-    const nm_block *block = nm_block_at(address);
+    const nm_sim_block *block = nm_block_at(address);
     bool may = out && block && block->use == NM_POOLED;
     if (may) {
         nm_ticket ticket = nm_ticket_new(NM_TICKET_POOL_POINTER, block->device, block->address, block->bytes);

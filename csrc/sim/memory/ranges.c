@@ -9,7 +9,7 @@
 enum { DMA_BUF = 1, PAGE_BYTES = 4096 };
 
 /* What outlives a linear block: it pays from the block's end on. */
-static nm_physical *remains_of(nm_block *block) {
+static nm_physical *remains_of(nm_sim_block *block) {
     if (block->owner) return block->owner;
     nm_physical *physical = nm_object_new(NM_PHYSICAL, NULL);
     if (!physical) return NULL;
@@ -22,7 +22,7 @@ static nm_physical *remains_of(nm_block *block) {
 }
 
 /* The descriptor keeps each mapping's memory. False: some byte is not mapped, or no memory is left. */
-static bool keep_mappings(const nm_block *block, uint64_t offset, uint64_t end) {
+static bool keep_mappings(const nm_sim_block *block, uint64_t offset, uint64_t end) {
     for (uint32_t index = nm_mapping_from(block, offset); offset < end; index++) {
         if (index >= block->mapping_count || block->mappings[index].offset > offset) return false;
         if (!nm_export_keeps(block->mappings[index].physical, NULL)) return false;
@@ -31,14 +31,14 @@ static bool keep_mappings(const nm_block *block, uint64_t offset, uint64_t end) 
     return true;
 }
 
-static bool keep(nm_block *block, uint64_t offset, uint64_t end) {
+static bool keep(nm_sim_block *block, uint64_t offset, uint64_t end) {
     if (block->use == NM_RESERVATION) return keep_mappings(block, offset, end);
     nm_physical *remains = remains_of(block);
     return remains && nm_export_keeps(remains, NULL);
 }
 
 static int export_range(uint64_t address, uint64_t bytes) {
-    nm_block *block = nm_block_at(address);
+    nm_sim_block *block = nm_block_at(address);
     if (!block || (block->use != NM_LINEAR && block->use != NM_RESERVATION)) return -1;
     uint64_t offset = address - block->address;
     if (bytes > block->bytes - offset) return -1;

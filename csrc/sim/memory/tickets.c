@@ -43,7 +43,7 @@ bool nm_ticket_import(nm_ticket *ticket, nm_ticket_use use, int descriptor) {
 }
 
 uint64_t nm_import(nm_context *context, int device, uint64_t bytes, void *owner) {
-    nm_block *block = nm_block_new(NM_IMPORTED, bytes, NM_PITCH_BYTES, false);
+    nm_sim_block *block = nm_block_new(NM_IMPORTED, bytes, NM_PITCH_BYTES, false);
     if (!block) return 0;
     block->device = (int8_t)device;
     block->context = context;
@@ -59,7 +59,7 @@ NM_CU cuIpcGetMemHandle(nm_cu_ipc_mem_handle *out, nm_cu_deviceptr address) {
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
     NM_LOCK();
-    const nm_block *block = nm_block_at(address);
+    const nm_sim_block *block = nm_block_at(address);
     if (!out || !block || block->use != NM_LINEAR) {
         result = NM_CUDA_ERROR_INVALID_VALUE;
     } else {
@@ -95,7 +95,7 @@ NM_CU cuIpcCloseMemHandle(nm_cu_deviceptr address) {
     nm_cu_result result = nm_use_current(&context);
     if (result != NM_CUDA_SUCCESS) return result;
     NM_LOCK();
-    nm_block *block = nm_block_at(address);
+    nm_sim_block *block = nm_block_at(address);
     bool open = block && block->use == NM_IMPORTED && !block->owner && block->address == address;
     if (open) nm_memory_release(block);
     NM_UNLOCK();

@@ -115,7 +115,7 @@ NM_CU cuMemAddressReserve(nm_cu_deviceptr *out, size_t bytes, size_t alignment, 
     bool aligned = (alignment & (alignment - 1)) == 0;
     if (!out || bytes == 0 || bytes % NM_GRANULE_BYTES != 0 || !aligned || flags != 0) return NM_CUDA_ERROR_INVALID_VALUE;
     NM_LOCK();
-    nm_block *block = nm_block_new(NM_RESERVATION, bytes, alignment > NM_GRANULE_BYTES ? alignment : NM_GRANULE_BYTES, false);
+    nm_sim_block *block = nm_block_new(NM_RESERVATION, bytes, alignment > NM_GRANULE_BYTES ? alignment : NM_GRANULE_BYTES, false);
     if (block) *out = block->address;
     NM_UNLOCK();
     return block ? NM_CUDA_SUCCESS : NM_CUDA_ERROR_OUT_OF_MEMORY;
@@ -124,7 +124,7 @@ NM_CU cuMemAddressReserve(nm_cu_deviceptr *out, size_t bytes, size_t alignment, 
 NM_CU cuMemAddressFree(nm_cu_deviceptr address, size_t bytes) {
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     NM_LOCK();
-    nm_block *block = nm_block_at(address);
+    nm_sim_block *block = nm_block_at(address);
     bool whole = block && block->use == NM_RESERVATION && block->address == address && block->bytes == bytes;
     bool empty = whole && block->mapping_count == 0;
     if (empty) nm_block_free(block);
@@ -135,13 +135,13 @@ NM_CU cuMemAddressFree(nm_cu_deviceptr address, size_t bytes) {
 /* ---- mappings ------------------------------------------------------------------------------------------------- */
 
 /* The reservation that holds all of the range, which must lie on granules; NULL where there is none. */
-static nm_block *reservation_of(uint64_t address, uint64_t bytes) {
-    nm_block *block = nm_block_at(address);
+static nm_sim_block *reservation_of(uint64_t address, uint64_t bytes) {
+    nm_sim_block *block = nm_block_at(address);
     if (!block || block->use != NM_RESERVATION || bytes == 0 || (address | bytes) % NM_GRANULE_BYTES != 0) return NULL;
     return bytes <= block->bytes - (address - block->address) ? block : NULL;
 }
 
-static bool room_for_mapping(nm_block *block) {
+static bool room_for_mapping(nm_sim_block *block) {
     if (block->mapping_count < block->mapping_room) return true;
     uint32_t room = block->mapping_room ? block->mapping_room * 2 : 8;
     nm_mapping *mappings = realloc(block->mappings, room * sizeof *mappings);
@@ -157,7 +157,7 @@ static nm_physical *mappable(nm_cu_mem_handle handle) {
 }
 
 static nm_cu_result map(uint64_t address, uint64_t bytes, uint64_t memory_offset, nm_physical *physical) {
-    nm_block *block = reservation_of(address, bytes);
+    nm_sim_block *block = reservation_of(address, bytes);
     if (!block || !physical) return NM_CUDA_ERROR_INVALID_VALUE;
     if (memory_offset % NM_GRANULE_BYTES != 0 || memory_offset > physical->bytes ||
         bytes > physical->bytes - memory_offset)
@@ -185,7 +185,7 @@ NM_CU cuMemMap(nm_cu_deviceptr address, size_t bytes, size_t offset, nm_cu_mem_h
 
 /* [first, end) of the mappings that make up the range exactly; an empty range where some byte is not mapped, or a
  * mapping would be cut. */
-static void mappings_in(const nm_block *block, uint64_t offset, uint64_t bytes, uint32_t *first, uint32_t *end) {
+static void mappings_in(const nm_sim_block *block, uint64_t offset, uint64_t bytes, uint32_t *first, uint32_t *end) {
     uint64_t at = offset;
     *first = *end = nm_mapping_from(block, offset);
     while (at < offset + bytes && *end < block->mapping_count && block->mappings[*end].offset == at) {
@@ -195,7 +195,7 @@ static void mappings_in(const nm_block *block, uint64_t offset, uint64_t bytes, 
 }
 
 static nm_cu_result unmap(uint64_t address, uint64_t bytes) {
-    nm_block *block = reservation_of(address, bytes);
+    nm_sim_block *block = reservation_of(address, bytes);
     uint32_t first, end;
     if (!block) return NM_CUDA_ERROR_INVALID_VALUE;
     mappings_in(block, address - block->address, bytes, &first, &end);
@@ -220,7 +220,7 @@ NM_CU cuMemUnmap(nm_cu_deviceptr address, size_t bytes) {
 }
 
 static nm_cu_result set_access(uint64_t address, uint64_t bytes, int access) {
-    nm_block *block = reservation_of(address, bytes);
+    nm_sim_block *block = reservation_of(address, bytes);
     uint32_t first, end;
     if (!block) return NM_CUDA_ERROR_INVALID_VALUE;
     mappings_in(block, address - block->address, bytes, &first, &end);
@@ -242,7 +242,7 @@ NM_CU cuMemSetAccess(nm_cu_deviceptr address, size_t bytes, const nm_cu_mem_acce
 
 /* With the mutex: the mapping under an address, NULL where nothing is mapped. */
 static nm_mapping *mapping_at(uint64_t address) {
-    nm_block *block = nm_block_at(address);
+    nm_sim_block *block = nm_block_at(address);
     if (!block || block->use != NM_RESERVATION) return NULL;
     uint32_t index = nm_mapping_from(block, address - block->address);
     bool mapped = index < block->mapping_count && block->mappings[index].offset <= address - block->address;

@@ -46,7 +46,7 @@ void nm_allocation_drop(nm_allocation *memory) {
 }
 
 void nm_allocation_begin(nm_allocation *memory) {
-    nm_block *block = memory->block;
+    nm_sim_block *block = memory->block;
     block->live = true;
     if (block->device < 0) return;
     nm_graph_memory *held = nm_graph_memory_of(block->device);
@@ -56,7 +56,7 @@ void nm_allocation_begin(nm_allocation *memory) {
 }
 
 void nm_allocation_end(nm_allocation *memory) {
-    nm_block *block = memory->block;
+    nm_sim_block *block = memory->block;
     if (!block->live) return;
     block->live = false;
     if (block->device < 0) return;
@@ -64,7 +64,7 @@ void nm_allocation_end(nm_allocation *memory) {
     nm_list_remove(&memory->live);
 }
 
-void nm_graph_block_free(nm_block *block) {
+void nm_graph_block_free(nm_sim_block *block) {
     nm_allocation *memory = block->owner;
     nm_allocation_end(memory);
     release_if_unused(memory);

@@ -41,7 +41,7 @@ void nm_graph_drop(nm_graph *graph) {
 static nm_cu_result add_allocation(nm_graph *graph, int device, uint64_t bytes, nm_node **out) {
     if (bytes == 0) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_allocation *memory = calloc(1, sizeof *memory);
-    nm_block *block = memory ? nm_block_new(NM_GRAPH_MEMORY, bytes, NM_PITCH_BYTES, false) : NULL;
+    nm_sim_block *block = memory ? nm_block_new(NM_GRAPH_MEMORY, bytes, NM_PITCH_BYTES, false) : NULL;
     nm_node *added = block ? nm_graph_add_node(graph, NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC) : NULL;
     if (!added) {
         if (block) nm_block_free(block);
@@ -57,7 +57,7 @@ static nm_cu_result add_allocation(nm_graph *graph, int device, uint64_t bytes, 
 }
 
 static nm_cu_result add_free(nm_graph *graph, uint64_t address, nm_node **out) {
-    nm_block *block = nm_block_at(address);
+    nm_sim_block *block = nm_block_at(address);
     if (!block || block->use != NM_GRAPH_MEMORY || block->address != address) return NM_CUDA_ERROR_INVALID_VALUE;
     nm_node *added = nm_graph_add_node(graph, NM_CU_GRAPH_NODE_TYPE_MEM_FREE);
     if (!added) return NM_CUDA_ERROR_OUT_OF_MEMORY;
@@ -278,7 +278,7 @@ NM_CU cuGraphMemAllocNodeGetParams(nm_cu_graph_node handle, nm_cu_mem_alloc_node
     if (!nm_is_ready()) return NM_CUDA_ERROR_NOT_INITIALIZED;
     const nm_node *asked = node_of(handle);
     if (!asked || !out || asked->type != NM_CU_GRAPH_NODE_TYPE_MEM_ALLOC) return NM_CUDA_ERROR_INVALID_VALUE;
-    const nm_block *block = asked->memory->block;
+    const nm_sim_block *block = asked->memory->block;
     *out = (nm_cu_mem_alloc_node_params){
         .pool_props = {.alloc_type = NM_CU_MEM_ALLOCATION_TYPE_PINNED,
                        .location = {block->device < 0 ? NM_CU_MEM_LOCATION_TYPE_HOST : NM_CU_MEM_LOCATION_TYPE_DEVICE,

@@ -15,7 +15,7 @@
 
 /* What one allocation node, its graph's executable copies and their frees share. */
 typedef struct {
-    nm_block *block;
+    nm_sim_block *block;
     int references;
     nm_link live; /* in the device's list while it has memory */
 } nm_allocation;

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from client_plugin.verbs.presentation import tables
-from client_plugin.verbs.presentation.tables import Column, Row
-from client_plugin.ways import places
-from client_plugin.ways.control import Control, may_control
+from client_plugin.verbs.presentation.tables import Column, TableRow
+from client_plugin.ways import locations
+from client_plugin.ways.control import ControlConnection, may_control
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
 
@@ -29,7 +29,7 @@ COLUMNS = (
 )
 
 
-def _shown(record: Row, key: str) -> list[object]:
+def _shown(record: TableRow, key: str) -> list[object]:
     """By index where the manager tells it, as people know GPUs."""
     return list(record.get(f"{key}_index") or record[key])
 
@@ -51,7 +51,7 @@ def command(env: str | None, since: int | None, run_dir: str | None, as_json: bo
 
 def _ask(run_dir: str | None, env: str | None, said: dict[str, Any]) -> Any:
     """An admin asks about any environment over his own way; a user as that environment's."""
-    directory = run_dir or places.find_run_dir()
+    directory = run_dir or locations.find_run_dir()
     if env is not None and may_control(directory):
-        return Control(directory).call("allocations", env=env, **said)
+        return ControlConnection(directory).call("allocations", env=env, **said)
     return asking.own_or_all("allocations", run_dir=run_dir, env=env, **said)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from client_plugin.ways import choice, places
+from client_plugin.ways import choice, locations
 from client_plugin.ways.choice import Whom
-from client_plugin.ways.control import Control
+from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.faults import Exit, Fault
 
 
@@ -27,11 +27,11 @@ def follow(run_dir: str, since: int) -> Iterator[dict[str, Any]]:
         raise Fault(str(away), Exit.UNREACHABLE) from None
 
 
-def control(run_dir: str | None) -> Control:
+def control(run_dir: str | None) -> ControlConnection:
     """The control socket of the manager that is meant; for verbs that only admins have."""
-    directory = run_dir or places.find_run_dir()
+    directory = run_dir or locations.find_run_dir()
     choice.refuse_users(directory)
-    return Control(directory)
+    return ControlConnection(directory)
 
 
 def own_or_all(what: str, *, run_dir: str | None, env: str | None, argument: str | None = None, **admin: Any) -> Any:
@@ -40,4 +40,4 @@ def own_or_all(what: str, *, run_dir: str | None, env: str | None, argument: str
     way = choice.node_or_env(Whom(run_dir, env))
     if isinstance(way, choice.UserWay):
         return way.question(what, argument)
-    return Control(run_dir or places.find_run_dir()).call(what, **admin)
+    return ControlConnection(run_dir or locations.find_run_dir()).call(what, **admin)

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from client_plugin.verbs.commands.doctor import FIRST_PAGE_OF_DRIVER
 from client_plugin.verbs.presentation import units
-from client_plugin.ways import places
+from client_plugin.ways import locations
 from client_plugin.ways.choice import UserWay
-from client_plugin.ways.control import Control, may_control
+from client_plugin.ways.control import ControlConnection, may_control
 from client_plugin.ways.conversation import ANSWER_TIMEOUT_S
 from client_plugin.ways.faults import Fault
 from nodemgr import paths
@@ -41,7 +41,7 @@ CHILD_TIMEOUT_S = 20
 ANYWHERE, ON_NODE, IN_ENV, INSIDE = "anywhere", "node", "env", "inside"
 
 
-class Outcome(NamedTuple):
+class CheckResult(NamedTuple):
     ok: bool | None
     """None: there was nothing to check."""
     detail: str
@@ -61,7 +61,7 @@ class Subject:
     payload: Path = field(default_factory=paths.payload_dir)
 
     @property
-    def places(self) -> set[str]:
+    def inside_of(self) -> set[str]:
         """A user inside an environment sees nothing of the node, and need not."""
         found = {ANYWHERE} if self.inside else {ANYWHERE, ON_NODE}
         if self.env_dir is not None:
@@ -78,95 +78,101 @@ class Subject:
         if not may_control(self.run_dir):
             return None
         try:
-            answer: Mapping[str, Any] = Control(self.run_dir).call("ping")
+            answer: Mapping[str, Any] = ControlConnection(self.run_dir).call("ping")
         except Fault:
             return None
         return answer
 
 
-class Check(NamedTuple):
+class InstallationCheck(NamedTuple):
     name: str
     place: str
-    look: Callable[[Subject], Outcome | list[dict[str, Any]]]
+    examine: Callable[[Subject], CheckResult | list[dict[str, Any]]]
     cure: str
 
 
 def _child(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "PYTHONPATH")}
+    inherited = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "PYTHONPATH")}
     return subprocess.run(
-        command, env={**kept, **variables}, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+        command,
+        env={**inherited, **variables},
+        capture_output=True,
+        text=True,
+        timeout=CHILD_TIMEOUT_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
 
 
 # -- the installation
 
 
-def client_library(subject: Subject) -> Outcome:
+def client_library(subject: Subject) -> CheckResult:
     if not subject.library.is_file():
-        return Outcome(False, f"{subject.library} is missing")
+        return CheckResult(False, f"{subject.library} is missing")
     tried = _child(["/bin/true"], LD_PRELOAD=str(subject.library), LD_BIND_NOW="1")
     if tried.returncode != 0 or tried.stderr:
-        return Outcome(False, f"/bin/true with {subject.library} preloaded: exit {tried.returncode} {tried.stderr.strip()}")
-    entry = places.preload_entry(str(subject.payload))
+        return CheckResult(False, f"/bin/true with {subject.library} preloaded: exit {tried.returncode} {tried.stderr.strip()}")
+    entry = locations.preload_entry(str(subject.payload))
     if subject.library.name not in _child(["/bin/cat", "/proc/self/maps"], LD_PRELOAD=entry).stdout:
-        return Outcome(False, f"the dynamic linker of this system finds no library at {entry}")
-    return Outcome(True, f"{subject.library} loads into any program")
+        return CheckResult(False, f"the dynamic linker of this system finds no library at {entry}")
+    return CheckResult(True, f"{subject.library} loads into any program")
 
 
-def versions(subject: Subject) -> Outcome:
+def versions(subject: Subject) -> CheckResult:
     try:
         abi = ctypes.CDLL(str(subject.library)).nodemgr_abi()
     except (OSError, AttributeError) as error:
-        return Outcome(False, str(error))
+        return CheckResult(False, str(error))
     if abi != ABI:
-        return Outcome(False, f"the client library speaks version {abi}, this nodemgr version {ABI}")
+        return CheckResult(False, f"the client library speaks version {abi}, this nodemgr version {ABI}")
     if subject.manager is None:
-        return Outcome(True, f"client library: {abi}; no manager to compare with")
+        return CheckResult(True, f"client library: {abi}; no manager to compare with")
     theirs = subject.manager
     ours = paths.installed_version()
     if theirs["version"] != ours or theirs.get("abi", abi) != abi:
-        return Outcome(False, f"the manager runs {theirs['version']} (client {theirs.get('abi')}), here is {ours} (client {abi})")
-    return Outcome(True, f"nodemgr {ours}, client {abi}, here and in the manager")
+        return CheckResult(False, f"the manager runs {theirs['version']} (client {theirs.get('abi')}), here is {ours} (client {abi})")
+    return CheckResult(True, f"nodemgr {ours}, client {abi}, here and in the manager")
 
 
-def extension(_subject: Subject) -> Outcome:
+def extension(_subject: Subject) -> CheckResult:
     try:
         import nodemgr._native
     except ImportError as error:
-        return Outcome(False, str(error))
-    return Outcome(True, f"{nodemgr._native.__file__} loads")
+        return CheckResult(False, str(error))
+    return CheckResult(True, f"{nodemgr._native.__file__} loads")
 
 
-def hook(subject: Subject) -> Outcome:
+def hook(subject: Subject) -> CheckResult:
     return _hook_in(sys.executable, subject, PYTHONPATH=str(subject.payload / "sitecustomize"))
 
 
 ASK_PYTHON = "import sys; print(any(getattr(finder, 'nodemgr', False) for finder in sys.meta_path))"
 
 
-def _hook_in(python: str, subject: Subject, **variables: str) -> Outcome:
+def _hook_in(python: str, subject: Subject, **variables: str) -> CheckResult:
     """Starts `python` as in an environment and asks whether it has the import hook."""
     with tempfile.TemporaryDirectory(prefix="nodemgr-doctor-") as directory:
         Path(directory, "client.conf").write_text("env=doctor\naddress=unix:socket\n")
         answer = _child([python, "-c", ASK_PYTHON], **{"NODEMGR_ENV_DIR": directory, "NODEMGR_OFF": "0", **variables})
     if answer.returncode != 0 or answer.stderr or answer.stdout.strip() != "True":
         said = answer.stderr.strip().splitlines()
-        return Outcome(False, f"{python} starts without the import hook of {subject.payload}{': ' + said[-1] if said else ''}")
-    return Outcome(True, f"{python} starts with the import hook")
+        return CheckResult(False, f"{python} starts without the import hook of {subject.payload}{': ' + said[-1] if said else ''}")
+    return CheckResult(True, f"{python} starts with the import hook")
 
 
 # -- the node
 
 
-def manager(subject: Subject) -> Outcome:
+def manager(subject: Subject) -> CheckResult:
     allowed = may_control(subject.run_dir)
     if allowed is False:
-        return Outcome(None, f"only root and the group nodemgr may ask the manager at {subject.run_dir}")
+        return CheckResult(None, f"only root and the group nodemgr may ask the manager at {subject.run_dir}")
     if subject.manager is not None:
-        return Outcome(True, f"pid {subject.manager['pid']} answers at {subject.run_dir}")
+        return CheckResult(True, f"pid {subject.manager['pid']} answers at {subject.run_dir}")
     if allowed and manager_holds(subject.run_dir):
-        return Outcome(False, f"the manager at {subject.run_dir} runs but does not answer")
-    return Outcome(False, f"no manager answers at {subject.run_dir}")
+        return CheckResult(False, f"the manager at {subject.run_dir} runs but does not answer")
+    return CheckResult(False, f"no manager answers at {subject.run_dir}")
 
 
 def manager_holds(run_dir: Path) -> bool:
@@ -182,16 +188,16 @@ def manager_holds(run_dir: Path) -> bool:
     return False
 
 
-def leftovers(subject: Subject) -> Outcome:
+def leftovers(subject: Subject) -> CheckResult:
     if not (subject.run_dir / "manager.lock").exists():
-        return Outcome(True, f"no manager ever ran at {subject.run_dir}" if not subject.run_dir.exists() else "none")
+        return CheckResult(True, f"no manager ever ran at {subject.run_dir}" if not subject.run_dir.exists() else "none")
     if manager_holds(subject.run_dir):
-        return Outcome(True, "none: the manager is alive")
+        return CheckResult(True, "none: the manager is alive")
     left = [name for name in ("control.sock", "events.sock") if (subject.run_dir / name).exists()]
     left += [f"envs/{path.parent.name}/socket" for path in sorted(subject.run_dir.glob("envs/*/socket"))]
     if not left:
-        return Outcome(True, "none: the last manager ended cleanly")
-    return Outcome(False, f"a manager died and left {', '.join(left[:4])}{' …' if len(left) > 4 else ''}")
+        return CheckResult(True, "none: the last manager ended cleanly")
+    return CheckResult(False, f"a manager died and left {', '.join(left[:4])}{' …' if len(left) > 4 else ''}")
 
 
 MODES = (
@@ -203,9 +209,9 @@ MODES = (
 """What, where, its kind, and the bits that would let strangers in."""
 
 
-def modes(subject: Subject) -> Outcome:
+def modes(subject: Subject) -> CheckResult:
     if not subject.run_dir.is_dir():
-        return Outcome(None, f"{subject.run_dir} does not exist")
+        return CheckResult(None, f"{subject.run_dir} does not exist")
     owner = subject.run_dir.stat().st_uid
     wrong = []
     for what, name, kind, forbidden in MODES:
@@ -216,33 +222,33 @@ def modes(subject: Subject) -> Outcome:
         if stat.S_IFMT(found.st_mode) != kind or found.st_mode & forbidden or found.st_uid != owner:
             wrong.append(f"{what} {subject.run_dir / name} is {stat.filemode(found.st_mode)} of uid {found.st_uid}")
     if wrong:
-        return Outcome(False, "; ".join(wrong))
-    return Outcome(True, f"{subject.run_dir} is closed to strangers")
+        return CheckResult(False, "; ".join(wrong))
+    return CheckResult(True, f"{subject.run_dir} is closed to strangers")
 
 
-def state(subject: Subject) -> Outcome:
+def state(subject: Subject) -> CheckResult:
     directory = _state_dir(subject)
     if directory is None:
         asks = "only root and the group nodemgr may ask the manager"
-        return Outcome(None, f"{asks} at {subject.run_dir} for its state directory (--state-dir names one)")
+        return CheckResult(None, f"{asks} at {subject.run_dir} for its state directory (--state-dir names one)")
     try:
         found = directory.stat()
     except FileNotFoundError:
-        return Outcome(None, f"{directory} does not exist yet")
+        return CheckResult(None, f"{directory} does not exist yet")
     except PermissionError:
-        return Outcome(None, f"{directory} is not open to you")
+        return CheckResult(None, f"{directory} is not open to you")
     if not stat.S_ISDIR(found.st_mode):
-        return Outcome(False, f"{directory} is no directory")
+        return CheckResult(False, f"{directory} is no directory")
     if found.st_mode & 0o077:
-        return Outcome(False, f"{directory} is {stat.filemode(found.st_mode)}: keys and records lie there")
+        return CheckResult(False, f"{directory} is {stat.filemode(found.st_mode)}: keys and records lie there")
     if not os.access(directory, os.W_OK | os.X_OK):
         if found.st_uid != os.geteuid():
-            return Outcome(None, f"{directory} is uid {found.st_uid}'s")
-        return Outcome(False, f"{directory} is not writable")
+            return CheckResult(None, f"{directory} is uid {found.st_uid}'s")
+        return CheckResult(False, f"{directory} is not writable")
     free = shutil.disk_usage(directory).free
     if free < MIN_FREE_BYTES:
-        return Outcome(False, f"{units.format_size(free)} free under {directory}: grants are refused when it is full")
-    return Outcome(True, f"{directory}: {units.format_size(free)} free")
+        return CheckResult(False, f"{units.format_size(free)} free under {directory}: grants are refused when it is full")
+    return CheckResult(True, f"{directory}: {units.format_size(free)} free")
 
 
 def _state_dir(subject: Subject) -> Path | None:
@@ -254,39 +260,39 @@ def _state_dir(subject: Subject) -> Path | None:
     return None if may_control(subject.run_dir) is False else paths.default_state_dir()
 
 
-def driver(subject: Subject) -> Outcome:
+def driver(subject: Subject) -> CheckResult:
     if (subject.run_dir / "sim" / "node.state").exists():
-        return Outcome(True, "a simulated node: no driver needed")
+        return CheckResult(True, "a simulated node: no driver needed")
     for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
         try:
             ctypes.CDLL(library)
         except OSError as error:
-            return Outcome(False, str(error))
-    return Outcome(True, "libcuda.so.1 and libnvidia-ml.so.1 load")
+            return CheckResult(False, str(error))
+    return CheckResult(True, "libcuda.so.1 and libnvidia-ml.so.1 load")
 
 
-def descriptors(subject: Subject) -> Outcome:
+def descriptors(subject: Subject) -> CheckResult:
     """Of a manager that would be started from here; a running one tells its own."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if subject.manager is not None or hard == resource.RLIM_INFINITY:
-        return Outcome(True, "the manager tells its own below" if subject.manager is not None else "any number")
+        return CheckResult(True, "the manager tells its own below" if subject.manager is not None else "any number")
     detail = f"a manager started here may open {hard} files, enough for {hard // DESCRIPTORS_PER_CLIENT} processes"
-    return Outcome(hard >= MIN_DESCRIPTORS, detail)
+    return CheckResult(hard >= MIN_DESCRIPTORS, detail)
 
 
-def env_directories(subject: Subject) -> Outcome:
+def env_directories(subject: Subject) -> CheckResult:
     if subject.manager is None:
-        return Outcome(None, "no manager to ask")
-    names = [env["name"] for env in Control(subject.run_dir).call("status")["envs"]]
+        return CheckResult(None, "no manager to ask")
+    names = [env["name"] for env in ControlConnection(subject.run_dir).call("status")["envs"]]
     wrong = [fault for name in names if (fault := _env_fault(paths.env_dir(subject.run_dir, name)))]
     if wrong:
-        return Outcome(False, "; ".join(wrong))
-    return Outcome(True, f"{len(names)} with client.conf and a socket that answers")
+        return CheckResult(False, "; ".join(wrong))
+    return CheckResult(True, f"{len(names)} with client.conf and a socket that answers")
 
 
 def _env_fault(directory: Path) -> str | None:
     try:
-        places.read_conf(directory)
+        locations.read_conf(directory)
     except OSError as error:
         return f"{directory}/client.conf: {error.strerror}"
     return _socket_fault(directory / "socket")
@@ -306,61 +312,58 @@ def managers_own(subject: Subject) -> list[dict[str, Any]]:
     """Store, free space, NVML, GPUs, descriptors: what only the manager sees (nodemgr/edge/setup/doctor.py)."""
     if subject.manager is None:
         return []
-    return _told(Control(subject.run_dir).call("doctor"))
+    return _told(ControlConnection(subject.run_dir).call("doctor"))
 
 
 def _told(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"name": str(row["name"]), "ok": row["ok"], "detail": str(row["detail"]), "cure": row.get("cure")}
-        for row in answer["checks"]
-    ]
+    return [{"name": str(row["name"]), "ok": row["ok"], "detail": str(row["detail"]), "cure": row.get("cure")} for row in answer["checks"]]
 
 
 # -- an environment
 
 
-def env_directory(subject: Subject) -> Outcome:
+def env_directory(subject: Subject) -> CheckResult:
     assert subject.env_dir is not None
     try:
-        settings = places.read_conf(subject.env_dir)
+        settings = locations.read_conf(subject.env_dir)
     except OSError as error:
-        return Outcome(False, f"{subject.env_dir}/client.conf: {error.strerror}")
+        return CheckResult(False, f"{subject.env_dir}/client.conf: {error.strerror}")
     if "env" not in settings or "address" not in settings:
-        return Outcome(False, f"{subject.env_dir}/client.conf names no env or no address")
-    return Outcome(True, f"environment {settings['env']}, manager at {settings['address']}")
+        return CheckResult(False, f"{subject.env_dir}/client.conf names no env or no address")
+    return CheckResult(True, f"environment {settings['env']}, manager at {settings['address']}")
 
 
-def env_answer(subject: Subject) -> list[dict[str, Any]] | Outcome:
+def env_answer(subject: Subject) -> list[dict[str, Any]] | CheckResult:
     assert subject.env_dir is not None
     try:
         told = _told(UserWay(subject.env_dir).question("doctor"))
     except Fault as fault:
-        return Outcome(False, fault.message)
+        return CheckResult(False, fault.message)
     return [{"name": "socket", "ok": True, "detail": "the manager answers", "cure": None}, *told]
 
 
-def preload_active(_subject: Subject) -> Outcome:
+def preload_active(_subject: Subject) -> CheckResult:
     """In this very process: what a program started from here gets too. Only a preloaded library's names are the process's."""
     asked = getattr(ctypes.CDLL(None), "nodemgr_preloaded", None)
     if asked is None or asked() != 1:
-        return Outcome(False, "the shim is not in this process")
-    return Outcome(True, "the shim is in this process")
+        return CheckResult(False, "the shim is not in this process")
+    return CheckResult(True, "the shim is in this process")
 
 
-def hook_active(subject: Subject) -> Outcome:
+def hook_active(subject: Subject) -> CheckResult:
     """In the Python that a user of this environment gets, started as he would."""
     python = shutil.which("python3") or shutil.which("python")
     if python is None:
-        return Outcome(None, "no python3 in PATH")
-    kept = {name: value for name in ("LD_PRELOAD", "PYTHONPATH") if (value := os.environ.get(name))}
-    return _hook_in(python, subject, **kept)
+        return CheckResult(None, "no python3 in PATH")
+    inherited = {name: value for name in ("LD_PRELOAD", "PYTHONPATH") if (value := os.environ.get(name))}
+    return _hook_in(python, subject, **inherited)
 
 
-def ledger_mapped(subject: Subject) -> Outcome:
+def ledger_mapped(subject: Subject) -> CheckResult:
     """Every process of this environment that has the driver in it has mapped the ledger too, and has one driver."""
     assert subject.env_dir is not None
-    if places.read_conf(subject.env_dir).get("address", "").startswith("udp:"):
-        return Outcome(None, "over UDP there is none: each process has a fixed cap")
+    if locations.read_conf(subject.env_dir).get("address", "").startswith("udp:"):
+        return CheckResult(None, "over UDP there is none: each process has a fixed cap")
     with_driver, without_ledger, twice = 0, [], []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -375,12 +378,12 @@ def ledger_mapped(subject: Subject) -> Outcome:
         if len(FIRST_PAGE_OF_DRIVER.findall(maps)) > 1:
             twice.append(directory.name)
     if not with_driver:
-        return Outcome(None, "no process of this environment uses the driver at the moment")
+        return CheckResult(None, "no process of this environment uses the driver at the moment")
     if without_ledger:
-        return Outcome(False, f"processes that use the driver without a ledger: {', '.join(without_ledger)}")
+        return CheckResult(False, f"processes that use the driver without a ledger: {', '.join(without_ledger)}")
     if twice:
-        return Outcome(False, f"processes with a second driver (dlmopen), whose memory the ledger does not have: {', '.join(twice)}")
-    return Outcome(True, f"in all {with_driver} processes of this environment that use the driver")
+        return CheckResult(False, f"processes with a second driver (dlmopen), whose memory the ledger does not have: {', '.join(twice)}")
+    return CheckResult(True, f"in all {with_driver} processes of this environment that use the driver")
 
 
 def _env_dir_of(process: Path) -> Path:
@@ -394,21 +397,25 @@ RESTART = "start it: nodemgr serve (or: systemctl start nodemgr)"
 IN_CONTAINER = "mount /etc/ld.so.preload naming the shim into the container, or start programs with nodemgr run"
 
 CHECKS = (
-    Check("client library", ANYWHERE, client_library, REINSTALL),
-    Check("versions", ANYWHERE, versions, "install the same nodemgr here and there, then restart the manager (tasks go on)"),
-    Check("import hook", ANYWHERE, hook, REINSTALL),
-    Check("extension", ON_NODE, extension, REINSTALL),
-    Check("manager", ON_NODE, manager, RESTART),
-    Check("leftovers", ON_NODE, leftovers, f"harmless, running tasks wait for a new manager; {RESTART}"),
-    Check("modes", ON_NODE, modes, "stop the manager, remove the run directory, start it again"),
-    Check("state", ON_NODE, state, "make room, and keep it the manager's own (chmod 700)"),
-    Check("driver", ON_NODE, driver, "install the NVIDIA driver, or try without a GPU: nodemgr serve --simulate 4x80GiB"),
-    Check("open files", ON_NODE, descriptors, "raise LimitNOFILE= of the manager's unit, or ulimit -Hn"),
-    Check("environments", ON_NODE, env_directories, "set the quota once more (nodemgr quota set), which writes the directory anew"),
-    Check("manager's own", ON_NODE, managers_own, RESTART),
-    Check("env directory", IN_ENV, env_directory, "mount RUN/envs/ENV of the node at /run/nodemgr-env"),
-    Check("socket", IN_ENV, env_answer, "mount the directory, not the socket file; and is the manager running?"),
-    Check("preload", INSIDE, preload_active, IN_CONTAINER),
-    Check("hook", INSIDE, hook_active, IN_CONTAINER),
-    Check("ledger", INSIDE, ledger_mapped, "such a program escapes its quota: static linking, dlmopen, NODEMGR_OFF, or an old lease"),
+    InstallationCheck("client library", ANYWHERE, client_library, REINSTALL),
+    InstallationCheck("versions", ANYWHERE, versions, "install the same nodemgr here and there, then restart the manager (tasks go on)"),
+    InstallationCheck("import hook", ANYWHERE, hook, REINSTALL),
+    InstallationCheck("extension", ON_NODE, extension, REINSTALL),
+    InstallationCheck("manager", ON_NODE, manager, RESTART),
+    InstallationCheck("leftovers", ON_NODE, leftovers, f"harmless, running tasks wait for a new manager; {RESTART}"),
+    InstallationCheck("modes", ON_NODE, modes, "stop the manager, remove the run directory, start it again"),
+    InstallationCheck("state", ON_NODE, state, "make room, and keep it the manager's own (chmod 700)"),
+    InstallationCheck("driver", ON_NODE, driver, "install the NVIDIA driver, or try without a GPU: nodemgr serve --simulate 4x80GiB"),
+    InstallationCheck("open files", ON_NODE, descriptors, "raise LimitNOFILE= of the manager's unit, or ulimit -Hn"),
+    InstallationCheck(
+        "environments", ON_NODE, env_directories, "set the quota once more (nodemgr quota set), which writes the directory anew"
+    ),
+    InstallationCheck("manager's own", ON_NODE, managers_own, RESTART),
+    InstallationCheck("env directory", IN_ENV, env_directory, "mount RUN/envs/ENV of the node at /run/nodemgr-env"),
+    InstallationCheck("socket", IN_ENV, env_answer, "mount the directory, not the socket file; and is the manager running?"),
+    InstallationCheck("preload", INSIDE, preload_active, IN_CONTAINER),
+    InstallationCheck("hook", INSIDE, hook_active, IN_CONTAINER),
+    InstallationCheck(
+        "ledger", INSIDE, ledger_mapped, "such a program escapes its quota: static linking, dlmopen, NODEMGR_OFF, or an old lease"
+    ),
 )

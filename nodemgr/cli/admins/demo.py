@@ -21,7 +21,7 @@ import click
 from client_plugin.verbs.presentation import units
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr import paths
-from nodemgr.cli.admins.stage import STEP_TIMEOUT_S, Event, NotSeen, Program, Stage
+from nodemgr.cli.admins.stage import STEP_TIMEOUT_S, NotSeen, Program, PublishedEvent, Stage
 
 SIMULATED_NODE = "2x16GiB"
 GRANT_SHARE = 0.75
@@ -30,8 +30,8 @@ GIB = 2**30
 BEYOND_BYTES = GIB
 """What the script's larger batch has more than its grant."""
 PROBE_TIMEOUT_S = 60
-LOOK_S = 20.0
-REAL_PATIENCE_S = 60.0
+CHECK_S = 20.0
+REAL_TIMEOUT_S = 60.0
 """For a step on real GPUs: a real framework may take long to import, and a context to make."""
 
 
@@ -76,7 +76,7 @@ HOLD = (paths.payload_dir() / "nodemgr" / "_sim" / "hold", "-b", GIB)
 """A C program (examples/hold.c) that allocates once, says so in a line of JSON, and holds until its input closes."""
 
 
-def tell(line: str) -> None:
+def narrate(line: str) -> None:
     click.echo(f"    {line}")
 
 
@@ -88,7 +88,7 @@ def counted(gpus: int) -> str:
     return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
-def told_grant(granted: Event) -> str:
+def told_grant(granted: PublishedEvent) -> str:
     when = f"after {milliseconds(granted['waited_ns'])} in the queue" if granted["waited_ns"] else "at once"
     of_each = "each" if len(granted["gpu_indices"]) > 1 else "of its memory"
     return f"{granted['task']}: {gpu_names(granted)}, {size(granted['memory_bytes'][0])} {of_each}, granted {when}"
@@ -98,7 +98,7 @@ def milliseconds(duration_ns: int) -> str:
     return f"{duration_ns / 1e6:.1f} ms"
 
 
-def gpu_names(event: Event) -> str:
+def gpu_names(event: PublishedEvent) -> str:
     indices = event["gpu_indices"]
     return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"
 
@@ -113,7 +113,7 @@ def quotas(story: Story) -> None:
         story.stage.call("quota_set", env=env, gpus=gpus, memory_bytes=memory_bytes, default_gpus=1, acquire=acquire)
     for row in story.stage.status()["envs"]:
         quota = row["quota"]
-        tell(f"{row['name']}: {counted(quota['gpus'])} with {size(quota['memory_bytes'])} in all; asks at {quota['acquire']}")
+        narrate(f"{row['name']}: {counted(quota['gpus'])} with {size(quota['memory_bytes'])} in all; asks at {quota['acquire']}")
 
 
 def script_gets_a_gpu(story: Story) -> None:
@@ -128,9 +128,9 @@ def script_gets_a_gpu(story: Story) -> None:
     if story.framework is STAND_IN:
         _expect(not program.maps("libcuda.so"), "the driver was loaded before a GPU was granted")
     story.script_task = granted["task"]
-    tell(f"{story.framework.script} (pid {program.pid}) imports {story.framework.name}: {story.framework.told}")
-    tell(f"route: LD_PRELOAD -> sitecustomize -> import hook -> request at `import {story.framework.name}`")
-    tell(told_grant(granted))
+    narrate(f"{story.framework.script} (pid {program.pid}) imports {story.framework.name}: {story.framework.told}")
+    narrate(f"route: LD_PRELOAD -> sitecustomize -> import hook -> request at `import {story.framework.name}`")
+    narrate(told_grant(granted))
     program.go_on()
     program.line("allocated")
 
@@ -138,16 +138,16 @@ def script_gets_a_gpu(story: Story) -> None:
 def program_gets_a_gpu(story: Story) -> None:
     """alice runs a C program too, which enters through the shim"""
     if story.gpus == 1:
-        tell("(left out: this node has one GPU)")
+        narrate("(left out: this node has one GPU)")
         return
     program = story.stage.program("alice", "hold", HOLD, options=["--gpus", story.gpus - 1])
     granted = story.stage.event("task.granted", of=program, env="alice")
     _holds(program)
     _expect(program.maps("libnodemgr.so") and program.maps("libcuda.so"), "shim or driver is not in the program's process")
     _expect(program.pid in granted["pids"], f"pid {program.pid} is not in the grant of {granted['task']}")
-    tell(f"hold (pid {program.pid}), compiled from examples/hold.c")
-    tell("route: LD_PRELOAD -> the shim's cuInit, bound when the program was loaded -> request")
-    tell(told_grant(granted))
+    narrate(f"hold (pid {program.pid}), compiled from examples/hold.c")
+    narrate("route: LD_PRELOAD -> the shim's cuInit, bound when the program was loaded -> request")
+    narrate(told_grant(granted))
 
 
 def another_waits(story: Story) -> None:
@@ -157,7 +157,7 @@ def another_waits(story: Story) -> None:
     queue = story.stage.status()["queue"]
     _expect([row["env"] for row in queue] == ["bob"], "bob is not the one in the queue")
     _expect(queue[0]["position"] == 1, f"bob has place {queue[0]['position']}")
-    tell(f"{queue[0]['id']} waits: {queue[0]['reason']}")
+    narrate(f"{queue[0]['id']} waits: {queue[0]['reason']}")
 
 
 def too_much_is_refused(story: Story) -> None:
@@ -167,9 +167,9 @@ def too_much_is_refused(story: Story) -> None:
     refused = story.script.line("refused")
     gpu = _gpu_in_use(story, _task(story, story.script_task)["gpu_indices"][0])
     _expect("OutOfMemory" in refused or "OUT_OF_MEMORY" in refused, f"it was refused otherwise: {refused}")
-    tell(f"{refused.removeprefix('refused ')}")
+    narrate(f"{refused.removeprefix('refused ')}")
     total, used, granted = (size(gpu[f"memory_{what}_bytes"]) for what in ("total", "used", "granted"))
-    tell(f"GPU {gpu['index']} has {total}, {used} in use; alice's grant on it is {granted}")
+    narrate(f"GPU {gpu['index']} has {total}, {used} in use; alice's grant on it is {granted}")
 
 
 def waiting_one_is_next(story: Story) -> None:
@@ -187,7 +187,7 @@ def waiting_one_is_next(story: Story) -> None:
     story.waiter_task, story.waiter_gpus = granted["task"], tuple(granted["gpu_indices"])
     after = milliseconds(granted["monotonic_ns"] - ended["monotonic_ns"])
     waited = milliseconds(granted["waited_ns"])
-    tell(f"{granted['task']} gets {gpu_names(granted)} {after} after the end of {ended['task']}; it waited {waited} in all")
+    narrate(f"{granted['task']} gets {gpu_names(granted)} {after} after the end of {ended['task']}; it waited {waited} in all")
 
 
 def killed_one_leaves_nothing(story: Story) -> None:
@@ -199,8 +199,8 @@ def killed_one_leaves_nothing(story: Story) -> None:
     _expect(gpu["tasks"] == 0 and gpu["memory_granted_bytes"] == 0, f"GPU {gpu['index']} is still granted")
     _expect(story.waiter.ended() == -9, "the program ended otherwise")
     after = milliseconds(ended["monotonic_ns"] - killed_ns)
-    tell(f"{ended['task']} ended ({ended['why']}): {gpu_names(ended)} free again {after} after the kill")
-    tell(f"GPU {gpu['index']}: {gpu['tasks']} tasks, {size(gpu['memory_granted_bytes'])} of {size(gpu['memory_total_bytes'])} granted")
+    narrate(f"{ended['task']} ended ({ended['why']}): {gpu_names(ended)} free again {after} after the kill")
+    narrate(f"GPU {gpu['index']}: {gpu['tasks']} tasks, {size(gpu['memory_granted_bytes'])} of {size(gpu['memory_total_bytes'])} granted")
 
 
 STEPS: tuple[Callable[[Story], None], ...] = (
@@ -226,8 +226,8 @@ def _gpu(story: Story, index: int) -> Mapping[str, Any]:
 
 
 def _gpu_in_use(story: Story, index: int) -> Mapping[str, Any]:
-    """The same, when the manager's look at the driver, once a second, has seen what the script took."""
-    deadline = time.monotonic() + LOOK_S
+    """The same, when the manager's reading of the driver, once a second, has seen what the script took."""
+    deadline = time.monotonic() + CHECK_S
     while (gpu := _gpu(story, index))["memory_used_bytes"] < GIB:
         if time.monotonic() > deadline:
             raise NotSeen(f"`status` shows {size(gpu['memory_used_bytes'])} in use on GPU {index}, where the script holds {size(GIB)}")
@@ -291,7 +291,7 @@ def command(simulate: str | None) -> None:
     if simulate is not None:
         _check_node(simulate)
     node, told = choose_node(simulate)
-    with Stage(node, REAL_PATIENCE_S if node is None else STEP_TIMEOUT_S) as stage:
+    with Stage(node, REAL_TIMEOUT_S if node is None else STEP_TIMEOUT_S) as stage:
         try:
             stage.start_manager()
         except NotSeen as fault:

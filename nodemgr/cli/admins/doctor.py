@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from client_plugin.verbs.presentation import tables
-from client_plugin.ways import places
+from client_plugin.ways import locations
 from client_plugin.ways.faults import Exit, Fault
 from nodemgr import paths
-from nodemgr.cli.admins.checks import CHECKS, Check, Outcome, Subject
+from nodemgr.cli.admins.checks import CHECKS, CheckResult, InstallationCheck, Subject
 from nodemgr.cli.admins.node_checks import NODE_CHECKS
 from nodemgr.cli.presentation import options
 
@@ -31,7 +31,7 @@ WORDS = {True: "ok", False: "FAIL", None: "skip"}
 def command(env: str | None, state_dir: str | None, run_dir: str | None, as_json: bool) -> None:
     """Check this installation, the manager, and inside an environment what is active in it."""
     subject = _subject(env, run_dir, state_dir)
-    results = [result for check in (*CHECKS, *NODE_CHECKS) if check.place in subject.places for result in _run(check, subject)]
+    results = [result for check in (*CHECKS, *NODE_CHECKS) if check.place in subject.inside_of for result in _run(check, subject)]
     failed = any(result["ok"] is False for result in results)
     if as_json:
         tables.print_json({"schema_version": 1, "checks": results})
@@ -43,7 +43,7 @@ def command(env: str | None, state_dir: str | None, run_dir: str | None, as_json
 def _subject(env: str | None, run_dir: str | None, state_dir: str | None) -> Subject:
     directory = Path(run_dir) if run_dir else paths.find_run_dir()
     state_directory = Path(state_dir) if state_dir else None
-    around = places.own_env_dir()
+    around = locations.own_env_dir()
     own = None if around is None else Path(around)
     if env is not None:
         return Subject(directory, state_directory, paths.env_dir(directory, env), inside=own is not None)
@@ -51,14 +51,14 @@ def _subject(env: str | None, run_dir: str | None, state_dir: str | None) -> Sub
     return Subject(directory, state_directory, own if inside else None, inside=inside)
 
 
-def _run(check: Check, subject: Subject) -> list[dict[str, Any]]:
+def _run(check: InstallationCheck, subject: Subject) -> list[dict[str, Any]]:
     """A check's result; a check that stands for several (the manager's own) gives several."""
     try:
-        found = check.look(subject)
+        found = check.examine(subject)
     except Fault as fault:
-        found = Outcome(False, fault.message)
+        found = CheckResult(False, fault.message)
     except OSError as error:
-        found = Outcome(False, str(error))
+        found = CheckResult(False, str(error))
     if isinstance(found, list):
         return found
     return [{"name": check.name, "ok": found.ok, "detail": found.detail, "cure": check.cure if found.ok is False else None}]

@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from client_plugin.verbs.presentation import tables
-from client_plugin.verbs.presentation.tables import Column, Row
+from client_plugin.verbs.presentation.tables import Column, TableRow
 from client_plugin.ways import choice
 from client_plugin.ways.faults import say
 from nodemgr.cli.admins import asking, quota
 from nodemgr.cli.presentation import options
-from nodemgr.cli.presentation.group import Group
+from nodemgr.cli.presentation.group import VerbGroup
 
 READ_BY_ENGINES = ("/etc/cdi", "/var/run/cdi")
 
@@ -50,7 +50,7 @@ spec:
 """How each engine is told what is a container's."""
 
 
-@click.group("env", cls=Group, short_help="Create, list, show and remove environments, and give them to containers.")
+@click.group("env", cls=VerbGroup, short_help="Create, list, show and remove environments, and give them to containers.")
 def command() -> None:
     """Environments: what each may use of this node, and how a container is in one: by one flag.
 
@@ -128,7 +128,7 @@ def rekey(env: str, grace: int, run_dir: str | None) -> None:
     click.echo(made["key_directory"])
 
 
-def _show(env: Row) -> None:
+def _show(env: TableRow) -> None:
     """What an administrator copies from. Data: on stdout."""
     tables.show(COLUMNS, [env])
     if env["cdi_fault"]:
@@ -145,7 +145,7 @@ def _show(env: Row) -> None:
         say(f"clients on other machines need {env['key_directory']}, as their NODEMGR_ENV_DIR")
 
 
-def ways(env: Row) -> dict[str, str]:
+def ways(env: TableRow) -> dict[str, str]:
     """Engine -> how it is told to put a container into the environment."""
     devices = [env["device"], *env["companions"]]
     mounts = [(f"nodemgr-{number}", *mount) for number, mount in enumerate(env["mounts"])]

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from client_plugin.verbs.presentation import tables, units
-from client_plugin.ways import places
-from client_plugin.ways.control import Control
+from client_plugin.ways import locations
+from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
@@ -43,9 +43,7 @@ def _known_names(_ctx: click.Context, _parameter: click.Parameter, names: tuple[
 )  # fmt: skip
 @options.run_dir_option
 @options.json_option
-def command(
-    follow: bool, since: int | None, count: int | None, names: tuple[str, ...], run_dir: str | None, as_json: bool
-) -> None:
+def command(follow: bool, since: int | None, count: int | None, names: tuple[str, ...], run_dir: str | None, as_json: bool) -> None:
     """Show what happened on the node, oldest first (for admins). JSON is one object a line."""
     control = asking.control(run_dir)
     last = since or 0
@@ -56,11 +54,11 @@ def command(
         return
     if count == 0 and since is None:
         last = max((event["sequence"] for event in _past(control, None, 1)), default=0)
-    for event in asking.follow(run_dir or places.find_run_dir(), last):
+    for event in asking.follow(run_dir or locations.find_run_dir(), last):
         _print(event, names, as_json)
 
 
-def _past(control: Control, since: int | None, count: int | None) -> Iterator[tables.Row]:
+def _past(control: ControlConnection, since: int | None, count: int | None) -> Iterator[tables.TableRow]:
     """Stored events, oldest first: the last `count`, or the first `count` (None: all) after `since`."""
     left = count
     while left is None or left > 0:
@@ -73,7 +71,7 @@ def _past(control: Control, since: int | None, count: int | None) -> Iterator[ta
         left = None if left is None else left - len(page)
 
 
-def _print(event: tables.Row, names: tuple[str, ...], as_json: bool) -> None:
+def _print(event: tables.TableRow, names: tuple[str, ...], as_json: bool) -> None:
     if names and not any(event["name"] == name or event["name"].startswith(name + ".") for name in names):
         return
     if as_json:
@@ -82,7 +80,7 @@ def _print(event: tables.Row, names: tuple[str, ...], as_json: bool) -> None:
         click.echo(_line(event))
 
 
-def _line(event: tables.Row) -> str:
+def _line(event: tables.TableRow) -> str:
     hidden = ENVELOPE | (BY_INDEX if "gpu_indices" in event else set())
     own = {key: value for key, value in event.items() if key not in hidden and value not in (None, "", [])}
     told = "  ".join(f"{_name(key)}={_value(key, value)}" for key, value in own.items())

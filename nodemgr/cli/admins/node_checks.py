@@ -11,7 +11,7 @@ import os
 import socket
 from pathlib import Path
 
-from nodemgr.cli.admins.checks import ON_NODE, Check, Outcome, Subject
+from nodemgr.cli.admins.checks import ON_NODE, CheckResult, InstallationCheck, Subject
 from nodemgr.edge.kernel.cgroups import MOUNTINFO, hierarchies
 from nodemgr.edge.kernel.processes import SO_PEERPIDFD
 from nodemgr.paths import container_dir
@@ -21,13 +21,13 @@ SELINUX_ENFORCE = Path("/sys/fs/selinux/enforce")
 CONTAINER_LABEL = "container_file_t"
 
 
-def kernel(_subject: Subject) -> Outcome:
+def kernel(_subject: Subject) -> CheckResult:
     for name, tried in (("sealed memory (memfd, F_SEAL_FUTURE_WRITE)", _seals), ("pidfd_open", _opens_pidfd)):
         try:
             tried()
         except OSError as error:
-            return Outcome(False, f"{name}: {error.strerror}")
-    return Outcome(True, f"sealed memory and pidfds work; {_peer_pidfd()}")
+            return CheckResult(False, f"{name}: {error.strerror}")
+    return CheckResult(True, f"sealed memory and pidfds work; {_peer_pidfd()}")
 
 
 def _seals() -> None:
@@ -60,22 +60,22 @@ CGROUP_WORDS = {
 }
 
 
-def control_groups(_subject: Subject, mountinfo: Path = MOUNTINFO) -> Outcome:
+def control_groups(_subject: Subject, mountinfo: Path = MOUNTINFO) -> CheckResult:
     found = hierarchies(mountinfo)
-    return Outcome(found.mode in CGROUP_WORDS, CGROUP_WORDS.get(found.mode, "none is mounted: containers cannot be told apart"))
+    return CheckResult(found.mode in CGROUP_WORDS, CGROUP_WORDS.get(found.mode, "none is mounted: containers cannot be told apart"))
 
 
-def selinux(subject: Subject, enforce: Path = SELINUX_ENFORCE) -> Outcome:
+def selinux(subject: Subject, enforce: Path = SELINUX_ENFORCE) -> CheckResult:
     """Enforcing, it lets a container open only what is labelled for containers."""
     try:
         is_enforcing = enforce.read_text().strip() == "1"
     except OSError:
-        return Outcome(True, "not here")
+        return CheckResult(True, "not here")
     if not is_enforcing:
-        return Outcome(True, "permissive")
+        return CheckResult(True, "permissive")
     directory = container_dir(subject.run_dir, "any").parent
     label = _label(directory)
-    return Outcome(label is not None and CONTAINER_LABEL in label, f"enforcing; {directory} is {label or 'without a label'}")
+    return CheckResult(label is not None and CONTAINER_LABEL in label, f"enforcing; {directory} is {label or 'without a label'}")
 
 
 def _label(path: Path) -> str | None:
@@ -86,9 +86,9 @@ def _label(path: Path) -> str | None:
 
 
 NODE_CHECKS = (
-    Check("kernel", ON_NODE, kernel, "Linux 5.4 or newer is needed, and a seccomp profile that allows these calls"),
-    Check("control groups", ON_NODE, control_groups, "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2"),
-    Check(
+    InstallationCheck("kernel", ON_NODE, kernel, "Linux 5.4 or newer is needed, and a seccomp profile that allows these calls"),
+    InstallationCheck("control groups", ON_NODE, control_groups, "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2"),
+    InstallationCheck(
         "selinux", ON_NODE, selinux,
         "start containers with --security-opt label=disable; or label it for them (semanage fcontext -t container_file_t, restorecon) "
         "and let container_t connect to the manager's sockets by a local policy module",

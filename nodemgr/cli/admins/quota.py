@@ -15,8 +15,8 @@ from client_plugin.ways import choice
 from client_plugin.ways.faults import Exit, Fault, say
 from nodemgr.cli.admins import asking
 from nodemgr.cli.presentation import options
-from nodemgr.cli.presentation.group import Group
-from nodemgr.core.model.words import ENFORCE
+from nodemgr.cli.presentation.group import VerbGroup
+from nodemgr.core.model.policy_names import ENFORCE
 
 MAX_GPUS = 1_024
 
@@ -36,7 +36,7 @@ COLUMNS = (
 )
 
 
-def _members(quota: tables.Row) -> str:
+def _members(quota: tables.TableRow) -> str:
     names = [*quota["users"], *("@" + group for group in quota["groups"])]
     return ",".join(names) or "root only"
 
@@ -59,7 +59,7 @@ _known_user = _known("user", pwd.getpwnam, "passwd")
 _known_group = _known("group", grp.getgrnam, "group")
 
 
-@click.group("quota", cls=Group, short_help="Set, show and remove what each environment may use.")
+@click.group("quota", cls=VerbGroup, short_help="Set, show and remove what each environment may use.")
 def command() -> None:
     """What each environment may use of this node. Changes are live: a number of GPUs holds from the next request, a
     memory quota from the next allocation of a running task."""
@@ -77,10 +77,15 @@ QUOTA_OPTIONS = (
     click.option("--memory", type=options.SIZE_OR_NONE, help="Device memory over all its GPUs, e.g. 80GiB; none: whole GPUs."),
     click.option("--memory-per-gpu", type=options.SIZE, help="The same, said per GPU."),
     click.option("--default-gpus", callback=_gpus_or_none, metavar="N", help="What a request that names no number gets; none: all."),
-    click.option("--priority", type=options.QUEUE, metavar="QUEUE",
-                 help="The queue its requests wait in (nodemgr queue create makes more)."),
-    click.option("--max-priority", type=options.QUEUE, metavar="QUEUE",
-                 help="The highest queue that its users may ask for (submit --priority, queue move); none: its own."),
+    click.option(
+        "--priority", type=options.QUEUE, metavar="QUEUE", help="The queue its requests wait in (nodemgr queue create makes more)."
+    ),
+    click.option(
+        "--max-priority",
+        type=options.QUEUE,
+        metavar="QUEUE",
+        help="The highest queue that its users may ask for (submit --priority, queue move); none: its own.",
+    ),
     click.option("--acquire", type=click.Choice(["import", "first-use"]), help="When a program asks for its GPUs."),
     click.option("--no-gpu", type=click.Choice(["cpu", "error"]), help="What a program gets when its request is refused."),
     click.option("--no-manager", type=click.Choice(["wait", "cpu", "error"]), help="What it does while no manager answers."),
@@ -178,11 +183,11 @@ def load_quotas(file: str, run_dir: str | None) -> None:
     control = asking.control(run_dir)
     from nodemgr.cli.admins import quota_files  # with the model and SQLite, which no other order needs
 
-    kept = quota_files.read(file)
+    saved = quota_files.read(file)
     failed = []
-    for queue in kept.queues:
+    for queue in saved.queues:
         control.call("queue_create", **queue, by=choice.whose())
-    for env, said in kept.quotas.items():
+    for env, said in saved.quotas.items():
         try:
             result = control.call("quota_set", env=env, **said, by=choice.user())
         except Fault as fault:
@@ -193,7 +198,7 @@ def load_quotas(file: str, run_dir: str | None) -> None:
         else:
             for warning in result["warnings"]:
                 say(f"warning: {env}: {warning}")
-    say(f"{len(kept.quotas) - len(failed)} of {len(kept.quotas)} quotas are set")
+    say(f"{len(saved.quotas) - len(failed)} of {len(saved.quotas)} quotas are set")
     if failed:
         raise Fault(f"not set: {', '.join(failed)}")
 
@@ -226,7 +231,7 @@ def remove(env: str, force: bool, run_dir: str | None) -> list[str]:
     return warnings
 
 
-def _in_use(env: tables.Row) -> list[str]:
+def _in_use(env: tables.TableRow) -> list[str]:
     tasks = [f"{task['id']} runs: {task['command']} (pid {', '.join(map(str, task['pids']))})" for task in env["tasks"]]
     jobs = [f"{job} is a job that has not ended" for job in env["jobs"]]
     return [*tasks, *(f"{request} waits" for request in env["waiting"]), *jobs]

@@ -26,14 +26,14 @@ STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedQuotas:
     quotas: dict[str, dict[str, Any]]
     """Environment -> what its quota says, as the manager is told it."""
     queues: list[dict[str, Any]]
     """Arguments of queue_create. Of a database only: a quota may name one of them."""
 
 
-def read(path: str) -> Kept:
+def read(path: str) -> SavedQuotas:
     """Raises Fault."""
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
@@ -49,16 +49,16 @@ def read(path: str) -> Kept:
         raise Fault(f"{path} has no quotas that can be read: {error}") from None
 
 
-def _of_rows(rows: list[dict[str, Any]]) -> Kept:
-    return Kept({str(row["env"]): _said(row) for row in rows}, [])
+def _of_rows(rows: list[dict[str, Any]]) -> SavedQuotas:
+    return SavedQuotas({str(row["env"]): _said(row) for row in rows}, [])
 
 
-def _of_database(path: Path) -> Kept:
+def _of_database(path: Path) -> SavedQuotas:
     """Its tables may be another version's: only what all have in common is asked for."""
     with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         envs = list(_values(database, "env"))
         queues = [{"queue": row["name"], **{name: row[name] for name in QUEUE if name in row}} for row in _values(database, "queue")]
-    return Kept({str(row["name"]): _said(row["quota"]) for row in envs}, queues)
+    return SavedQuotas({str(row["name"]): _said(row["quota"]) for row in envs}, queues)
 
 
 def _values(database: sqlite3.Connection, kind: str) -> Iterator[dict[str, Any]]:

@@ -19,18 +19,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from client_plugin.ways.control import Control
+from client_plugin.ways.control import ControlConnection
 from client_plugin.ways.faults import Fault
 
 START_TIMEOUT_S = 60.0
 MOST_TMPDIR_BYTES = 40
 STEP_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 3.0
-LOOK_S = 0.3
+CHECK_S = 0.3
 """How long no event comes until we look whether the program that is to bring one still lives."""
 SAID_LINES = 3
 
-Event = Mapping[str, Any]
+PublishedEvent = Mapping[str, Any]
 
 
 class NotSeen(Exception):
@@ -41,10 +41,10 @@ class Program:
     """A command in an environment: it says a line at each of its steps, and goes on at each line that it is told."""
 
     def __init__(
-        self, name: str, command: Sequence[str], variables: Mapping[str, str], directory: Path, patience_s: float = STEP_TIMEOUT_S
+        self, name: str, command: Sequence[str], variables: Mapping[str, str], directory: Path, timeout_s: float = STEP_TIMEOUT_S
     ) -> None:
         self.name = name
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._errors = directory / f"{name.replace('/', '-')}.err"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Program:
 
     def line(self, beginning: str, timeout_s: float | None = None) -> str:
         """Waits for a line that begins so; others are passed over. Raises NotSeen."""
-        timeout_s = timeout_s or self._patience_s
+        timeout_s = timeout_s or self._timeout_s
         deadline = time.monotonic() + timeout_s
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
@@ -87,9 +87,9 @@ class Program:
     def ended(self) -> int:
         """Its exit code, when it has ended. Raises NotSeen."""
         try:
-            return self._process.wait(self._patience_s)
+            return self._process.wait(self._timeout_s)
         except subprocess.TimeoutExpired:
-            raise NotSeen(f"{self.name} did not end within {self._patience_s:g} s{self.said()}") from None
+            raise NotSeen(f"{self.name} did not end within {self._timeout_s:g} s{self.said()}") from None
 
     def is_over(self) -> bool:
         return self._process.poll() is not None
@@ -129,15 +129,15 @@ def _short(directory: str) -> str:
 class Stage:
     """A manager of our own, ended with everything started here when the `with` block ends."""
 
-    def __init__(self, simulate: str | None, patience_s: float = STEP_TIMEOUT_S) -> None:
+    def __init__(self, simulate: str | None, timeout_s: float = STEP_TIMEOUT_S) -> None:
         """`patience_s`: how long a step may take before it counts as one that did not happen."""
         self._simulate = simulate
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._directory = Path(tempfile.mkdtemp(prefix="nodemgr-demo-", dir=_short(tempfile.gettempdir())))
         self.run_dir = self._directory / "run"
         self._programs: list[Program] = []
         self._manager: subprocess.Popen[bytes] | None = None
-        self._seen: list[Event] = []
+        self._seen: list[PublishedEvent] = []
         self._last = 0
 
     def __enter__(self) -> Stage:
@@ -183,7 +183,7 @@ class Stage:
         return True
 
     def call(self, verb: str, **arguments: Any) -> Any:
-        return Control(self.run_dir).call(verb, **arguments)
+        return ControlConnection(self.run_dir).call(verb, **arguments)
 
     def status(self) -> Any:
         return self.call("status")
@@ -191,15 +191,15 @@ class Stage:
     def program(self, env: str, name: str, command: Sequence[object], options: Sequence[object] = (), **variables: str) -> Program:
         """Starts `nodemgr run --env ENV [OPTIONS] -- COMMAND`, which becomes the command."""
         start = [sys.executable, "-P", "-m", "nodemgr", "run", "--run-dir", self.run_dir, "--env", env, *options, "--", *command]
-        program = Program(f"{env}/{name}", list(map(str, start)), self._variables(**variables), self._directory, self._patience_s)
+        program = Program(f"{env}/{name}", list(map(str, start)), self._variables(**variables), self._directory, self._timeout_s)
         self._programs.append(program)
         return program
 
     @staticmethod
     def _variables(**variables: str) -> dict[str, str]:
         """Ours, without what the user's own environment or task would bring into the story."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("NODEMGR_") and key != "CUDA_VISIBLE_DEVICES"}
-        return {**kept, **variables}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("NODEMGR_") and key != "CUDA_VISIBLE_DEVICES"}
+        return {**inherited, **variables}
 
     @contextmanager
     def events(self) -> Iterator[None]:
@@ -209,11 +209,11 @@ class Stage:
         with EventStream(self.run_dir) as self._stream:
             yield
 
-    def event(self, name: str, *, of: Program | None = None, **fields: object) -> Event:
+    def event(self, name: str, *, of: Program | None = None, **fields: object) -> PublishedEvent:
         """The first event not yet told that has this name and these fields; waits for it, but not longer than `of`, the
         program that is to bring it about, lives. Raises NotSeen."""
 
-        def matches(event: Event) -> bool:
+        def matches(event: PublishedEvent) -> bool:
             return bool(event["name"] == name) and all(event.get(key) == value for key, value in fields.items())
 
         for index, event in enumerate(self._seen):
@@ -221,14 +221,14 @@ class Stage:
                 return self._seen.pop(index)
         what = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
         said = of.said if of is not None else str
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             over = of is not None and of.is_over()
-            for event in self._stream.follow(self._last, timeout_s=min(left_s, LOOK_S)):
+            for event in self._stream.follow(self._last, timeout_s=min(left_s, CHECK_S)):
                 self._last = event["sequence"]
                 if matches(event):
                     return event
                 self._seen.append(event)
             if over and of is not None:
                 raise NotSeen(f"{of.name} ended with {of.ended()} and brought no event {what}{said()}")
-        raise NotSeen(f"no event {what} within {self._patience_s:g} s{said()}")
+        raise NotSeen(f"no event {what} within {self._timeout_s:g} s{said()}")

@@ -29,7 +29,7 @@ class _Ended(Exception):
         self.code = code
 
 
-class Group(click.Group):
+class VerbGroup(click.Group):
     """Of verbs, or of a verb's orders: one that is mistyped is answered with the one that was meant."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -43,7 +43,7 @@ class Group(click.Group):
         return None if command is None else helped(f"{self.name} {cmd_name}", command)
 
 
-class LazyGroup(Group):
+class LazyGroup(VerbGroup):
     """Imports a verb's module when the verb is needed, and not for the list of all verbs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from client_plugin.verbs.arguments import kinds
 from client_plugin.verbs.presentation import units
-from client_plugin.ways import choice, places
+from client_plugin.ways import choice, locations
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -67,14 +67,14 @@ class EnvName(ParamType):
     name = "env"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not places.is_env_name(value):
-            self.fail(f"{value!r} is no name of an environment: {places.ENV_NAME_FORM}", param, ctx)
+        if not locations.is_env_name(value):
+            self.fail(f"{value!r} is no name of an environment: {locations.ENV_NAME_FORM}", param, ctx)
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem  # when a shell asks
 
-        run_dir = ctx.params.get("run_dir") or places.find_run_dir()
+        run_dir = ctx.params.get("run_dir") or locations.find_run_dir()
         try:
             names = sorted(os.listdir(os.path.join(run_dir, "envs")))
         except OSError:
@@ -136,7 +136,7 @@ long as an eighth of a verb."""
 def _unless_around_us(ctx: click.Context, parameter: click.Parameter, directory: str | None) -> str | None:
     """A variable that names the manager of the very environment in which we are does not lead out of it, as the flag does."""
     named_by = ctx.get_parameter_source(parameter.name or "")
-    return None if named_by is ParameterSource.ENVIRONMENT and places.named_run_dir() is None else directory
+    return None if named_by is ParameterSource.ENVIRONMENT and locations.named_run_dir() is None else directory
 
 
 def run_dir_option(function: F) -> F:

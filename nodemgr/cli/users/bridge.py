@@ -13,24 +13,24 @@ from click.shell_completion import CompletionItem
 
 from client_plugin import verbs
 from client_plugin.verbs.arguments import parser
-from client_plugin.ways import places
+from client_plugin.ways import locations
 from client_plugin.ways.choice import Whom
 
 if TYPE_CHECKING:
-    ParamType = click.ParamType[Any]
+    BridgedType = click.ParamType[Any]
 else:
-    ParamType = click.ParamType
+    BridgedType = click.ParamType
 
 
-class _Kind(ParamType):
-    def __init__(self, kind: parser.Kind) -> None:
+class _Kind(BridgedType):
+    def __init__(self, kind: parser.ValueKind) -> None:
         self.name = kind.name
         self._kind = kind
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         if self._kind.complete is None:
             return []
-        whom = Whom(ctx.params.get("run_dir") or places.named_run_dir(), ctx.params.get("env"))
+        whom = Whom(ctx.params.get("run_dir") or locations.named_run_dir(), ctx.params.get("env"))
         return [CompletionItem(word) for word in self._kind.complete(whom, incomplete) if word.startswith(incomplete)]
 
 
@@ -62,7 +62,7 @@ def command_of(verb: parser.Verb) -> click.Command:
     return command
 
 
-def _parameter(option: parser.Option) -> click.Parameter:
+def _parameter(option: parser.VerbOption) -> click.Parameter:
     type_ = None if option.kind is None else _Kind(option.kind)
     if option.is_argument:
         return click.Argument([option.key], type=type_, nargs=-1 if option.repeat else 1, required=False)

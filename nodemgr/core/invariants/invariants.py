@@ -23,7 +23,7 @@ from nodemgr.core.state.state import State
 
 def check(state: State) -> list[str]:
     """Everything that is wrong with a state, a line each; nothing in a right one."""
-    checks = (_grants, _tasks, _processes, _residues, _requests, _sleepers, _sums, _indices, _times, _audit, job_invariants.check)
+    checks = (_grants, _tasks, _processes, _unreclaimed, _requests, _inadmissible, _sums, _indices, _times, _audit, job_invariants.check)
     return list(chain.from_iterable(part(state) for part in checks))
 
 
@@ -62,9 +62,9 @@ def _grants(state: State) -> Iterator[str]:
     for (env, uuid), grant in state.grants.items():
         holders = tasks.get((env, uuid), [])
         stalled = sum(task.state is TaskState.STALLED for task in holders)
-        kept = sum(task.kept_bytes for task in holders)
+        stored = sum(task.kept_bytes for task in holders)
         caps = sum(state.processes[key].cap_bytes or 0 for task in holders for key in task.processes)
-        counted = (len(holders), stalled, kept, caps)
+        counted = (len(holders), stalled, stored, caps)
         if counted != (grant.tasks, grant.stalled_tasks, grant.kept_bytes, grant.caps_bytes):
             yield f"{grant} of tasks counted {counted}"
         if not 0 <= grant.limit_bytes <= grant.memory_bytes <= state.gpus[uuid].memory_total_bytes:
@@ -108,15 +108,15 @@ def _processes(state: State) -> Iterator[str]:
             yield f"{process}: slot, PID and cap do not agree"
 
 
-def _residues(state: State) -> Iterator[str]:
-    for (key, uuid), residue in state.residues.items():
+def _unreclaimed(state: State) -> Iterator[str]:
+    for (key, uuid), unreclaimed in state.unreclaimed.items():
         process = state.processes.get(key)
-        if residue.alive != (process is not None):
-            yield f"{residue} of a process that is {'dead' if process is None else 'alive'}"
-        if residue.memory_bytes <= 0:
-            yield f"{residue} is nothing"
+        if unreclaimed.alive != (process is not None):
+            yield f"{unreclaimed} of a process that is {'dead' if process is None else 'alive'}"
+        if unreclaimed.memory_bytes <= 0:
+            yield f"{unreclaimed} is nothing"
         if process is not None and not process.fenced and uuid in state.tasks[process.task_id].gpus:
-            yield f"{residue} of a process that holds the GPU"
+            yield f"{unreclaimed} of a process that holds the GPU"
 
 
 def _requests(state: State) -> Iterator[str]:
@@ -138,12 +138,12 @@ def _requests(state: State) -> Iterator[str]:
                 yield f"{asker.process} waits and holds"
 
 
-def _sleepers(state: State) -> Iterator[str]:
-    """Of an env that no look comes by nobody could be served, whatever others have."""
-    for env in state.queue.sleepers():
+def _inadmissible(state: State) -> Iterator[str]:
+    """Of an inadmissible env nobody could be served, whatever others have."""
+    for env in state.queue.inadmissible():
         mine = (request for request, _ in state.waiting() if request.owner == env)
         takes_part = (request for request in mine if request.job_id is None or state.is_up(request.place))
-        first = next((request for request in takes_part if admission.is_admissible(state, request)), None)
+        first = next((request for request in takes_part if admission.fits_quota(state, request)), None)
         if first is None:
             continue
         room = state.envs[env].quota.gpus - len(state.used_gpus(env)) if env in state.envs else 0
@@ -164,12 +164,12 @@ def _sums(state: State) -> Iterator[str]:
     charged: Counter[str] = Counter()
     env_charged: Counter[str] = Counter()
     active: Counter[str] = Counter()
-    for env in {env for env, _ in state.grants} | {residue.env for residue in state.residues.values()}:
+    for env in {env for env, _ in state.grants} | {unreclaimed.env for unreclaimed in state.unreclaimed.values()}:
         for uuid in state.gpus:
             grant = state.grants.get((env, uuid))
-            residues = [residue for residue in state.residues.values() if (residue.env, residue.uuid) == (env, uuid)]
-            alive = sum(residue.memory_bytes for residue in residues if residue.alive)
-            dead = sum(residue.memory_bytes for residue in residues if not residue.alive)
+            unreclaimed = [unreclaimed for unreclaimed in state.unreclaimed.values() if (unreclaimed.env, unreclaimed.uuid) == (env, uuid)]
+            alive = sum(unreclaimed.memory_bytes for unreclaimed in unreclaimed if unreclaimed.alive)
+            dead = sum(unreclaimed.memory_bytes for unreclaimed in unreclaimed if not unreclaimed.alive)
             taken = max(alive, 0 if grant is None else grant.memory_bytes) + dead
             charged[uuid] += taken
             env_charged[env] += taken
@@ -243,6 +243,6 @@ def _audit(state: State) -> Iterator[str]:
             yield f"{violation} was not asked first"
 
 
-def _differ(name: str, kept: Any, counted: Any) -> Iterator[str]:
-    if dict(kept) != dict(counted):
-        yield f"{name} is {kept}, counted {counted}"
+def _differ(name: str, stored: Any, counted: Any) -> Iterator[str]:
+    if dict(stored) != dict(counted):
+        yield f"{name} is {stored}, counted {counted}"

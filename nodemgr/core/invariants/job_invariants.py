@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nodemgr.core.model.job_ids import array_of, order
-from nodemgr.core.model.model import APART, FINAL, KEPT_ATTEMPTS, KEPT_DEEDS, UNDER_WAY, Job, JobState
+from nodemgr.core.model.model import FINAL, HELD_OR_DEPENDENT, RETAINED_ATTEMPTS, RETAINED_HISTORY_ENTRIES, UNDER_WAY, Job, JobState
 from nodemgr.core.state.state import State
 
 HOLDING = frozenset((JobState.STARTING, JobState.RUNNING))
@@ -40,18 +40,18 @@ def _state(job: Job) -> Iterator[str]:
         yield f"lease {job.task_id} for {job.gpus} GPUs"
     if (job.resumes_wall_ns is not None) != (job.state is JobState.PAUSED):
         yield f"resumes at {job.resumes_wall_ns}"
-    if bool(job.after) != (job.state is JobState.AFTER) and job.state is not JobState.HELD:
+    if bool(job.after) != (job.state is JobState.DEPENDENCY) and job.state is not JobState.HELD:
         yield f"waits for {job.after}"
     under_way = job.state in HOLDING or job.state is JobState.STOPPING
     numbers = [attempt.number for attempt in job.attempts]  # without those that nobody could begin
-    if numbers != sorted({*numbers}) or len(numbers) > KEPT_ATTEMPTS or max(numbers, default=0) > job.attempt:
+    if numbers != sorted({*numbers}) or len(numbers) > RETAINED_ATTEMPTS or max(numbers, default=0) > job.attempt:
         yield f"attempt {job.attempt}, known are {numbers}"
     if under_way and job.attempt not in numbers:
         yield f"attempt {job.attempt} is under way, known are {numbers}"
     if job.attempts and (job.attempts[-1].ended_wall_ns is None) != under_way:
         yield f"its last attempt is {job.attempts[-1]}"
-    if not job.deeds or len(job.deeds) > KEPT_DEEDS:
-        yield f"{len(job.deeds)} deeds"
+    if not job.deeds or len(job.deeds) > RETAINED_HISTORY_ENTRIES:
+        yield f"{len(job.deeds)} history entries"
 
 
 def _rows(state: State, job: Job) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _named_once(state: State) -> Iterator[str]:
     for job in jobs:
         sizes[job.env] += job.row_bytes
     dependents = {(awaited, waiter) for awaited, waiters in state.dependents.items() for waiter in waiters}
-    for what, kept, counted in (
+    for what, stored, counted in (
         ("requests of jobs", {r.request_id for r in state.requests.values() if r.job_id}, {j.request_id for j in jobs if j.request_id}),
         ("leases of jobs", {t.task_id for t in state.tasks.values() if t.job_id}, {j.task_id for j in jobs if j.task_id}),
         ("specs", {(key, spec.spec_id) for key, spec in state.specs.items()}, {(j.spec_id, j.spec_id) for j in jobs}),
@@ -85,12 +85,12 @@ def _named_once(state: State) -> Iterator[str]:
         ("job_bytes", state.job_bytes, sizes),
         ("env_jobs", state.env_jobs, Counter(j.env for j in jobs)),
         ("cpu_jobs", state.cpu_jobs, Counter(j.env for j in jobs if j.gpus == 0 and j.state in UNDER_WAY)),
-        ("apart", state.apart, {j.job_id: order(j.job_id) for j in jobs if j.state in APART}),
+        ("held_or_dependent", state.held_or_dependent, {j.job_id: order(j.job_id) for j in jobs if j.state in HELD_OR_DEPENDENT}),
         ("under_way", state.under_way, {j.job_id: order(j.job_id) for j in jobs if j.state in UNDER_WAY}),
         ("job_of_key", state.job_of_key, {(j.env, j.key): array_of(j.job_id) or j.job_id for j in jobs if j.key}),
         ("elements", elements, {(a, j.job_id) for j in jobs if (a := array_of(j.job_id))}),
         ("dependents", dependents, {(a, j.job_id) for j in jobs for a in j.after}),
         ("queues", state.queues.keys(), {row.name for row in state.queues.values()}),
     ):
-        if kept != counted:
-            yield f"{what} are {kept}, counted {counted}"
+        if stored != counted:
+            yield f"{what} are {stored}, counted {counted}"

@@ -5,7 +5,7 @@ Knows: what a change means for those who hold and wait. Must not know: who may o
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import answers, job_orders, jobs, leases, waiting
+from nodemgr.core.lifecycle import answers, job_actions, jobs, leasing, waiting
 from nodemgr.core.model import effects
 from nodemgr.core.model.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
 from nodemgr.core.model.model import DenyCode, Env, Gpu, Uuid
@@ -24,7 +24,7 @@ def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:
     draft.publish("quota.set", {"env": event.env, "by": event.by, "quota_gpus": event.quota.gpus, **event.quota.terms()})
     for uuid, grant in before.items():
         if draft.grants[event.env, uuid] != grant:
-            leases.publish_grant(draft, event.env, uuid)
+            leasing.publish_grant(draft, event.env, uuid)
     draft.rescan = True
 
 
@@ -35,8 +35,8 @@ def remove_quota(draft: Draft, event: RemoveQuota, now_ns: int) -> None:
     for request in [request for request in draft.requests.values() if request.env == event.env and request.job_id is None]:
         waiting.refuse(draft, request, DenyCode.UNKNOWN_ENV, reason, now_ns)
     for task_id in list(draft.env_tasks.members(event.env)):
-        leases.fence(draft, draft.tasks[task_id], reason, now_ns, event.wall_ns, by=event.by)
-    job_orders.environment_removed(draft, event.env, reason, now_ns, event.wall_ns)
+        leasing.fence(draft, draft.tasks[task_id], reason, now_ns, event.wall_ns, by=event.by)
+    job_actions.environment_removed(draft, event.env, reason, now_ns, event.wall_ns)
     draft.envs.drop(event.env)
     draft.emit(effects.EnvChanged(event.env))
     draft.publish("quota.removed", {"env": event.env, "by": event.by})
@@ -62,9 +62,9 @@ def release_task(draft: Draft, event: ReleaseTask, now_ns: int) -> None:
     row = task or request
     job = None if row is None or row.job_id is None or event.env not in (None, row.env) else draft.jobs[row.job_id]
     if job is not None:
-        job_orders.withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
+        job_actions.withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
     elif task is not None and event.env in (None, task.env):
-        leases.fence(draft, task, reasons.taken_back(event.by), now_ns, event.wall_ns, by=event.by)
+        leasing.fence(draft, task, reasons.taken_back(event.by), now_ns, event.wall_ns, by=event.by)
     elif request is not None and event.env in (None, request.env):
         waiting.refuse(draft, request, DenyCode.RELEASED, reasons.taken_out(event.by), now_ns)
 
@@ -81,13 +81,13 @@ def gpus_changed(draft: Draft, event: GpusChanged, _now_ns: int) -> None:
             draft.put_gpu(changed)
             draft.rescan = True
         if healthy != known.healthy:
-            _tell_health(draft, changed)
+            _publish_health(draft, changed)
     for gpu in event.gpus:
         if gpu.uuid not in draft.gpus:
             _add(draft, gpu)
 
 
-def _tell_health(draft: Draft, gpu: Gpu) -> None:
+def _publish_health(draft: Draft, gpu: Gpu) -> None:
     draft.publish("gpu.restored" if gpu.healthy else "gpu.lost", {**answers.named_gpus(draft, [gpu.uuid]), "gpu_name": gpu.name})
     for task_id in draft.gpu_tasks.members(gpu.uuid):
         task = draft.tasks[task_id]

@@ -5,13 +5,13 @@ ended; to which env a process belongs is told, by whoever can prove it.
 
 The rules, of one look at one GPU:
 - A process without a lease there: one that is no member of any task, or whose env holds nothing on this GPU. What an env's
-  processes left there when they lost a lease is no offence: it is charged as residue until it is gone.
+  processes left there when they lost a lease is no offence: it is charged as unreclaimed memory until it is gone.
 - A process beyond its quota: the env's members together hold more than its grant, by more than `audit_tolerance_bytes` for each
   of them (contexts, modules and local memory, which no estimate knows beforehand); to blame are those of whom the driver shows
   that much more than they had charged. Since what is charged never exceeds the grant, there is at least one.
 - A process that nobody can tell the env of is only counted, and named where the memory that is in nobody's books exceeds the
   tolerance. On a GPU with leases over UDP such memory is theirs as far as their caps reach, for their PIDs are not known.
-- Two looks a beat apart must agree before anything is said or done, and again before it counts as over.
+- Two readings a beat apart must agree before anything is said or done, and again before it counts as over.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from nodemgr.core.lifecycle import answers, jobs, leases
+from nodemgr.core.lifecycle import answers, jobs, leasing
 from nodemgr.core.model import effects
 from nodemgr.core.model.events import Audited, Seen
-from nodemgr.core.model.model import FINAL, MS, Env, JobState, Offence, Process, ProcessKey, Residue, Task, Uuid, Violation
+from nodemgr.core.model.model import FINAL, MS, Env, JobState, Offence, Process, ProcessKey, Task, UnreclaimedMemory, Uuid, Violation
 from nodemgr.core.model.values import replace, value
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state import books
@@ -31,7 +31,7 @@ from nodemgr.core.state.draft import Draft
 from nodemgr.core.state.tables import Readable
 
 
-class Book(books.Book, Protocol):
+class AuditTables(books.ChargeTables, Protocol):
     """The tables that an audit reads, in a State or in a Draft."""
 
     @property
@@ -39,14 +39,14 @@ class Book(books.Book, Protocol):
     @property
     def tasks(self) -> Readable[str, Task]: ...
     @property
-    def residues(self) -> Readable[tuple[ProcessKey, Uuid], Residue]: ...
+    def unreclaimed(self) -> Readable[tuple[ProcessKey, Uuid], UnreclaimedMemory]: ...
     @property
     def violations(self) -> Readable[tuple[ProcessKey, Uuid], Violation]: ...
 
 
 @value
 class Finding:
-    """One process that breaks a rule, by one look."""
+    """One process that breaks a rule, by one reading."""
 
     offence: Offence
     seen: Seen
@@ -56,7 +56,7 @@ class Finding:
 
 
 def audited(draft: Draft, event: Audited, now_ns: int) -> None:
-    """A look at the driver."""
+    """A reading of the driver."""
     findings, unbooked = examine(draft, event)
     _count(draft, event, unbooked)
     for finding in findings:
@@ -69,7 +69,7 @@ def audited(draft: Draft, event: Audited, now_ns: int) -> None:
             _fades(draft, violation, now_ns)
 
 
-def is_news(book: Book, event: Audited) -> bool:
+def is_news(book: AuditTables, event: Audited) -> bool:
     """Is there anything that the books do not explain, now or until now?"""
     if any(True for _ in book.violations.values()) or any(True for _ in book.unbooked.values()):
         return True
@@ -77,12 +77,12 @@ def is_news(book: Book, event: Audited) -> bool:
     return bool(findings or unbooked)
 
 
-def is_acting(book: Book) -> bool:
+def is_acting(book: AuditTables) -> bool:
     """Was somebody asked to end, who may have to be ended?"""
     return any(violation.term_ns is not None and not violation.killed for violation in book.violations.values())
 
 
-def examine(book: Book, event: Audited) -> tuple[list[Finding], dict[Uuid, int]]:
+def examine(book: AuditTables, event: Audited) -> tuple[list[Finding], dict[Uuid, int]]:
     """What breaks a rule; and per GPU what is in nobody's books, where it is more than the tolerance."""
     by_gpu: dict[Uuid, list[Seen]] = {}
     for seen in event.seen:
@@ -99,29 +99,29 @@ def examine(book: Book, event: Audited) -> tuple[list[Finding], dict[Uuid, int]]
     return findings, unbooked
 
 
-def _is_left_by_the_dead(book: Book, seen: Seen) -> bool:
-    residue = book.residues.get((seen.process, seen.uuid))
-    return residue is not None and not residue.alive
+def _is_left_by_the_dead(book: AuditTables, seen: Seen) -> bool:
+    unreclaimed = book.unreclaimed.get((seen.process, seen.uuid))
+    return unreclaimed is not None and not unreclaimed.alive
 
 
-def _allowed(book: Book, env: str, uuid: Uuid) -> int:
+def _allowed(book: AuditTables, env: str, uuid: Uuid) -> int:
     """What the ledger may give the env's processes there: all but what is given away over UDP."""
     grant = book.grants[env, uuid]
-    return max(grant.memory_bytes - grant.caps_bytes, book.residue_alive.get((env, uuid)) or 0)
+    return max(grant.memory_bytes - grant.caps_bytes, book.unreclaimed_alive.get((env, uuid)) or 0)
 
 
-def _booked(book: Book, env: str, uuid: Uuid) -> int:
+def _booked(book: AuditTables, env: str, uuid: Uuid) -> int:
     """What the GPU is charged for the env's living processes."""
     grant = book.grants.get((env, uuid))
-    return max(0 if grant is None else grant.memory_bytes, book.residue_alive.get((env, uuid)) or 0)
+    return max(0 if grant is None else grant.memory_bytes, book.unreclaimed_alive.get((env, uuid)) or 0)
 
 
-def _caps(book: Book, uuid: Uuid) -> int:
+def _caps(book: AuditTables, uuid: Uuid) -> int:
     """What was given to processes over UDP, whose PIDs nobody knows."""
     return sum(grant.caps_bytes for grant in book.grants.values() if grant.uuid == uuid)
 
 
-def _beyond_the_books(book: Book, uuid: Uuid, there: list[Seen]) -> int:
+def _beyond_the_books(book: AuditTables, uuid: Uuid, there: list[Seen]) -> int:
     held: Counter[str | None] = Counter()
     for seen in there:
         held[seen.env] += seen.memory_bytes
@@ -129,7 +129,7 @@ def _beyond_the_books(book: Book, uuid: Uuid, there: list[Seen]) -> int:
     return nameless_bytes + sum(max(0, held_bytes - _booked(book, env, uuid)) for env, held_bytes in held.items() if env is not None)
 
 
-def _without_lease(book: Book, uuid: Uuid, there: list[Seen], *, nameless: bool) -> Iterator[Finding]:
+def _without_lease(book: AuditTables, uuid: Uuid, there: list[Seen], *, nameless: bool) -> Iterator[Finding]:
     strangers = [seen for seen in there if book.processes.get(seen.process) is None]
     caps_bytes = _caps(book, uuid)
     if caps_bytes and sum(seen.memory_bytes for seen in strangers) <= caps_bytes + book.config.audit_tolerance_bytes:
@@ -143,7 +143,7 @@ def _without_lease(book: Book, uuid: Uuid, there: list[Seen], *, nameless: bool)
             yield Finding(Offence.NO_LEASE, seen, member.task_id, 0)
 
 
-def _beyond_quota(book: Book, uuid: Uuid, there: list[Seen]) -> Iterator[Finding]:
+def _beyond_quota(book: AuditTables, uuid: Uuid, there: list[Seen]) -> Iterator[Finding]:
     members: dict[str, list[Seen]] = {}
     for seen in there:
         member = book.processes.get(seen.process)
@@ -184,7 +184,7 @@ def _note(draft: Draft, finding: Finding, now_ns: int) -> None:
 
 
 def _fades(draft: Draft, violation: Violation, now_ns: int) -> None:
-    """Not seen any more: forgotten, if it was not yet sure; else over, when a second look agrees."""
+    """Not seen any more: forgotten, if it was not yet sure; else over, when a second reading agrees."""
     if violation.told and now_ns - violation.last_ns < draft.config.beat_ms * MS:
         return
     draft.violations.drop((violation.process, violation.uuid))
@@ -192,7 +192,7 @@ def _fades(draft: Draft, violation: Violation, now_ns: int) -> None:
         draft.publish("audit.ended", _fields(draft, violation))
 
 
-def policy(book: Book, env: str | None) -> str:
+def policy(book: AuditTables, env: str | None) -> str:
     """What is done about an env's violations: warn, fence or kill. About what is no env's, nothing can be done."""
     row: Env | None = None if env is None else book.envs.get(env)
     return "warn" if row is None else row.quota.enforce or book.config.enforce
@@ -244,7 +244,7 @@ def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> Non
         if job.then not in FINAL:
             jobs.stop(draft, job, JobState.FAILED, reasons.audit_note(draft, violation))
         return
-    leases.fence(draft, task, reasons.audit_note(draft, violation), now_ns, wall_ns, by="the audit")
+    leasing.fence(draft, task, reasons.audit_note(draft, violation), now_ns, wall_ns, by="the audit")
 
 
 def _ask_to_end(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:

@@ -1,7 +1,7 @@
 """The life of a job: it enters its queue, is started, ends, tries again, or is over; and what that means for those who wait for it.
 
 Knows: jobs, their requests and their leases. Must not know: what was submitted (submissions.py), who may order what
-(job_orders.py), which GPUs a job gets (matching.py), how a program is run.
+(job_actions.py), which GPUs a job gets (matching.py), how a program is run.
 
 A job waits as a request without askers, and holds its GPUs by a task that lasts as long as the attempt, whoever joins and leaves.
 STARTING is stored before anything is run, so an attempt runs at most once; what becomes of it is told by JobEnded, always.
@@ -9,20 +9,20 @@ STARTING is stored before anything is run, so an attempt runs at most once; what
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import answers, leases
+from nodemgr.core.lifecycle import answers, leasing
 from nodemgr.core.model import effects, endings, job_ids
-from nodemgr.core.model.events import JobEnded, JobStarted, JobUnbegun
+from nodemgr.core.model.events import JobEnded, JobRequeuedBeforeStart, JobStarted
 from nodemgr.core.model.model import (
     FINAL,
-    KEPT_ATTEMPTS,
-    KEPT_DEEDS,
     LOG_TAIL_CHARACTERS,
     MS,
+    RETAINED_ATTEMPTS,
+    RETAINED_HISTORY_ENTRIES,
     UNDER_WAY,
     Attempt,
     Cause,
-    Deed,
     Ended,
+    HistoryEntry,
     Job,
     JobState,
     Request,
@@ -42,8 +42,8 @@ def facts(job: Job) -> dict[str, object]:
 
 
 def noted(job: Job, wall_ns: int, who: str, what: str) -> Job:
-    """The job, with one deed more."""
-    return replace(job, deeds=(*job.deeds, Deed(wall_ns, who, what))[-KEPT_DEEDS:])
+    """The job, with one history entry more."""
+    return replace(job, deeds=(*job.deeds, HistoryEntry(wall_ns, who, what))[-RETAINED_HISTORY_ENTRIES:])
 
 
 # Into the queue, and out of it.
@@ -109,7 +109,7 @@ def start(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
     number = job.attempt + 1
     task = None
     if choice.fresh or choice.reused:
-        task = leases.begin(draft, replace(request, token=_token(draft, job, number)), choice, now_ns, wall_ns)
+        task = leasing.begin(draft, replace(request, token=_token(draft, job, number)), choice, now_ns, wall_ns)
     attempt = Attempt(number, None, None, () if task is None else task.gpus, None, None, "", "")
     job = replace(
         job,
@@ -119,7 +119,7 @@ def start(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
         task_id=None if task is None else task.task_id,
         started_wall_ns=None,
         ended_wall_ns=None,
-        attempts=(*job.attempts, attempt)[-KEPT_ATTEMPTS:],
+        attempts=(*job.attempts, attempt)[-RETAINED_ATTEMPTS:],
     )
     draft.put_job(job)
     draft.emit(start_of(draft, job))
@@ -185,7 +185,7 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
     cause = _cause(job, event, said)
     job = _close(job, event, said, cause)
     if job.task_id is not None:
-        leases.end_of_job(draft, draft.tasks[job.task_id], said or "the job is done", now_ns, event.wall_ns)
+        leasing.end_of_job(draft, draft.tasks[job.task_id], said or "the job is done", now_ns, event.wall_ns)
         job = replace(job, task_id=None)
     then = job.then
     if then is not None:
@@ -202,14 +202,14 @@ def ended(draft: Draft, event: JobEnded, now_ns: int) -> None:
         publish_queued(draft, again, said)
 
 
-def unbegun(draft: Draft, event: JobUnbegun, now_ns: int) -> None:
+def requeued_before_start(draft: Draft, event: JobRequeuedBeforeStart, now_ns: int) -> None:
     """Back to their places, as if their turns had not come: they cost no try, and hold nothing."""
     for job_id, attempt in event.attempts:
         job = _under_way(draft, job_id, attempt)
         if job is None or job.attempts[-1].started_wall_ns is not None:
             continue
         if job.task_id is not None:
-            leases.end_of_job(draft, draft.tasks[job.task_id], event.why, now_ns, event.wall_ns)
+            leasing.end_of_job(draft, draft.tasks[job.task_id], event.why, now_ns, event.wall_ns)
         job = replace(job, task_id=None, attempts=job.attempts[:-1])
         draft.publish("job.unbegun", {**facts(job), "attempt": attempt, "reason": event.why})
         if job.then is not None:
@@ -363,5 +363,5 @@ def _leave(draft: Draft, job: Job, state: JobState, why: str, wall_ns: int) -> N
 def _awaits_one_less(draft: Draft, job: Job, awaited: str, now_ns: int, wall_ns: int) -> None:
     job = replace(job, after=tuple(other for other in job.after if other != awaited))
     draft.put_job(job)
-    if job.state is JobState.AFTER and not job.after:
+    if job.state is JobState.DEPENDENCY and not job.after:
         publish_queued(draft, enqueue(draft, job, now_ns, wall_ns), f"{awaited} ended well")

@@ -5,9 +5,9 @@ Knows: which of these ends or keeps a lease or a place in the queue. Must not kn
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import answers, leases, waiting
+from nodemgr.core.lifecycle import answers, leasing, waiting
 from nodemgr.core.model import effects
-from nodemgr.core.model.events import Beat, Caller, Cancel, Disconnected, Heard, ProcessGone, Rejoin, Release, ResidueChanged
+from nodemgr.core.model.events import Beat, Caller, Cancel, Disconnected, Heard, ProcessGone, Rejoin, Release, UnreclaimedChanged
 from nodemgr.core.model.model import DenyCode, Process, Task, TaskState
 from nodemgr.core.state import members
 from nodemgr.core.state.draft import Draft
@@ -29,7 +29,7 @@ def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
         return
     process, task = found
     draft.connect(process.key, event.caller.connection)
-    if task.state is TaskState.RUNNING or leases.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
+    if task.state is TaskState.RUNNING or leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
         answers.grant(draft, process, task, event.rid)
 
 
@@ -52,7 +52,7 @@ def beat(draft: Draft, event: Beat, now_ns: int) -> None:
     process, task = found
     draft.connect(process.key, event.caller.connection)
     if task.state is TaskState.STALLED:
-        if leases.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
+        if leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
             answers.grant(draft, process, task, process.rid if event.rid is None else event.rid)
     elif event.rid is not None:
         draft.emit(effects.SendAck(event.caller.connection, event.rid))
@@ -63,7 +63,7 @@ def heard(draft: Draft, event: Heard, now_ns: int) -> None:
     task = None if process is None or process.fenced else draft.tasks[process.task_id]
     if process is None or task is None or task.state is not TaskState.STALLED:
         return
-    if leases.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
+    if leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
         answers.grant(draft, process, task, process.rid)
 
 
@@ -91,7 +91,7 @@ def release(draft: Draft, event: Release, now_ns: int) -> None:
 
 def _leave(draft: Draft, process: Process, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
     task = members.depart(draft, task, process)
-    leases.lose_member(draft, task, process, why, now_ns, wall_ns)
+    leasing.lose_member(draft, task, process, why, now_ns, wall_ns)
 
 
 def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
@@ -112,20 +112,20 @@ def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
         return
     task = None if process.fenced else draft.tasks[process.task_id]
     draft.rescan = True
-    left = members.bury(draft, task, process, event.residue_bytes)
+    left = members.bury(draft, task, process, event.unreclaimed_bytes)
     if left is not None:
-        leases.lose_member(draft, left, process, "its process ended", now_ns, event.wall_ns)
+        leasing.lose_member(draft, left, process, "its process ended", now_ns, event.wall_ns)
 
 
-def residue_changed(draft: Draft, event: ResidueChanged, _now_ns: int) -> None:
+def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged, _now_ns: int) -> None:
     """The driver was asked what a lost process still has. People hear of what stays, and of its end: not of a figure that
-    nobody had measured, and not of what is gone at the first look."""
-    residue = draft.residues.get((event.process, event.uuid))
-    changed = residue is not None and residue.memory_bytes != event.memory_bytes
-    if residue is None or (residue.told and not changed):
+    nobody had measured, and not of what is gone at the first reading."""
+    unreclaimed = draft.unreclaimed.get((event.process, event.uuid))
+    changed = unreclaimed is not None and unreclaimed.memory_bytes != event.memory_bytes
+    if unreclaimed is None or (unreclaimed.told and not changed):
         return
-    draft.rescan = event.memory_bytes < residue.memory_bytes
-    members.set_residue(draft, residue, event.memory_bytes)
-    if residue.told or event.memory_bytes > 0:
-        where = answers.named_gpus(draft, [residue.uuid])
-        draft.publish("memory.residue", {"env": residue.env, **where, "pid": residue.pid, "memory_bytes": event.memory_bytes})
+    draft.rescan = event.memory_bytes < unreclaimed.memory_bytes
+    members.set_unreclaimed(draft, unreclaimed, event.memory_bytes)
+    if unreclaimed.told or event.memory_bytes > 0:
+        where = answers.named_gpus(draft, [unreclaimed.uuid])
+        draft.publish("memory.residue", {"env": unreclaimed.env, **where, "pid": unreclaimed.pid, "memory_bytes": event.memory_bytes})

@@ -20,9 +20,7 @@ def record_id(task_id: str) -> int:
     return int(task_id[1:])
 
 
-def open_record(
-    draft: Draft, task: Task, reused: tuple[Uuid, ...], given_bytes: Mapping[Uuid, int], used: int, asked_wall_ns: int
-) -> None:
+def open_record(draft: Draft, task: Task, reused: tuple[Uuid, ...], given_bytes: Mapping[Uuid, int], used: int, asked_wall_ns: int) -> None:
     """After the grants of a new lease are in the books (`given_bytes`); the env uses `used` GPUs now."""
     record = _record(
         record_id=record_id(task.task_id),

@@ -72,7 +72,7 @@ _PUT: dict[str, Callable[[Draft, str, Any, int], None]] = {
     "process": lambda draft, _key, process, _now_ns: draft.put_process(process),
     "grant": lambda draft, _key, grant, _now_ns: draft.put_grant(grant),
     "request": _put_request,
-    "residue": lambda draft, _key, residue, _now_ns: draft.put_residue(residue),
+    "residue": lambda draft, _key, unreclaimed, _now_ns: draft.put_unreclaimed(unreclaimed),
     "record": _put_record,
     "queue": lambda draft, _key, row, _now_ns: draft.queues.put(row.name, row),
     "spec": lambda draft, _key, spec, _now_ns: draft.specs.put(spec.spec_id, spec),

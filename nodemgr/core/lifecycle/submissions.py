@@ -6,10 +6,10 @@ A submission that is sent again under its key is the same job: its answer was lo
 
 from __future__ import annotations
 
-from nodemgr.core.lifecycle import jobs, queues
+from nodemgr.core.lifecycle import jobs, queue_settings
 from nodemgr.core.model import effects, job_ids
 from nodemgr.core.model.events import NamesTaken, Submission, SubmitJobs
-from nodemgr.core.model.model import AWAITED_BYTES, JOB_ROW_BYTES, Deed, DenyCode, Job, JobState
+from nodemgr.core.model.model import AWAITED_BYTES, JOB_ROW_BYTES, DenyCode, HistoryEntry, Job, JobState
 from nodemgr.core.model.schema import JOBS
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import admission, reasons
@@ -106,14 +106,14 @@ def _queue(draft: Draft, submission: Submission) -> str:
 def _max_restarts(draft: Draft, submission: Submission) -> int:
     if submission.max_restarts is not None:
         return submission.max_restarts
-    return queues.rows(draft)[_queue(draft, submission)].max_restarts
+    return queue_settings.rows(draft)[_queue(draft, submission)].max_restarts
 
 
 def _no_room_in_queue(draft: Draft, submission: Submission) -> Refusal | None:
     name = _queue(draft, submission)
-    if submission.priority is not None and name not in (known := queues.rows(draft)):
+    if submission.priority is not None and name not in (known := queue_settings.rows(draft)):
         return DenyCode.UNKNOWN_QUEUE, reasons.no_queue(name, known)
-    full = None if submission.hold or submission.after else queues.full(draft, name, max(1, len(submission.array)))
+    full = None if submission.hold or submission.after else queue_settings.full(draft, name, max(1, len(submission.array)))
     return None if full is None else (DenyCode.QUEUE_FULL, full)
 
 
@@ -145,7 +145,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
     draft.specs.put(spec_id, replace(submission.spec, spec_id=spec_id, payload_bytes=submission.payload.size_bytes))
     draft.payloads[spec_id] = submission.payload
     after = tuple(dict.fromkeys(name for name in submission.after if _lives(draft, submission.env, name)))
-    state = JobState.HELD if submission.hold else JobState.AFTER
+    state = JobState.HELD if submission.hold else JobState.DEPENDENCY
     model = Job(
         job_id=array,
         env=submission.env,
@@ -164,7 +164,7 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
         key=submission.key,
         place=submission.place,
         why=reasons.held_by(submission.by) if submission.hold else "",
-        deeds=(Deed(wall_ns, submission.by, "submitted, held" if submission.hold else "submitted"),),
+        deeds=(HistoryEntry(wall_ns, submission.by, "submitted, held" if submission.hold else "submitted"),),
     )
     for job in [replace(model, job_id=f"{array}.{index}") for index in submission.array] or [model]:
         _submitted(draft, job, now_ns, wall_ns)
@@ -173,6 +173,6 @@ def _enter(draft: Draft, submission: Submission, now_ns: int, wall_ns: int) -> s
 
 def _submitted(draft: Draft, job: Job, now_ns: int, wall_ns: int) -> None:
     draft.put_job(job)
-    queued = jobs.enqueue(draft, job, now_ns, wall_ns) if job.state is JobState.AFTER and not job.after else job
+    queued = jobs.enqueue(draft, job, now_ns, wall_ns) if job.state is JobState.DEPENDENCY and not job.after else job
     place = draft.queued.get(job.priority) if queued.state is JobState.QUEUED else None
     draft.publish("job.submitted", {**jobs.facts(queued), "state": queued.state.value, "gpus_wanted": job.gpus, "position": place})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nodemgr.core.lifecycle import answers, jobs, leases, waiting
+from nodemgr.core.lifecycle import answers, jobs, leasing, waiting
 from nodemgr.core.model import effects
 from nodemgr.core.model.events import Tick
 from nodemgr.core.model.model import MS, ProcessKey, Task, TaskState
@@ -80,11 +80,11 @@ def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
     """Over UDP nobody can tell whether it lives: reclaimed. On the UNIX socket it lives: stalled, unless it is a job's."""
     for process in [draft.processes[key] for key in task.processes]:
         if process.pid is None:
-            answers.fence(draft, process.key, task.task_id, leases.RECLAIMED)
+            answers.fence(draft, process.key, task.task_id, leasing.RECLAIMED)
             task = members.depart(draft, task, process)
-            leases.lose_member(draft, task, process, leases.RECLAIMED, now_ns, wall_ns)
+            leasing.lose_member(draft, task, process, leasing.RECLAIMED, now_ns, wall_ns)
     if task.processes and task.job_id is None:
-        leases.stall(draft, task, now_ns)
+        leasing.stall(draft, task, now_ns)
 
 
 def _shrink(draft: Draft) -> None:
@@ -96,7 +96,7 @@ def _shrink(draft: Draft) -> None:
         if used_bytes is not None and target_bytes < grant.memory_bytes:
             left_bytes = max(target_bytes, min(grant.memory_bytes, used_bytes + grant.caps_bytes))
             if left_bytes < grant.memory_bytes:
-                leases.set_memory(draft, grant, left_bytes)
+                leasing.set_memory(draft, grant, left_bytes)
                 draft.rescan = True
 
 

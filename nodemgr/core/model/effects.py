@@ -144,8 +144,8 @@ class Unwatch:
 
 
 @value
-class WatchResidue:
-    """Look at the driver until this process's memory on this GPU is gone; send ResidueChanged for the first look (until
+class WatchUnreclaimed:
+    """Look at the driver until this process's memory on this GPU is gone; send UnreclaimedChanged for the first reading (until
     then the whole grant is charged) and for each change."""
 
     process: ProcessKey
@@ -220,7 +220,26 @@ class SubmitAnswered:
 
 
 Effect = (
-    SendGrant | SendWait | SendDeny | SendFence | SendNote | SendAck | OpenLedger | SetLimit | BeginSlot | SetSlot
-    | ClearSlot | CloseLedger | Watch | Unwatch | WatchResidue | Kill | EnvChanged | GpusHeld | StartJob | StopJob | ForgetJob
+    SendGrant
+    | SendWait
+    | SendDeny
+    | SendFence
+    | SendNote
+    | SendAck
+    | OpenLedger
+    | SetLimit
+    | BeginSlot
+    | SetSlot
+    | ClearSlot
+    | CloseLedger
+    | Watch
+    | Unwatch
+    | WatchUnreclaimed
+    | Kill
+    | EnvChanged
+    | GpusHeld
+    | StartJob
+    | StopJob
+    | ForgetJob
     | SubmitAnswered
 )

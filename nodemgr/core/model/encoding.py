@@ -18,7 +18,21 @@ from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-from nodemgr.core.model.model import Ended, Env, Gpu, Grant, Job, JobPayload, JobSpec, Process, QueueRow, Record, Request, Residue, Task
+from nodemgr.core.model.model import (
+    Ended,
+    Env,
+    Gpu,
+    Grant,
+    Job,
+    JobPayload,
+    JobSpec,
+    Process,
+    QueueRow,
+    Record,
+    Request,
+    Task,
+    UnreclaimedMemory,
+)
 
 KINDS: dict[str, Any] = {
     "gpu": Gpu,
@@ -27,7 +41,7 @@ KINDS: dict[str, Any] = {
     "process": Process,
     "grant": Grant,
     "request": Request,
-    "residue": Residue,
+    "residue": UnreclaimedMemory,
     "record": Record,
     "queue": QueueRow,
     "spec": JobSpec,

@@ -117,13 +117,13 @@ class Disconnected:
 class ProcessGone:
     process: ProcessKey
     wall_ns: int
-    residue_bytes: Mapping[Uuid, int] = field(default_factory=dict)
+    unreclaimed_bytes: Mapping[Uuid, int] = field(default_factory=dict)
     """What the driver still shows for its PID, per GPU."""
 
 
 @value
-class ResidueChanged:
-    """A look at the driver: 0 ends the residue. Told where it changed, and until one was `told`."""
+class UnreclaimedChanged:
+    """A reading of the driver: 0 ends the unreclaimed memory. Told where it changed, and until one was `told`."""
 
     process: ProcessKey
     uuid: Uuid
@@ -148,7 +148,7 @@ class Seen:
 
 @value
 class Audited:
-    """A look at the driver, for what the books do not explain."""
+    """A reading of the driver, for what the books do not explain."""
 
     read: frozenset[Uuid]
     """The GPUs that could be read."""
@@ -284,7 +284,7 @@ class JobEnded:
 
 
 @value
-class JobUnbegun:
+class JobRequeuedBeforeStart:
     """Nobody could begin these attempts, and now nobody ever will: a failure of nobody's, least of all of the jobs."""
 
     attempts: tuple[tuple[str, int], ...]
@@ -294,7 +294,7 @@ class JobUnbegun:
 
 
 @value
-class PlaceChanged:
+class LaunchHostChanged:
     """Jobs can be started there from now on, or cannot. Told of each place after a start of the manager: until then none is up."""
 
     place: str
@@ -330,7 +330,7 @@ class HoldJob:
 
 
 @value
-class FreeJob:
+class UnholdJob:
     job_id: str
     by: str
     wall_ns: int
@@ -363,7 +363,7 @@ class MoveJob:
 class OrderAll:
     """Several orders of one kind in one step: each sees what the ones before it have done, and one that makes no sense does nothing."""
 
-    orders: tuple[WithdrawJob | HoldJob | FreeJob | RequeueJob | ReleaseTask, ...]
+    orders: tuple[WithdrawJob | HoldJob | UnholdJob | RequeueJob | ReleaseTask, ...]
     wall_ns: int
 
 
@@ -386,7 +386,34 @@ class RemoveQueue:
 
 
 Event = (
-    Acquire | Cancel | Rejoin | Beat | Heard | Release | Disconnected | ProcessGone | ResidueChanged | Tick | SetQuota
-    | RemoveQuota | GpusChanged | ReleaseTask | Match | Audited | SubmitJobs | JobStarted | JobEnded | JobUnbegun
-    | PlaceChanged | NamesTaken | WithdrawJob | HoldJob | FreeJob | RequeueJob | MoveJob | OrderAll | SetQueue | RemoveQueue
+    Acquire
+    | Cancel
+    | Rejoin
+    | Beat
+    | Heard
+    | Release
+    | Disconnected
+    | ProcessGone
+    | UnreclaimedChanged
+    | Tick
+    | SetQuota
+    | RemoveQuota
+    | GpusChanged
+    | ReleaseTask
+    | Match
+    | Audited
+    | SubmitJobs
+    | JobStarted
+    | JobEnded
+    | JobRequeuedBeforeStart
+    | LaunchHostChanged
+    | NamesTaken
+    | WithdrawJob
+    | HoldJob
+    | UnholdJob
+    | RequeueJob
+    | MoveJob
+    | OrderAll
+    | SetQueue
+    | RemoveQueue
 )

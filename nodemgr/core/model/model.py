@@ -26,8 +26,8 @@ LEDGER_SLOTS = 1024
 GENERATIONS = 1 << 16
 """Generations of a ledger's slot wrap here (csrc/ledger/ledger.h)."""
 
-KEPT_ATTEMPTS = 10
-KEPT_DEEDS = 32
+RETAINED_ATTEMPTS = 10
+RETAINED_HISTORY_ENTRIES = 32
 """Of a job, so many of its last attempts and of what was done to it are remembered."""
 LOG_TAIL_CHARACTERS = 4_096
 JOB_ROW_BYTES, AWAITED_BYTES = 1_024, 512
@@ -79,11 +79,11 @@ class JobState(enum.StrEnum):
     """By order: it waits for another order."""
     PAUSED = "paused"
     """Its last attempt ended by no fault of the job; it enters its queue again, at its old place, when the pause is over."""
-    AFTER = "after"
+    DEPENDENCY = "after"
     """It waits for other jobs to end well."""
     QUEUED = "queued"
     STARTING = "starting"
-    """It has its GPUs, and is about to be started: stored before the deed."""
+    """It has its GPUs, and is about to be started: stored before it is started."""
     RUNNING = "running"
     STOPPING = "stopping"
     """It was asked to end; `Job.then` says what it is after that."""
@@ -93,7 +93,7 @@ class JobState(enum.StrEnum):
 
 
 FINAL = frozenset((JobState.DONE, JobState.FAILED, JobState.WITHDRAWN))
-APART = frozenset((JobState.HELD, JobState.PAUSED, JobState.AFTER))
+HELD_OR_DEPENDENT = frozenset((JobState.HELD, JobState.PAUSED, JobState.DEPENDENCY))
 """States in which a job waits and stands in no queue."""
 UNDER_WAY = frozenset((JobState.STARTING, JobState.RUNNING, JobState.STOPPING))
 """States in which an attempt is, or may be, running somewhere."""
@@ -279,7 +279,7 @@ class Grant:
 
 
 @value
-class Residue:
+class UnreclaimedMemory:
     """Memory of a process that lost its lease, charged to the GPU until the driver shows it gone (promise 5)."""
 
     env: str
@@ -291,7 +291,7 @@ class Residue:
     alive: bool = True
     """A living process's words are still summed by the env's ledger: counted inside the env's grant, if there is one."""
     told: bool = False
-    """A look at the driver found that it stays, and an event said so."""
+    """A reading of the driver found that it stays, and an event said so."""
 
 
 @value
@@ -371,7 +371,7 @@ class Request:
         return self.env if self.gpus else ""
 
     @property
-    def alike(self) -> str:
+    def equivalence_group(self) -> str:
         """Requests of one name here ask the same, and what one of them cannot be given, no later one can. Interactive ones are each
         by themselves."""
         if self.job_id is None:
@@ -429,7 +429,7 @@ class Attempt:
 
 
 @value
-class Deed:
+class HistoryEntry:
     """Who did what to a job."""
 
     wall_ns: int
@@ -490,9 +490,9 @@ class Job:
     why: str = ""
     """Why it is held, ends, or failed last."""
     attempts: tuple[Attempt, ...] = ()
-    """The last KEPT_ATTEMPTS; the last of them is under way while it is STARTING, RUNNING or STOPPING."""
-    deeds: tuple[Deed, ...] = ()
-    """The last KEPT_DEEDS."""
+    """The last RETAINED_ATTEMPTS; the last of them is under way while it is STARTING, RUNNING or STOPPING."""
+    deeds: tuple[HistoryEntry, ...] = ()
+    """The last RETAINED_HISTORY_ENTRIES."""
 
     @property
     def row_bytes(self) -> int:

@@ -22,7 +22,7 @@ STORED: dict[str, tuple[str, Callable[[Any], str]]] = {
     "processes": ("process", str),
     "grants": ("grant", "/".join),
     "requests": ("request", str),
-    "residues": ("residue", "/".join),
+    "unreclaimed": ("residue", "/".join),
     "records": ("record", str),
     "queues": ("queue", str),
     "specs": ("spec", str),
@@ -34,9 +34,9 @@ STORED: dict[str, tuple[str, Callable[[Any], str]]] = {
 FOLLOWING = (
     "connections", "process_of_connection", "away", "reasons", "positions", "timers", "agenda",
     "task_of_token", "request_of_token", "request_of", "process_of_pid", "slots", "members",
-    "charged", "env_charged", "active", "residue_alive", "residue_dead",
+    "charged", "env_charged", "active", "unreclaimed_alive", "unreclaimed_dead",
     "stalled", "unsettled", "udp_askers", "wants_figures", "gpu_tasks", "env_tasks", "violations", "unbooked",
-    "job_of_key", "elements", "dependents", "spec_jobs", "job_bytes", "env_jobs", "cpu_jobs", "queued", "places", "apart",
+    "job_of_key", "elements", "dependents", "spec_jobs", "job_bytes", "env_jobs", "cpu_jobs", "queued", "launch_hosts", "held_or_dependent",
     "under_way",
 )  # fmt: skip
 """The tables that follow from stored ones, or that a restart forgets."""

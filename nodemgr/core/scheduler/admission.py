@@ -15,13 +15,13 @@ from nodemgr.core.state import books
 Refusal = tuple[DenyCode, str]
 
 
-def default_gpus(book: books.Book, quota: Quota) -> int:
+def default_gpus(book: books.ChargeTables, quota: Quota) -> int:
     """DESIGN.md's n where none is named: the env's `default_gpus`, else its quota, at most the node's healthy ones."""
     healthy = sum([gpu.healthy for gpu in book.gpus.values()]) or len(book.gpus)
     return min(quota.gpus if quota.default_gpus is None else quota.default_gpus, healthy)
 
 
-def refused(book: books.Book, env: str, quota: Quota, gpus: int, memory_bytes: int | None, *, explicit: bool) -> Refusal | None:
+def refused(book: books.ChargeTables, env: str, quota: Quota, gpus: int, memory_bytes: int | None, *, explicit: bool) -> Refusal | None:
     node_gpus = len(book.gpus)
     code = allocator.refusal(gpus, quota.gpus, node_gpus, explicit=explicit)
     if code is not None:
@@ -31,12 +31,12 @@ def refused(book: books.Book, env: str, quota: Quota, gpus: int, memory_bytes: i
     return None
 
 
-def most_memory(book: books.Book, quota: Quota) -> int:
+def most_memory(book: books.ChargeTables, quota: Quota) -> int:
     """The largest grant that the quota gives on any GPU of the node."""
     return max((books.full_grant(quota, gpu) for gpu in book.gpus.values()), default=0)
 
 
-def is_admissible(book: books.Book, request: Request) -> bool:
+def fits_quota(book: books.ChargeTables, request: Request) -> bool:
     """Does the env's quota, as it is now, admit a request that waits?"""
     if request.gpus == 0:
         return True

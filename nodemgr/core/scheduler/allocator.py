@@ -47,7 +47,7 @@ class Candidate(NamedTuple):
     """Could a grant here ever hold what the request names?"""
     has_free: bool = True
     """Of a grant here, what the request names is not in use by the env's other tasks."""
-    kept: bool = False
+    reserved: bool = False
     """A request that came before waits for it: it is nobody's fresh GPU."""
 
 
@@ -132,7 +132,7 @@ def _fresh(ask: Ask, candidates: Iterable[Candidate], slots: int, policy: Policy
     """The fresh GPUs that qualify, in the policy's order, at most `slots`, together within the remaining quota."""
     picked: list[Candidate] = []
     quota_remaining_bytes = ask.quota_remaining_bytes
-    for gpu in sorted((gpu for gpu in candidates if not gpu.kept and qualifies(gpu, ask)), key=policy):
+    for gpu in sorted((gpu for gpu in candidates if not gpu.reserved and qualifies(gpu, ask)), key=policy):
         if quota_remaining_bytes is not None:
             if gpu.need_bytes > quota_remaining_bytes:
                 continue
@@ -144,5 +144,5 @@ def _fresh(ask: Ask, candidates: Iterable[Candidate], slots: int, policy: Policy
 
 
 def qualifies(gpu: Candidate, ask: Ask) -> bool:
-    """May it be somebody's fresh GPU, if it is not kept for another?"""
+    """May it be somebody's fresh GPU, if it is not reserved for another?"""
     return not gpu.used and gpu.big_enough and gpu.has_free and gpu.tasks < ask.max_tasks_per_gpu and gpu.need_bytes <= gpu.remaining_bytes

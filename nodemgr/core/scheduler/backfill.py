@@ -1,6 +1,6 @@
-"""Which kept GPUs a later request may have for a while: the plan (plan.py) of this node's GPUs, for one look along the queues.
+"""Which reserved GPUs a later request may have for a while: the plan (plan.py) of this node's GPUs, for one scheduling pass.
 
-Knows: what runs on each GPU and until when, as far as time limits say so. Must not know: who is served (looking.py).
+Knows: what runs on each GPU and until when, as far as time limits say so. Must not know: who is served (passes.py).
 
 GPUs of one size stand for one another. One is busy until the last of its tasks has ended, and until nobody knows when if one of
 them has no time limit, is stopped or overdue, or if somebody else's memory is on it. Who takes a whole GPU is planned by counting.
@@ -9,7 +9,7 @@ ends on as many of the GPUs as he is short of, and the GPUs belong to him from t
 
 What an env's quota leaves it is planned in the same way: a request that is planned by counting starts when both the node and its
 env's quota have room for it. If nobody knows when the quota has room, the env may take what its quota leaves it at any moment from the
-earliest such time on, so that is not known to be free. The same holds for an env that sleeps, or whose own tasks' ends are unknown.
+earliest such time on, so that is not known to be free. The same holds for an inadmissible env, or whose own tasks' ends are unknown.
 
 Given true limits nobody is delayed by one who came after him; where jobs end before their limits, the first who waits still starts no
 later than was planned when he became the first, and that is all that is promised (plan.py says why, and what is not).
@@ -41,8 +41,8 @@ class Use:
     """When the last of them has ended. None: nobody knows."""
 
 
-class Board:
-    """The node's GPUs, planned along the queue as a look goes on."""
+class ReservationTable:
+    """The node's GPUs, planned along the queue as a scheduling pass goes on."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -143,7 +143,7 @@ class Board:
         use = self._uses[row.uuid]
         if not qualifies(row, ask):
             return use.first_ns
-        change_ns = self._plans[use.pool].next_change() if row.kept else None
+        change_ns = self._plans[use.pool].next_change() if row.reserved else None
         return self._now_ns if change_ns is None else change_ns
 
     def comes_back(self, rows: Iterable[Candidate]) -> None:
@@ -155,21 +155,21 @@ class Board:
             self._plans[pool].close(time_ns)
 
     def shut(self) -> None:
-        """Nobody more is planned: what is kept is kept from now on."""
+        """Nobody more is planned: what is reserved is reserved from now on."""
         self.close(self._plans, self._now_ns)
 
-    def open(self, kept: Container[Uuid]) -> bool:
-        """Could anybody, however short, have one of the kept GPUs?"""
-        return any(uuid in kept and self._plans[self._uses[uuid].pool].horizon != self._now_ns for uuid in self._roomy)
+    def open(self, reserved: Container[Uuid]) -> bool:
+        """Could anybody, however short, have one of the reserved GPUs?"""
+        return any(uuid in reserved and self._plans[self._uses[uuid].pool].horizon != self._now_ns for uuid in self._roomy)
 
-    def kept(self, request: Request, kept: Mapping[Uuid, Request]) -> dict[Uuid, Request]:
-        """Of the kept GPUs those that the request may not have now."""
+    def reserved(self, request: Request, reserved: Mapping[Uuid, Request]) -> dict[Uuid, Request]:
+        """Of the reserved GPUs those that the request may not have now."""
         limit_ns = None if request.time_limit_ms is None else request.time_limit_ms * MS
         if not self._leaves_quota(request):
-            return dict(kept)
+            return dict(reserved)
         spare = {pool: plan.spare(limit_ns) for pool, plan in self._plans.items()}
-        still = dict(kept)
-        for gpu in sorted((self._draft.gpus[uuid] for uuid in kept if uuid in self._uses), key=self._preference):
+        still = dict(reserved)
+        for gpu in sorted((self._draft.gpus[uuid] for uuid in reserved if uuid in self._uses), key=self._preference):
             use = self._uses[gpu.uuid]
             if use.empty:
                 if spare[use.pool] > 0:

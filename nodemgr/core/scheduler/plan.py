@@ -93,9 +93,7 @@ class Profile:
         self.times[0] = max(self.times[0], now)
 
 
-def _earliest(
-    pool: Profile, quota: Profile | None, units: int, duration: int | None, horizon: int | None, begin: int | None
-) -> int | None:
+def _earliest(pool: Profile, quota: Profile | None, units: int, duration: int | None, horizon: int | None, begin: int | None) -> int | None:
     """From when on so many are free in both."""
     time = pool.earliest(units, duration, horizon, begin)
     while time is not None and quota is not None:

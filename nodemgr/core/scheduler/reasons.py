@@ -40,7 +40,7 @@ def line(queue: str, position: int, ahead: int, why: str) -> str:
 
 
 def of_shortage(
-    draft: Draft, request: Request, shortage: Shortage, ask: Ask, rows: Sequence[Candidate], kept: Mapping[Uuid, Request],
+    draft: Draft, request: Request, shortage: Shortage, ask: Ask, rows: Sequence[Candidate], reserved: Mapping[Uuid, Request],
     fewer: int | None,
 ) -> str:  # fmt: skip
     """Why the GPUs that there are do not do. `fewer`: a number of GPUs that would; None where none is known."""
@@ -61,9 +61,9 @@ def of_shortage(
             return "; ".join([short, *instead, *_next_known_end(draft, draft.env_tasks.members(request.env))])
         case Shortage.NODE:
             fitting = [row for row in rows if qualifies(row, ask)]
-            free = sum(not row.kept for row in fitting)
-            passed = {row.uuid for row in rows if row.used} | {row.uuid for row in fitting if not row.kept}
-            spared = {row.uuid: kept[row.uuid] for row in fitting if row.kept}
+            free = sum(not row.reserved for row in fitting)
+            passed = {row.uuid for row in rows if row.used} | {row.uuid for row in fitting if not row.reserved}
+            spared = {row.uuid: reserved[row.uuid] for row in fitting if row.reserved}
             in_the_way = {task_id for row in rows if row.uuid not in passed for task_id in draft.gpu_tasks.members(row.uuid)}
             # what helps most first: a terminal cuts the end off
             short = f"needs {gpus(request.gpus)}, {free} free"
@@ -80,7 +80,7 @@ def nowhere(request: Request, why: str) -> str:
     return f"needs {gpus(request.gpus)}; {why}" if request.gpus else why
 
 
-def inadmissible(request: Request, quota_gpus: int, limit_bytes: int) -> str:
+def above_quota(request: Request, quota_gpus: int, limit_bytes: int) -> str:
     """Of a request that waits since before its env's quota was lowered below its need."""
     if request.gpus > quota_gpus:
         return f"needs {gpus(request.gpus)}, but the quota of {request.env} is {quota_gpus} now: waits until an admin raises it"
@@ -214,7 +214,7 @@ def paused(job: Job) -> str:
     """Of a job that is to be queued again."""
     times = f", interruption {job.interruptions} in a row" if job.interruptions > 1 else ""
     until = clock_s(job.resumes_wall_ns or 0)
-    return f"paused until {until}, then back at its place: {job.why}{times} (nodemgr queue free {job.job_id} ends the pause)"
+    return f"paused until {until}, then back at its place: {job.why}{times} (nodemgr queue unhold {job.job_id} ends the pause)"
 
 
 def gpu_health(gpu: Gpu) -> str:

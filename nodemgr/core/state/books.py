@@ -1,17 +1,17 @@
 """The sums that decisions rest on: what is used, promised, remaining. Each reads a State or a Draft alike.
 
-Knows: how grants and residues are charged to GPUs and to quotas. Must not know: who wants to know, and what for.
+Knows: how grants and unreclaimed memory are charged to GPUs and to quotas. Must not know: who wants to know, and what for.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from nodemgr.core.model.model import Config, Env, Gpu, Grant, Process, Quota, Residue, Uuid
+from nodemgr.core.model.model import Config, Env, Gpu, Grant, Process, Quota, UnreclaimedMemory, Uuid
 from nodemgr.core.state.tables import Readable
 
 
-class Book(Protocol):
+class ChargeTables(Protocol):
     """The tables that these sums read."""
 
     @property
@@ -27,11 +27,11 @@ class Book(Protocol):
     @property
     def env_charged(self) -> Readable[str, int]: ...
     @property
-    def residue_alive(self) -> Readable[tuple[str, Uuid], int]: ...
+    def unreclaimed_alive(self) -> Readable[tuple[str, Uuid], int]: ...
     @property
     def unbooked(self) -> Readable[Uuid, int]: ...
     @property
-    def residue_dead(self) -> Readable[tuple[str, Uuid], int]: ...
+    def unreclaimed_dead(self) -> Readable[tuple[str, Uuid], int]: ...
 
 
 def active_tasks(grant: Grant | None) -> int:
@@ -39,7 +39,7 @@ def active_tasks(grant: Grant | None) -> int:
     return 0 if grant is None else grant.tasks - grant.stalled_tasks
 
 
-def used_gpus(book: Book, env: str) -> list[Gpu]:
+def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
     """Those that `is_used` is true of."""
     grant_of = book.grants.get
     return [
@@ -49,7 +49,7 @@ def used_gpus(book: Book, env: str) -> list[Gpu]:
     ]
 
 
-def is_used(book: Book, env: str, uuid: Uuid) -> bool:
+def is_used(book: ChargeTables, env: str, uuid: Uuid) -> bool:
     """Does the env hold this GPU, healthy, through a task that is not stalled (DESIGN.md, `used`)?"""
     return book.gpus[uuid].healthy and active_tasks(book.grants.get((env, uuid))) > 0
 
@@ -60,7 +60,7 @@ def full_grant(quota: Quota, gpu: Gpu) -> int:
     return gpu.memory_total_bytes if per_gpu_bytes is None else min(per_gpu_bytes, gpu.memory_total_bytes)
 
 
-def target(book: Book, grant: Grant) -> int:
+def target(book: ChargeTables, grant: Grant) -> int:
     """What a grant should be: nothing for stalled tasks alone, else what the quota says. A quota that was lowered to no
     GPU at all takes nothing away."""
     if active_tasks(grant) == 0:
@@ -71,61 +71,61 @@ def target(book: Book, grant: Grant) -> int:
     return full_grant(env.quota, book.gpus[grant.uuid])
 
 
-def charge(book: Book, env: str, uuid: Uuid) -> int:
+def charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
     """What an env takes of a GPU, in bytes of the GPU's memory and of the env's quota. What its lost but living processes
     hold is inside its grant, since its ledger sums it; what the driver still shows of the dead is beside it (promise 5)."""
     grant = book.grants.get((env, uuid))
-    alive_bytes = book.residue_alive.get((env, uuid)) or 0
-    dead_bytes = book.residue_dead.get((env, uuid)) or 0
+    alive_bytes = book.unreclaimed_alive.get((env, uuid)) or 0
+    dead_bytes = book.unreclaimed_dead.get((env, uuid)) or 0
     return max(0 if grant is None else grant.memory_bytes, alive_bytes) + dead_bytes
 
 
-def need(book: Book, env: str, uuid: Uuid, grant: Grant | None, memory_bytes: int) -> int:
+def need(book: ChargeTables, env: str, uuid: Uuid, grant: Grant | None, memory_bytes: int) -> int:
     """What more of a GPU an env would be charged if its grant there were `memory_bytes`."""
     held_bytes = 0 if grant is None else grant.memory_bytes
-    alive_bytes = book.residue_alive.get((env, uuid))
+    alive_bytes = book.unreclaimed_alive.get((env, uuid))
     if alive_bytes is not None:
         memory_bytes, held_bytes = max(memory_bytes, alive_bytes), max(held_bytes, alive_bytes)
     return max(0, memory_bytes - held_bytes)
 
 
-def most(book: Book, grant: Grant) -> int:
+def most(book: ChargeTables, grant: Grant) -> int:
     """How much this grant may be at most, by the room in its GPU and in its env's quota."""
     room_bytes = gpu_room(book, book.gpus[grant.uuid])
     quota_bytes = quota_room(book, grant.env)
     if quota_bytes is not None:
         room_bytes = min(room_bytes, quota_bytes)
-    alive_bytes = book.residue_alive.get((grant.env, grant.uuid)) or 0
+    alive_bytes = book.unreclaimed_alive.get((grant.env, grant.uuid)) or 0
     return max(grant.memory_bytes, alive_bytes) + room_bytes if room_bytes > 0 else grant.memory_bytes
 
 
-def capacity(book: Book, gpu: Gpu) -> int:
+def capacity(book: ChargeTables, gpu: Gpu) -> int:
     """What may be promised of a GPU (promise 1)."""
     return int(gpu.memory_total_bytes * book.config.memory_overcommit)
 
 
-def gpu_room(book: Book, gpu: Gpu) -> int:
+def gpu_room(book: ChargeTables, gpu: Gpu) -> int:
     """What of a GPU's memory is promised to nobody, and not taken by others; below zero where lost processes hold more than it
     has to spare, so that not even a grant that needs nothing more is made there."""
     return capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0) - (book.unbooked.get(gpu.uuid) or 0)
 
 
-def quota_room(book: Book, env: str) -> int | None:
+def quota_room(book: ChargeTables, env: str) -> int | None:
     """What is left of an env's memory quota, below zero after it was lowered; None without one."""
     quota = book.envs[env].quota
     return None if quota.memory_bytes is None else quota.memory_bytes - (book.env_charged.get(env) or 0)
 
 
-def gpu_remaining(book: Book, gpu: Gpu) -> int:
+def gpu_remaining(book: ChargeTables, gpu: Gpu) -> int:
     """`gpu_room`, as it is shown."""
     return max(0, gpu_room(book, gpu))
 
 
-def env_remaining(book: Book, env: str) -> int | None:
+def env_remaining(book: ChargeTables, env: str) -> int | None:
     """`quota_room`, as it is shown."""
     room_bytes = quota_room(book, env)
     return None if room_bytes is None else max(0, room_bytes)
 
 
-def residue_of(process: Process, pid: int, uuid: Uuid, memory_bytes: int, *, alive: bool) -> Residue:
-    return Residue(process.env, uuid, process.key, pid, memory_bytes, alive)
+def unreclaimed_of(process: Process, pid: int, uuid: Uuid, memory_bytes: int, *, alive: bool) -> UnreclaimedMemory:
+    return UnreclaimedMemory(process.env, uuid, process.key, pid, memory_bytes, alive)

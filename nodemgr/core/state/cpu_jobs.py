@@ -12,7 +12,7 @@ from nodemgr.core.model.model import Config
 from nodemgr.core.state.tables import Readable
 
 
-class Book(Protocol):
+class CpuJobTables(Protocol):
     @property
     def config(self) -> Config: ...
     @property
@@ -27,7 +27,7 @@ class Limit(NamedTuple):
     setting: str
 
 
-def limit(book: Book, env: str) -> Limit | None:
+def limit(book: CpuJobTables, env: str) -> Limit | None:
     """Why one more of this env does not start now; None: it may."""
     mine, every = book.cpu_jobs.get(env) or 0, sum(book.cpu_jobs.values())
     if mine >= book.config.max_env_cpu_jobs:

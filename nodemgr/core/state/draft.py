@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from nodemgr.core.model import job_ids
 from nodemgr.core.model.effects import Effect, Publish
 from nodemgr.core.model.model import (
-    APART,
+    HELD_OR_DEPENDENT,
     LEDGER_SLOTS,
     MS,
     UNDER_WAY,
@@ -35,10 +35,10 @@ from nodemgr.core.model.model import (
     QueueRow,
     Record,
     Request,
-    Residue,
     Task,
     TaskState,
     Transport,
+    UnreclaimedMemory,
     Uuid,
     Violation,
 )
@@ -47,7 +47,7 @@ from nodemgr.core.model.values import replace
 from nodemgr.core.state import books, cpu_jobs
 from nodemgr.core.state.state import State
 from nodemgr.core.state.tables import Groups, Overlay, Table, first
-from nodemgr.core.state.work_queue import Order, Walk
+from nodemgr.core.state.work_queue import ServiceOrder, Walk
 
 NEW = 1 << 62
 """Above every number that a queue gives."""
@@ -85,17 +85,17 @@ class Draft:
     spec_jobs = Seldom[Overlay[str, int]](Overlay)
     job_bytes = Seldom[Overlay[str, int]](Overlay)
     env_jobs = Seldom[Overlay[str, int]](Overlay)
-    apart = Seldom[Overlay[str, tuple[int, int]]](Overlay)
+    held_or_dependent = Seldom[Overlay[str, tuple[int, int]]](Overlay)
     under_way = Seldom[Overlay[str, tuple[int, int]]](Overlay)
     cpu_jobs = Seldom[Overlay[str, int]](Overlay)
     queued = Seldom[Overlay[str, int]](Overlay)
-    places = Seldom[Overlay[str, str]](Overlay)
+    launch_hosts = Seldom[Overlay[str, str]](Overlay)
     elements = Seldom[Groups[str, str]](Groups)
     dependents = Seldom[Groups[str, str]](Groups)
 
     __slots__ = (  # more attributes than a dictionary shares between objects: without slots each would be looked up anew
         *(set(TABLES) - set(vars())),
-        "changed", "config", "effects", "figures", "history", "now_ns", "payloads", "published", "rescan", "seldom", "sleepers",
+        "changed", "config", "effects", "figures", "history", "now_ns", "payloads", "published", "rescan", "seldom", "inadmissible",
         "stamped_ns", "state", "told", "version",
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ class Draft:
         self.processes: Overlay[ProcessKey, Process] = Overlay(state.processes, changed)
         self.grants: Overlay[EnvGpu, Grant] = Overlay(state.grants, changed)
         self.requests: Overlay[str, Request] = Overlay(state.requests, changed)
-        self.residues: Overlay[tuple[ProcessKey, Uuid], Residue] = Overlay(state.residues, changed)
+        self.unreclaimed: Overlay[tuple[ProcessKey, Uuid], UnreclaimedMemory] = Overlay(state.unreclaimed, changed)
         self.records: Overlay[str, Record] = Overlay(state.records, changed)
         self.counters: Overlay[str, int] = Overlay(state.counters, changed)
         self.connections: Overlay[ProcessKey, ConnectionId] = Overlay(state.connections, changed)
@@ -135,8 +135,8 @@ class Draft:
         self.charged: Overlay[Uuid, int] = Overlay(state.charged, changed)
         self.env_charged: Overlay[str, int] = Overlay(state.env_charged, changed)
         self.active: Overlay[Uuid, int] = Overlay(state.active, changed)
-        self.residue_alive: Overlay[EnvGpu, int] = Overlay(state.residue_alive, changed)
-        self.residue_dead: Overlay[EnvGpu, int] = Overlay(state.residue_dead, changed)
+        self.unreclaimed_alive: Overlay[EnvGpu, int] = Overlay(state.unreclaimed_alive, changed)
+        self.unreclaimed_dead: Overlay[EnvGpu, int] = Overlay(state.unreclaimed_dead, changed)
         self.stalled: Overlay[str, bool] = Overlay(state.stalled, changed)
         self.unsettled: Overlay[EnvGpu, bool] = Overlay(state.unsettled, changed)
         self.udp_askers: Overlay[ProcessKey, bool] = Overlay(state.udp_askers, changed)
@@ -161,8 +161,8 @@ class Draft:
         """Memory in use in each grant, as far as this step was told."""
         self.told = False
         """Whether it follows a Tick, which told all that was waited for: no use in asking again at once."""
-        self.sleepers: set[str] = set()
-        """Envs at which no look need come by until something of theirs changes: lifecycle/matching.py says which."""
+        self.inadmissible: set[str] = set()
+        """Envs that no scheduling pass need consider until something of theirs changes: lifecycle/matching.py says which."""
         self.rescan = False
         """Something became free, or the queue changed: who waits may be served now."""
 
@@ -246,7 +246,7 @@ class Draft:
 
     def _write_grant(self, env: str, uuid: Uuid, grant: Grant | None) -> None:
         before = self.grants.get((env, uuid))
-        alive_bytes = self.residue_alive.get((env, uuid)) or 0
+        alive_bytes = self.unreclaimed_alive.get((env, uuid)) or 0
         more_bytes = max(0 if grant is None else grant.memory_bytes, alive_bytes)
         more_bytes -= max(0 if before is None else before.memory_bytes, alive_bytes)
         if grant is None:
@@ -257,29 +257,29 @@ class Draft:
         _add(self.env_charged, env, more_bytes)
         _add(self.active, uuid, books.active_tasks(grant) - books.active_tasks(before))
 
-    def put_residue(self, residue: Residue) -> None:
-        self._write_residue(residue, residue)
+    def put_unreclaimed(self, unreclaimed: UnreclaimedMemory) -> None:
+        self._write_unreclaimed(unreclaimed, unreclaimed)
 
-    def drop_residue(self, residue: Residue) -> None:
-        self._write_residue(residue, None)
+    def drop_unreclaimed(self, unreclaimed: UnreclaimedMemory) -> None:
+        self._write_unreclaimed(unreclaimed, None)
 
-    def _write_residue(self, residue: Residue, after: Residue | None) -> None:
-        env, uuid, key = residue.env, residue.uuid, (residue.process, residue.uuid)
+    def _write_unreclaimed(self, unreclaimed: UnreclaimedMemory, after: UnreclaimedMemory | None) -> None:
+        env, uuid, key = unreclaimed.env, unreclaimed.uuid, (unreclaimed.process, unreclaimed.uuid)
         charge_bytes = books.charge(self, env, uuid)
-        before = self.residues.get(key)
+        before = self.unreclaimed.get(key)
         if before is not None:
             _add(self._sum_of(before), (env, uuid), -before.memory_bytes)
         if after is None:
-            self.residues.drop(key)
+            self.unreclaimed.drop(key)
         else:
             _add(self._sum_of(after), (env, uuid), after.memory_bytes)
-            self.residues.put(key, after)
+            self.unreclaimed.put(key, after)
         more_bytes = books.charge(self, env, uuid) - charge_bytes
         _add(self.charged, uuid, more_bytes)
         _add(self.env_charged, env, more_bytes)
 
-    def _sum_of(self, residue: Residue) -> Overlay[EnvGpu, int]:
-        return self.residue_alive if residue.alive else self.residue_dead
+    def _sum_of(self, unreclaimed: UnreclaimedMemory) -> Overlay[EnvGpu, int]:
+        return self.unreclaimed_alive if unreclaimed.alive else self.unreclaimed_dead
 
     def put_request(self, request: Request) -> None:
         before = self.requests.get(request.request_id)
@@ -312,7 +312,7 @@ class Draft:
     def put_job(self, job: Job) -> None:
         before = self.jobs.get(job.job_id)
         self.jobs.put(job.job_id, job)
-        _file(self.apart, job.job_id, job.state in APART)
+        _file(self.held_or_dependent, job.job_id, job.state in HELD_OR_DEPENDENT)
         _file(self.under_way, job.job_id, job.state in UNDER_WAY)
         if job.state is not JobState.PAUSED:
             self.schedule((PAUSE, job.job_id), None)
@@ -341,7 +341,7 @@ class Draft:
         job = self.jobs[job_id]
         self.jobs.drop(job_id)
         self.schedule((PAUSE, job_id), None)
-        _file(self.apart, job_id, False)
+        _file(self.held_or_dependent, job_id, False)
         _file(self.under_way, job_id, False)
         self._count_cpu_job(job, None)
         _add(self.spec_jobs, job.spec_id, -1)
@@ -438,12 +438,12 @@ class Draft:
                 state.queue.remove(name)
             else:
                 state.queue.configure(name, row.rank)
-        for env in self.woken():
-            state.queue.wake(env)
+        for env in self.readmitted():
+            state.queue.readmit(env)
         if self.requests.changes:
             _requeue(state, self.requests.changes)
-        for env in self.sleepers:
-            state.queue.sleep(env)
+        for env in self.inadmissible:
+            state.queue.set_inadmissible(env)
         records = self.records.changes
         for task_id, record in records.items():
             if record is not None and record.ended_wall_ns is not None:
@@ -489,30 +489,30 @@ class Draft:
 
     def walk(self) -> Walk:
         """The requests in the order of service, with those of this step among them. (Those that it took out are not left out.) Of
-        the envs that sleep it wakes those of which this step changed something."""
-        walk = self.state.queue.walk(self.woken())
+        the inadmissible envs it readmits those of which this step changed something."""
+        walk = self.state.queue.walk(self.readmitted())
         for request in self.requests.changes.values():
             if request is not None and request.request_id not in self.state.queue:
-                walk.join(request.request_id, self.order(request), request.alike)
+                walk.join(request.request_id, self.order(request), request.equivalence_group)
         return walk
 
-    def woken(self) -> Iterable[str]:
-        """Of the envs that sleep those of whose quota, holdings or requests this step has changed anything; all, where it changed what
+    def readmitted(self) -> Iterable[str]:
+        """Of the inadmissible envs those of whose quota, holdings or requests this step has changed anything; all, where it changed what
         there is of GPUs and places."""
-        sleepers = self.state.queue.sleepers()
-        if not sleepers:
+        inadmissible = self.state.queue.inadmissible()
+        if not inadmissible:
             return ()
-        if self.gpus.changes or ("places" in self.seldom and self.places.changes):
-            return list(sleepers)
+        if self.gpus.changes or ("launch_hosts" in self.seldom and self.launch_hosts.changes):
+            return list(inadmissible)
         before = self.state.requests
         rows = [row for key, after in self.requests.changes.items() for row in (before.get(key), after) if row is not None]
-        return sleepers & {*self.envs.changes, *(env for env, _ in self.grants.changes), *(row.env for row in rows)}
+        return inadmissible & {*self.envs.changes, *(env for env, _ in self.grants.changes), *(row.env for row in rows)}
 
-    def asleep(self) -> Set[str]:
+    def inadmissible_envs(self) -> Set[str]:
         """The envs that a walk does not come by."""
-        return self.state.queue.sleepers() - set(self.woken())
+        return self.state.queue.inadmissible() - set(self.readmitted())
 
-    def order(self, request: Request) -> Order:
+    def order(self, request: Request) -> ServiceOrder:
         """Its place in the order of service; of this step's own requests behind all others with the same stamp."""
         queue = self.state.queue
         if request.request_id in queue:
@@ -588,9 +588,9 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
         else:
             between.setdefault(request.priority, []).append(request)
     for request in (*reversed(first), *last):
-        queue.insert(request.priority, request.request_id, request.queued_ns, request.alike, request.owner)
+        queue.insert(request.priority, request.request_id, request.queued_ns, request.equivalence_group, request.owner)
     for name, requests in between.items():
-        queue.merge(name, [(request.request_id, request.queued_ns, request.alike, request.owner) for request in requests])
+        queue.merge(name, [(request.request_id, request.queued_ns, request.equivalence_group, request.owner) for request in requests])
 
 
 def _stop_timers(state: State) -> None:

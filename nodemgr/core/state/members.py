@@ -1,6 +1,6 @@
 """Processes of a task: how one gets its place in the ledger, and what stays charged when it leaves.
 
-Knows: slots, generations, UDP caps, residues. Must not know: why a process joins or leaves.
+Knows: slots, generations, UDP caps, unreclaimed memory. Must not know: why a process joins or leaves.
 A slot is its process's own until the process is dead, also after it left its task: what it still has allocated stays in
 the ledger's words, and what it frees is counted.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodemgr.core.model import effects
-from nodemgr.core.model.model import GENERATIONS, Asker, DenyCode, Gpu, Grant, Process, Residue, Task, Transport, Uuid
+from nodemgr.core.model.model import GENERATIONS, Asker, DenyCode, Gpu, Grant, Process, Task, Transport, UnreclaimedMemory, Uuid
 from nodemgr.core.model.schema import GENERATION
 from nodemgr.core.model.values import replace
 from nodemgr.core.state import books
@@ -40,9 +40,9 @@ def _by_slot(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
 def _revived(draft: Draft, task: Task, process: Process, asker: Asker) -> Process:
     """One that left a lease and asks anew: its slot lives again, with all that it still holds."""
     for uuid in task.gpus:
-        residue = draft.residues.get((process.key, uuid))
-        if residue is not None:
-            draft.drop_residue(residue)
+        unreclaimed = draft.unreclaimed.get((process.key, uuid))
+        if unreclaimed is not None:
+            draft.drop_unreclaimed(unreclaimed)
             draft.rescan = True  # the charge may fall: another grant may grow, another request may be served
     if process.slot is not None:
         draft.emit(effects.SetSlot(process.env, process.slot, process.generation, "live"))
@@ -59,9 +59,7 @@ def _by_cap(draft: Draft, task: Task, asker: Asker) -> Process | DenyCode:
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
         draft.put_grant(replace(grant, caps_bytes=grant.caps_bytes + cap_bytes))
-    return Process(
-        asker.process, task.env, task.task_id, asker.transport, None, asker.user, None, 0, asker.rid, cap_bytes=cap_bytes
-    )
+    return Process(asker.process, task.env, task.task_id, asker.transport, None, asker.user, None, 0, asker.rid, cap_bytes=cap_bytes)
 
 
 def share(draft: Draft, env: str, gpu: Gpu, memory_bytes: int | None, world: int) -> int:
@@ -87,7 +85,7 @@ def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int) -> bool:
     grant = draft.grants.get((env, gpu.uuid))
     full_bytes = books.full_grant(draft.envs[env].quota, gpu)
     if grant is None:
-        return full_bytes - (draft.residue_alive.get((env, gpu.uuid)) or 0) >= wanted_bytes
+        return full_bytes - (draft.unreclaimed_alive.get((env, gpu.uuid)) or 0) >= wanted_bytes
     if books.active_tasks(grant) == 0:  # as it would be, grown again
         grant = replace(grant, limit_bytes=full_bytes)
     free_bytes = ledger_free(draft, grant)
@@ -106,22 +104,22 @@ def depart(draft: Draft, task: Task, process: Process) -> Task:
         for uuid in task.gpus:
             at_most_bytes = draft.grants[task.env, uuid].memory_bytes
             if at_most_bytes > 0:
-                draft.put_residue(books.residue_of(process, process.pid, uuid, at_most_bytes, alive=True))
-                draft.emit(effects.WatchResidue(process.key, process.pid, uuid))
+                draft.put_unreclaimed(books.unreclaimed_of(process, process.pid, uuid, at_most_bytes, alive=True))
+                draft.emit(effects.WatchUnreclaimed(process.key, process.pid, uuid))
     return _without(task, process)
 
 
-def bury(draft: Draft, task: Task | None, process: Process, residue_bytes: Mapping[Uuid, int]) -> Task | None:
+def bury(draft: Draft, task: Task | None, process: Process, unreclaimed_bytes: Mapping[Uuid, int]) -> Task | None:
     """A process is dead: its slot is free, what the driver still shows of it stays charged. Returns its task without it."""
     if task is not None:
         _give_back_cap(draft, task, process)
     for uuid in draft.gpus:
-        residue = draft.residues.get((process.key, uuid))
-        if residue is not None:
-            draft.drop_residue(residue)
-        if process.pid is not None and residue_bytes.get(uuid, 0) > 0:
-            draft.put_residue(books.residue_of(process, process.pid, uuid, residue_bytes[uuid], alive=False))
-            draft.emit(effects.WatchResidue(process.key, process.pid, uuid))
+        unreclaimed = draft.unreclaimed.get((process.key, uuid))
+        if unreclaimed is not None:
+            draft.drop_unreclaimed(unreclaimed)
+        if process.pid is not None and unreclaimed_bytes.get(uuid, 0) > 0:
+            draft.put_unreclaimed(books.unreclaimed_of(process, process.pid, uuid, unreclaimed_bytes[uuid], alive=False))
+            draft.emit(effects.WatchUnreclaimed(process.key, process.pid, uuid))
     _forget(draft, process)
     return None if task is None else _without(task, process)
 
@@ -147,9 +145,9 @@ def _forget(draft: Draft, process: Process) -> None:
         draft.emit(effects.ClearSlot(process.env, process.slot, process.generation))
 
 
-def set_residue(draft: Draft, residue: Residue, memory_bytes: int) -> None:
-    """What the driver shows now; nothing ends the residue."""
+def set_unreclaimed(draft: Draft, unreclaimed: UnreclaimedMemory, memory_bytes: int) -> None:
+    """What the driver shows now; nothing ends the unreclaimed memory."""
     if memory_bytes > 0:
-        draft.put_residue(replace(residue, memory_bytes=memory_bytes, told=True))
+        draft.put_unreclaimed(replace(unreclaimed, memory_bytes=memory_bytes, told=True))
     else:
-        draft.drop_residue(residue)
+        draft.drop_unreclaimed(unreclaimed)

@@ -22,8 +22,8 @@ from nodemgr.core.model.model import (
     QueueRow,
     Record,
     Request,
-    Residue,
     Task,
+    UnreclaimedMemory,
     Uuid,
     Violation,
 )
@@ -49,7 +49,7 @@ class State:
         self.processes: dict[ProcessKey, Process] = {}
         self.grants: dict[EnvGpu, Grant] = {}
         self.requests: dict[str, Request] = {}
-        self.residues: dict[tuple[ProcessKey, Uuid], Residue] = {}
+        self.unreclaimed: dict[tuple[ProcessKey, Uuid], UnreclaimedMemory] = {}
         self.records: dict[str, Record] = {}
         """Of leases that have not ended, by task."""
         self.counters: dict[str, int] = {}
@@ -86,8 +86,8 @@ class State:
         self.env_charged: dict[str, int] = {}
         self.active: dict[Uuid, int] = {}
         """Tasks on each GPU that are not stalled."""
-        self.residue_alive: dict[EnvGpu, int] = {}
-        self.residue_dead: dict[EnvGpu, int] = {}
+        self.unreclaimed_alive: dict[EnvGpu, int] = {}
+        self.unreclaimed_dead: dict[EnvGpu, int] = {}
         self.stalled: dict[str, bool] = {}
         self.unsettled: dict[EnvGpu, bool] = {}
         """Grants that are not what the quota says: pending, or waiting for memory to be freed."""
@@ -121,13 +121,13 @@ class State:
         self.env_jobs: dict[str, int] = {}
         self.cpu_jobs: dict[str, int] = {}
         """Of each env, how many jobs without a GPU are under way."""
-        self.apart: dict[str, tuple[int, int]] = {}
+        self.held_or_dependent: dict[str, tuple[int, int]] = {}
         """Jobs that wait and stand in no queue, for an order or for other jobs, with the order of their ids;"""
         self.under_way: dict[str, tuple[int, int]] = {}
         """and those that have been taken from their queue."""
         self.queued: dict[str, int] = {}
         """How many requests wait in each queue."""
-        self.places: dict[str, str] = {}
+        self.launch_hosts: dict[str, str] = {}
         """Where jobs run, as far as anybody told since the manager's start: empty for a place that is up, else why it is not."""
         self.queue = WorkQueue(self.config.queues, self.config.ageing_ms * MS)
 
@@ -138,7 +138,7 @@ class State:
 
     def is_up(self, place: str) -> bool:
         """Could a job be started there now?"""
-        return self.places.get(place) == ""
+        return self.launch_hosts.get(place) == ""
 
     def queue_now(self, now_ns: int) -> int:
         """The queue's clock: for the order of those who wait, over restarts and boots."""

@@ -16,9 +16,9 @@ time. For `position` each number owns a bit in a list of integers (blocks), set 
 set before one's own, summed over spans of blocks, blocks and bits, each a few dozen steps in C. Ids are numbered anew when the
 row has become sparse, and when one enters between others, which the core's own clock never lets happen.
 
-Ids of one group (whatever the caller finds alike) are chained too, so that a walk along all queues can leave out the rest
+Ids of one group (an equivalence group of the caller's) are chained too, so that a walk along all queues can leave out the rest
 of a group without passing by its members. A group has an owner: a walk can be narrowed to what some of them have, and passes by
-nothing else from then on; and an owner can sleep, so that no walk comes by what he has until he is woken.
+nothing else from then on; and an owner can be inadmissible: no walk passes its entries until it is readmitted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNRANKED = 0
 EARLIEST, LATEST = -(1 << 80), 1 << 80
 """Below and above every stamp."""
 
-Order = tuple[int, int, str, int]
+ServiceOrder = tuple[int, int, str, int]
 """Of two entries the lower one is served first: see WorkQueue.order."""
 
 
@@ -129,7 +129,7 @@ class Tally:
         return self.before(bisect_left(self.keys, key))
 
 
-class Place(NamedTuple):
+class EntryPosition(NamedTuple):
     """Where an entry stands."""
 
     line: Line
@@ -146,7 +146,7 @@ class Head(NamedTuple):
     group: str
 
 
-class Group(NamedTuple):
+class QueuedGroup(NamedTuple):
     """What of one group waits in one queue, in order."""
 
     owner: str
@@ -156,24 +156,24 @@ class Group(NamedTuple):
 class Line:
     """One queue. Positions count from 1."""
 
-    __slots__ = ("_asleep", "_back", "_front", "_groups", "_owners", "_places", "heads", "name")
+    __slots__ = ("_back", "_front", "_groups", "_inadmissible", "_owners", "_positions", "heads", "name")
 
-    def __init__(self, name: str, places: dict[str, Place], asleep: set[str]) -> None:
-        """`places`: of the entries of all queues; `asleep`: the owners who sleep."""
+    def __init__(self, name: str, positions: dict[str, EntryPosition], inadmissible: set[str]) -> None:
+        """`positions`: of the entries of all queues; `inadmissible`: the owners that are inadmissible."""
         self.name = name
-        self._places = places
-        self._asleep = asleep
+        self._positions = positions
+        self._inadmissible = inadmissible
         self._start()
 
     def _start(self) -> None:
         self._back = Tally()
         self._front = Tally()
         """Of what entered before all others, with keys below zero so that they do not fall either."""
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, QueuedGroup] = {}
         self._owners: dict[str, dict[str, None]] = {}
         """The groups of each owner."""
         self.heads: list[Head] = []
-        """Of every group whose owner does not sleep, in order."""
+        """Of every group whose owner is admissible, in order."""
 
     def __len__(self) -> int:
         return self._front.total + self._back.total
@@ -196,7 +196,7 @@ class Line:
     def rows_of(self, group: str, stamp: int) -> Iterator[tuple[int, int, str]]:
         """The same of one group."""
         for entry in self._groups[group].members:
-            number = self._places[entry].number
+            number = self._positions[entry].number
             if self.stamp(number) >= stamp:
                 yield self.stamp(number), number, entry
 
@@ -209,7 +209,7 @@ class Line:
             self._append(entry, stamp, group, owner)
         elif back.total and stamp >= back.keys[-1]:
             self._append(entry, stamp, group, owner)
-        elif stamp < self.stamp(self._places[self.peek() or ""].number):
+        elif stamp < self.stamp(self._positions[self.peek() or ""].number):
             self._prepend(entry, stamp, group, owner)
         else:
             self._renumber((entry, stamp, group, owner))
@@ -218,7 +218,7 @@ class Line:
         self._renumber(*rows)
 
     def _append(self, entry: str, stamp: int, group: str, owner: str) -> None:
-        self._places[entry] = Place(self, self._back.add(entry, stamp), group)
+        self._positions[entry] = EntryPosition(self, self._back.add(entry, stamp), group)
         there = self._groups.get(group) or self._begin(group, owner)
         there.members[entry] = None
         if len(there.members) == 1:
@@ -226,7 +226,7 @@ class Line:
 
     def _prepend(self, entry: str, stamp: int, group: str, owner: str) -> None:
         self._front.trim()
-        self._places[entry] = Place(self, ~self._front.add(entry, -stamp), group)
+        self._positions[entry] = EntryPosition(self, ~self._front.add(entry, -stamp), group)
         there = self._groups.get(group) or self._begin(group, owner)
         if there.members:
             self._drop_head(group)
@@ -234,9 +234,9 @@ class Line:
         there.members.move_to_end(entry, last=False)
         self._put_head(group)
 
-    def _begin(self, group: str, owner: str) -> Group:
+    def _begin(self, group: str, owner: str) -> QueuedGroup:
         self._owners.setdefault(owner, {})[group] = None
-        there = self._groups[group] = Group(owner, OrderedDict())
+        there = self._groups[group] = QueuedGroup(owner, OrderedDict())
         return there
 
     def peek(self) -> str | None:
@@ -245,15 +245,15 @@ class Line:
     def end(self) -> int | None:
         """The stamp of the last."""
         entry = self._back.last() or self._front.first()
-        return None if entry is None else self.stamp(self._places[entry].number)
+        return None if entry is None else self.stamp(self._positions[entry].number)
 
     def withdraw(self, entry: str) -> None:
-        _, number, group = self._places[entry]
+        _, number, group = self._positions[entry]
         owner, members = self._groups[group]
         first = next(iter(members)) == entry
         if first:
             self._drop_head(group)
-        del self._places[entry], members[entry]
+        del self._positions[entry], members[entry]
         if not members:
             self._end(group, owner)
         elif first:
@@ -296,31 +296,31 @@ class Line:
 
     def head(self, group: str) -> Head:
         entry = next(iter(self._groups[group].members))
-        number = self._places[entry].number
+        number = self._positions[entry].number
         return Head(self.stamp(number), number, group)
 
     def _put_head(self, group: str) -> None:
-        if self._groups[group].owner not in self._asleep:
+        if self._groups[group].owner not in self._inadmissible:
             insort(self.heads, self.head(group))
 
     def _drop_head(self, group: str) -> None:
-        if self._groups[group].owner not in self._asleep:
+        if self._groups[group].owner not in self._inadmissible:
             del self.heads[bisect_left(self.heads, self.head(group))]
 
     def hide(self, owner: str) -> None:
-        """He is about to sleep."""
+        """The owner becomes inadmissible."""
         for group in self._owners.get(owner, ()):
             self._drop_head(group)
 
     def show(self, owner: str) -> None:
-        """He sleeps no more."""
+        """The owner is admissible again."""
         for group in self._owners.get(owner, ()):
             self._put_head(group)
 
     def _renumber(self, *more: tuple[str, int, str, str]) -> None:
         """All come to the end, one after the other, with more of them among the others."""
-        places = [(entry, self._places[entry]) for entry in self]
-        rows = [(entry, self.stamp(place.number), place.group, self.owner(place.group)) for entry, place in places]
+        positions = [(entry, self._positions[entry]) for entry in self]
+        rows = [(entry, self.stamp(place.number), place.group, self.owner(place.group)) for entry, place in positions]
         rows += more
         rows.sort(key=lambda row: row[1])
         self._start()
@@ -331,7 +331,7 @@ class Line:
 class WorkQueue:
     """All queues of a node. One that is not configured is made when something enters it, with the lowest rank."""
 
-    __slots__ = ("_ageing", "_asleep", "_lines", "_places", "_ranks")
+    __slots__ = ("_ageing", "_inadmissible", "_lines", "_positions", "_ranks")
 
     def __init__(self, ranks: Iterable[tuple[str, int]], ageing: int = 0) -> None:
         """`ageing`: by how much (in the unit of stamps) an entry goes earlier for each point of its queue's rank; 0: by rank
@@ -339,8 +339,8 @@ class WorkQueue:
         self._ageing = ageing
         self._ranks: dict[str, int] = {}
         self._lines: dict[str, Line] = {}
-        self._places: dict[str, Place] = {}
-        self._asleep: set[str] = set()
+        self._positions: dict[str, EntryPosition] = {}
+        self._inadmissible: set[str] = set()
         for name, rank in ranks:
             self.configure(name, rank)
 
@@ -348,7 +348,7 @@ class WorkQueue:
         """Makes a queue, or gives it another rank, with all that waits in it."""
         self._ranks[name] = rank
         if name not in self._lines:
-            self._lines[name] = Line(name, self._places, self._asleep)
+            self._lines[name] = Line(name, self._positions, self._inadmissible)
         by_rank = sorted(self._lines, key=lambda name: (-self._ranks[name], name))
         self._lines = {name: self._lines[name] for name in by_rank}
 
@@ -370,10 +370,10 @@ class WorkQueue:
         return self._ranks.get(name, UNRANKED)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def __contains__(self, entry: str) -> bool:
-        return entry in self._places
+        return entry in self._positions
 
     def __iter__(self) -> Iterator[str]:
         """Every entry in the order of service."""
@@ -398,10 +398,10 @@ class WorkQueue:
         lines = [(self._lines[name], stamp) for name, stamp in since.items()]
         groups = [self._in_order(line, line.rows_of(group, stamp)) for line, stamp in lines for group in line.groups(owners)]
         for _, name, entry in merge(*groups):
-            line, number, _ = self._places[entry]
+            line, number, _ = self._positions[entry]
             yield entry, line.position(number), self.ahead(name, line.stamp(number))
 
-    def _in_order(self, line: Line, rows: Iterator[tuple[int, int, str]]) -> Iterator[tuple[Order, str, str]]:
+    def _in_order(self, line: Line, rows: Iterator[tuple[int, int, str]]) -> Iterator[tuple[ServiceOrder, str, str]]:
         return ((self.order_of(line.name, stamp, number), line.name, entry) for stamp, number, entry in rows)
 
     def _up_to(self, other: str, name: str, stamp: int) -> int:
@@ -416,7 +416,7 @@ class WorkQueue:
     def insert(self, name: str, entry: str, stamp: int, group: str = "", owner: str = "") -> None:
         """To the end of queue `name` with a stamp that is not below any there, to its front with one that is below all (see
         `front`). A group has one owner. ValueError if it waits already, in whichever queue."""
-        if entry in self._places:
+        if entry in self._positions:
             raise ValueError(f"{entry} waits already")
         if name not in self._lines:
             self.configure(name, UNRANKED)
@@ -428,7 +428,7 @@ class WorkQueue:
         rows = sorted(rows, key=lambda row: row[1])
         if name not in self._lines:
             self.configure(name, UNRANKED)
-        if any(entry in self._places for entry, *_ in rows):
+        if any(entry in self._positions for entry, *_ in rows):
             raise ValueError(f"one of {[entry for entry, *_ in rows]} waits already")
         self._lines[name].merge(rows)
 
@@ -436,7 +436,7 @@ class WorkQueue:
         """The stamp of the first in the queue; None: nothing waits there."""
         line = self._lines.get(name)
         first = None if line is None else line.peek()
-        return None if line is None or first is None else line.stamp(self._places[first].number)
+        return None if line is None or first is None else line.stamp(self._positions[first].number)
 
     def end(self, name: str) -> int | None:
         """The stamp of the last in the queue; None: nothing waits there."""
@@ -456,26 +456,26 @@ class WorkQueue:
 
     def withdraw(self, entry: str) -> None:
         """KeyError if it does not wait."""
-        self._places[entry].line.withdraw(entry)
+        self._positions[entry].line.withdraw(entry)
 
     def move(self, entry: str, name: str, stamp: int) -> None:
         """As withdraw and insert: it stays in its group. KeyError if it does not wait."""
-        line, _, group = self._places[entry]
+        line, _, group = self._positions[entry]
         owner = line.owner(group)
         self.withdraw(entry)
         self.insert(name, entry, stamp, group, owner)
 
     def position(self, entry: str) -> int:
         """Its place within its queue, from 1. KeyError if it does not wait."""
-        line, number, _ = self._places[entry]
+        line, number, _ = self._positions[entry]
         return line.position(number)
 
-    def order(self, entry: str) -> Order:
+    def order(self, entry: str) -> ServiceOrder:
         """Where it stands among all entries of all queues. KeyError if it does not wait."""
-        line, number, _ = self._places[entry]
+        line, number, _ = self._positions[entry]
         return self.order_of(line.name, line.stamp(number), number)
 
-    def order_of(self, name: str, stamp: int, number: int) -> Order:
+    def order_of(self, name: str, stamp: int, number: int) -> ServiceOrder:
         """As `order`, of one that is not in; `number`: among those of its queue with the same stamp."""
         rank = self.rank(name)
         if self._ageing:
@@ -498,37 +498,37 @@ class WorkQueue:
         even_goes_first = (-more, other) < (0, name)
         return stamp + more * self._ageing + even_goes_first
 
-    def walk(self, woken: Iterable[str] = ()) -> Walk:
-        """Every entry in the order of service whose owner does not sleep, or is one of `woken`. Nothing may enter or leave
+    def walk(self, readmitted: Iterable[str] = ()) -> Walk:
+        """Every entry in the order of service whose owner is admissible, or is one of `readmitted`. Nothing may enter or leave
         meanwhile."""
-        return Walk(self, self._asleep.intersection(woken))
+        return Walk(self, self._inadmissible.intersection(readmitted))
 
-    def sleep(self, owner: str) -> None:
-        """No walk comes by what he has, nor by what enters for him."""
-        if owner not in self._asleep:
+    def set_inadmissible(self, owner: str) -> None:
+        """No walk passes the owner's entries, nor those that enter later."""
+        if owner not in self._inadmissible:
             for line in self._lines.values():
                 line.hide(owner)
-            self._asleep.add(owner)
+            self._inadmissible.add(owner)
 
-    def wake(self, owner: str) -> None:
-        """He need not sleep."""
-        if owner in self._asleep:
-            self._asleep.remove(owner)
+    def readmit(self, owner: str) -> None:
+        """The owner is admissible again."""
+        if owner in self._inadmissible:
+            self._inadmissible.remove(owner)
             for line in self._lines.values():
                 line.show(owner)
 
-    def sleepers(self) -> Set[str]:
-        return self._asleep
+    def inadmissible(self) -> Set[str]:
+        return self._inadmissible
 
     def firsts_of(self, owner: str) -> Iterator[str]:
         """The first of each group that he has."""
         return (next(line.members(group)) for line in self._lines.values() for group in line.groups((owner,)))
 
 
-class Way(NamedTuple):
+class WalkBranch(NamedTuple):
     """One of those that a walk can go on by. Compared by `order`, which no other has."""
 
-    order: Order
+    order: ServiceOrder
     entry: str
     group: str
     members: Iterator[str]
@@ -541,17 +541,17 @@ class Way(NamedTuple):
 class Walk(Iterator[str]):
     """The way along all queues at once: what it costs is what it passes, whatever waits behind that."""
 
-    def __init__(self, queue: WorkQueue, woken: Set[str] = frozenset()) -> None:
-        """`woken`: those of the sleepers whom it passes by all the same."""
+    def __init__(self, queue: WorkQueue, readmitted: Set[str] = frozenset()) -> None:
+        """`readmitted`: the inadmissible owners whose entries it passes all the same."""
         self._queue = queue
         self._dropped: set[str] = set()
-        self._ways: list[Way] = []
+        self._ways: list[WalkBranch] = []
         self.group = ""
         """Of the entry that came last."""
         for name in queue.names():
             self._to_head(name, 0)
             line = queue.line(name)
-            for group in line.groups(woken):
+            for group in line.groups(readmitted):
                 self._to_group(line, line.head(group), -1)
 
     def __next__(self) -> str:
@@ -562,14 +562,14 @@ class Walk(Iterator[str]):
             if group not in self._dropped:
                 following = next(members, None)
                 if following is not None:
-                    heappush(self._ways, Way(self._queue.order(following), following, group, members, name, -1))
+                    heappush(self._ways, WalkBranch(self._queue.order(following), following, group, members, name, -1))
                 self.group = group
                 return entry
         raise StopIteration
 
-    def join(self, entry: str, order: Order, group: str) -> None:
+    def join(self, entry: str, order: ServiceOrder, group: str) -> None:
         """One that is not in the queue goes along, whoever owns it."""
-        heappush(self._ways, Way(order, entry, group, iter(()), "", -1))
+        heappush(self._ways, WalkBranch(order, entry, group, iter(()), "", -1))
 
     def drop(self, group: str) -> None:
         """Nothing more of it, in any queue."""
@@ -583,10 +583,10 @@ class Walk(Iterator[str]):
             if way.place < 0 and (not way.name or self._queue.line(way.name).owner(way.group) in owners):
                 self._ways.append(way)
         heapify(self._ways)
-        awake = set(owners) - self._queue.sleepers()
+        admissible = set(owners) - self._queue.inadmissible()
         for name, place in to_come.items():
             line = self._queue.line(name)
-            for group in line.groups(awake):
+            for group in line.groups(admissible):
                 head = line.head(group)
                 if head >= line.heads[place]:
                     self._to_group(line, head, -1)
@@ -599,4 +599,4 @@ class Walk(Iterator[str]):
     def _to_group(self, line: Line, head: Head, place: int) -> None:
         members = line.members(head.group)
         order = self._queue.order_of(line.name, head.stamp, head.number)
-        heappush(self._ways, Way(order, next(members), head.group, members, line.name, place))
+        heappush(self._ways, WalkBranch(order, next(members), head.group, members, line.name, place))

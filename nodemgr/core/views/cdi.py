@@ -22,7 +22,7 @@ _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
 KIND_FORM = "VENDOR/CLASS, both of a-z 0-9 _ - (and . in VENDOR), beginning with a letter, e.g. nodemgr.local/env"
 DEVICE_FORM = "an environment whose name ends with a letter or digit"
 
-Row = dict[str, Any]
+CdiRow = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Edits:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class CdiDevice:
     """One env's part."""
 
     name: str
@@ -86,12 +86,12 @@ def file_name(kind: str) -> str:
     return kind.partition("/")[0].partition(".")[0] + ".json"
 
 
-def version(devices: Sequence[Device]) -> str:
+def version(devices: Sequence[CdiDevice]) -> str:
     """The lowest version of the specification that has all that is used: older runtimes refuse a newer one unread."""
     return "0.5.0" if any(not device.name[0].isalpha() for device in devices) else "0.3.0"
 
 
-def document(kind: str, common: Edits, devices: Sequence[Device]) -> str:
+def document(kind: str, common: Edits, devices: Sequence[CdiDevice]) -> str:
     """The whole file. `common` is done for each device; at least one device, each name fit to be one."""
     assert devices
     assert all(is_device_name(device.name) for device in devices)
@@ -106,7 +106,7 @@ def document(kind: str, common: Edits, devices: Sequence[Device]) -> str:
     return json.dumps(whole, indent=2) + "\n"
 
 
-def _edits(edits: Edits) -> Row:
+def _edits(edits: Edits) -> CdiRow:
     rows = {
         "deviceNodes": [*({"path": path} for path in edits.device_nodes), *map(_numbered_node, edits.numbered_nodes)],
         "mounts": [_mount(mount) for mount in edits.mounts],
@@ -115,15 +115,15 @@ def _edits(edits: Edits) -> Row:
     return {key: value for key, value in rows.items() if value}
 
 
-def _numbered_node(node: NumberedNode) -> Row:
+def _numbered_node(node: NumberedNode) -> CdiRow:
     return {"path": node.path, "type": "c", "major": node.major, "minor": node.minor, "fileMode": 0o666}
 
 
-def _mount(mount: Mount) -> Row:
+def _mount(mount: Mount) -> CdiRow:
     options = ["rw" if mount.writable else "ro", "nosuid", "nodev", "bind"]
     return {"hostPath": mount.host_path, "containerPath": mount.container_path, "options": options}
 
 
-def _hook(hook: Hook) -> Row:
+def _hook(hook: Hook) -> CdiRow:
     row = {"hookName": hook.name, "path": hook.path, "args": list(hook.args), "timeout": hook.timeout_s}
     return {key: value for key, value in row.items() if value}

@@ -11,18 +11,18 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Any, NamedTuple
 
-from nodemgr.core.lifecycle import telling
+from nodemgr.core.lifecycle import notify
 from nodemgr.core.model.model import UNDER_WAY, Attempt, Job, JobState, Request
 from nodemgr.core.scheduler import reasons
-from nodemgr.core.scheduler.forecast import Expected
+from nodemgr.core.scheduler.start_estimates import StartEstimate
 from nodemgr.core.state.state import State
 
 SECOND_NS = 1_000_000_000
 
-Row = dict[str, Any]
+JobRow = dict[str, Any]
 
 
-def waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> Row:
+def waiting(state: State, request: Request, position: int, reason: str, now_ns: int) -> JobRow:
     """A row of the queue: an interactive request, or a job's."""
     job = None if request.job_id is None else state.jobs.get(request.job_id)
     present = job is not None or any(asker.process not in state.away for asker in request.askers)
@@ -52,7 +52,7 @@ def waiting(state: State, request: Request, position: int, reason: str, now_ns: 
     }
 
 
-def expectation(expected: Expected | None, now_ns: int, wall_ns: int) -> Row:
+def expectation(expected: StartEstimate | None, now_ns: int, wall_ns: int) -> JobRow:
     """When somebody who waits may expect to start: an estimate. All None where nothing is known."""
     if expected is None:
         return dict.fromkeys(("expected_start", "expected_start_low", "expected_start_high", "expected_spread_seconds", "expected_by"))
@@ -66,7 +66,7 @@ def expectation(expected: Expected | None, now_ns: int, wall_ns: int) -> Row:
     }
 
 
-def unplaced(job: Job) -> Row:
+def unplaced(job: Job) -> JobRow:
     """The same of a job that stands in no queue: held, waiting for others, or under way."""
     since_ns = job.started_wall_ns if job.state in UNDER_WAY and job.started_wall_ns else job.submitted_wall_ns
     return {
@@ -95,19 +95,19 @@ def unplaced(job: Job) -> Row:
     }
 
 
-SHOWN_AFTER = 5
+SHOWN_DEPENDENCIES = 5
 
 
 def _reason(job: Job) -> str:
     """Why it stands where it stands; of a job that runs, nothing."""
     match job.state:
-        case JobState.AFTER:
-            more = f" and {len(job.after) - SHOWN_AFTER} more" if len(job.after) > SHOWN_AFTER else ""
-            return f"waits for {', '.join(job.after[:SHOWN_AFTER])}{more} to end well"
+        case JobState.DEPENDENCY:
+            more = f" and {len(job.after) - SHOWN_DEPENDENCIES} more" if len(job.after) > SHOWN_DEPENDENCIES else ""
+            return f"waits for {', '.join(job.after[:SHOWN_DEPENDENCIES])}{more} to end well"
         case JobState.PAUSED:
             return reasons.paused(job)
         case JobState.HELD:
-            return f"{job.why or 'held'} (nodemgr queue free {job.job_id})"
+            return f"{job.why or 'held'} (nodemgr queue unhold {job.job_id})"
         case JobState.STOPPING:
             return job.why
         case _:
@@ -133,11 +133,11 @@ BEGINNING = Cursor("queued")
 
 def page(
     state: State, now_ns: int, *, env: str | None, after: Cursor = BEGINNING, limit: int, enough: Callable[[], bool]
-) -> tuple[list[Row], Cursor | None]:
+) -> tuple[list[JobRow], Cursor | None]:
     """At most `limit` rows behind a place of the list, and where they end; None: there are no more. Fewer when they are `enough`, but one
     in any case. Who waits while the pages are asked for, one after the other, and is not moved meanwhile, is on exactly one of them: a
     cursor is a place in the order of service, not a count."""
-    rows: list[Row] = []
+    rows: list[JobRow] = []
     for cursor, row in _behind(state, now_ns, env, after, limit):
         rows.append(row)
         if len(rows) == limit or enough():
@@ -145,25 +145,25 @@ def page(
     return rows, None
 
 
-def _behind(state: State, now_ns: int, env: str | None, after: Cursor, limit: int) -> Iterator[tuple[Cursor, Row]]:
+def _behind(state: State, now_ns: int, env: str | None, after: Cursor, limit: int) -> Iterator[tuple[Cursor, JobRow]]:
     """All behind it, each with its place; of a stage beyond the first not more than `limit`."""
     if after.stage == "queued":
         behind = (after.queue, after.queued_ns) if after.queue else None
-        for request, position, line in telling.listing(state, env, behind):
+        for request, position, line in notify.listing(state, env, behind):
             yield Cursor("queued", request.priority, request.queued_ns), waiting(state, request, position, line, now_ns)
-    for stage, index in (("apart", state.apart), ("under way", state.under_way)):
+    for stage, index in (("apart", state.held_or_dependent), ("under way", state.under_way)):
         if STAGES.index(stage) >= STAGES.index(after.stage):
             for number, job in _of(state, index, env, after.number if stage == after.stage else BEGINNING.number, limit):
                 yield Cursor(stage, number=number), unplaced(job)
 
 
-def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[Row]:
+def queue(state: State, now_ns: int, *, env: str | None, limit: int) -> list[JobRow]:
     """The beginning of all that waits."""
-    rows = [waiting(state, *row, now_ns) for row in islice(telling.listing(state, env), limit)]
-    return rows + [unplaced(job) for _, job in _of(state, state.apart, env, BEGINNING.number, limit - len(rows))]
+    rows = [waiting(state, *row, now_ns) for row in islice(notify.listing(state, env), limit)]
+    return rows + [unplaced(job) for _, job in _of(state, state.held_or_dependent, env, BEGINNING.number, limit - len(rows))]
 
 
-def under_way(state: State, env: str | None, limit: int) -> list[Row]:
+def under_way(state: State, env: str | None, limit: int) -> list[JobRow]:
     """Jobs that have left their queue and not ended, the first of them."""
     return [unplaced(job) for _, job in _of(state, state.under_way, env, BEGINNING.number, limit)]
 
@@ -176,13 +176,13 @@ def _of(
     return [(number, state.jobs[job_id]) for number, job_id in nsmallest(most, found)]
 
 
-def place(state: State, standings: telling.Standings, job: Job) -> tuple[int | None, str]:
+def place(state: State, standings: notify.Standings, job: Job) -> tuple[int | None, str]:
     """(Its place in its queue, why it waits)."""
     request = state.requests.get(job.request_id or "")
     return (None, _reason(job)) if request is None else standings.of(request)
 
 
-def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool) -> Row:
+def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool) -> JobRow:
     """All that is known of a job; `cwd`: its directory, if the store still has it; `tails`: also the last lines that its attempts
     wrote."""
     last = last_attempt(job)
@@ -212,7 +212,7 @@ def told(job: Job, cwd: str | None, index_of: Mapping[str, int], *, tails: bool)
         "cwd": cwd,
         "place": job.place or None,
         "attempts": [_attempt(attempt, index_of, tails) for attempt in job.attempts],
-        "deeds": [{"time": deed.wall_ns // SECOND_NS, "who": deed.who, "what": deed.what} for deed in job.deeds],
+        "deeds": [{"time": entry.wall_ns // SECOND_NS, "who": entry.who, "what": entry.what} for entry in job.deeds],
     }
 
 
@@ -220,7 +220,7 @@ def last_attempt(job: Job) -> Attempt | None:
     return job.attempts[-1] if job.attempts else None
 
 
-def _attempt(attempt: Attempt, index_of: Mapping[str, int], tails: bool) -> Row:
+def _attempt(attempt: Attempt, index_of: Mapping[str, int], tails: bool) -> JobRow:
     row = {
         "number": attempt.number,
         "started": _seconds(attempt.started_wall_ns),

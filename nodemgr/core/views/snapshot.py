@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from nodemgr.core.model.model import Env, Gpu, Grant, Process, ProcessKey, Quota, Residue, Task, Uuid, Violation
+from nodemgr.core.model.model import Env, Gpu, Grant, Process, ProcessKey, Quota, Task, UnreclaimedMemory, Uuid, Violation
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state import books
 from nodemgr.core.state.state import State
@@ -21,7 +21,7 @@ SECOND_NS = 1_000_000_000
 SHOWN_JOBS = 200
 """Rows of the queue, and of jobs that run; the queue's length is told beside them, and `nodemgr queue` shows all."""
 
-Row = dict[str, Any]
+StatusRow = dict[str, Any]
 
 
 class LastBeats(Protocol):
@@ -37,7 +37,7 @@ def status(
     used_bytes: Mapping[Uuid, int],
     last_beat_ns: LastBeats,
     env: str | None = None,
-) -> Row:
+) -> StatusRow:
     """The node, or with `env` that environment's part of it (all GPUs, its own row, tasks and requests)."""
     return {
         **frame(state, now_ns, used_bytes=used_bytes, env=env),
@@ -45,7 +45,7 @@ def status(
     }
 
 
-def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str | None = None) -> Row:
+def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str | None = None) -> StatusRow:
     """The status without its tasks, which may be thousands."""
     waiting = Counter(request.env for request in state.requests.values())
     gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.index)
@@ -60,11 +60,11 @@ def frame(state: State, now_ns: int, *, used_bytes: Mapping[Uuid, int], env: str
         "queue_length": waiting.total() if env is None else waiting[env],
         "jobs": job_rows.under_way(state, env, SHOWN_JOBS),
         "violations": [_violation(state, row, now_ns) for row in violations(state, env)],
-        "residues": [_residue(state, row) for row in residues(state, env)],
+        "residues": [_unreclaimed(state, row) for row in unreclaimed(state, env)],
     }
 
 
-def quota(env: str, quota: Quota) -> Row:
+def quota(env: str, quota: Quota) -> StatusRow:
     """One env's quota, as `quota show` and `status` carry it."""
     return {"env": env, "gpus": quota.gpus, **quota.terms()}
 
@@ -77,7 +77,7 @@ def _indices(state: State, uuids: Iterable[Uuid]) -> list[int]:
     return [state.gpus[uuid].index for uuid in uuids]
 
 
-def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) -> Row:
+def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) -> StatusRow:
     tasks = [state.tasks[task_id] for task_id in state.gpu_tasks.get(gpu.uuid, ())]
     return {
         "index": gpu.index,
@@ -87,7 +87,7 @@ def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) ->
         "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
         "memory_used_bytes": used_bytes,
         "memory_remaining_bytes": books.gpu_remaining(state, gpu),
-        "memory_residue_bytes": sum(residue.memory_bytes for residue in state.residues.values() if residue.uuid == gpu.uuid),
+        "memory_residue_bytes": sum(unreclaimed.memory_bytes for unreclaimed in state.unreclaimed.values() if unreclaimed.uuid == gpu.uuid),
         "memory_unbooked_bytes": state.unbooked.get(gpu.uuid, 0),
         "tasks": len(tasks),
         "task_ids": [task.task_id for task in _in_order(tasks)],
@@ -96,7 +96,7 @@ def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) ->
     }
 
 
-def _env(state: State, env: Env, gpus: list[Gpu], waiting: int) -> Row:
+def _env(state: State, env: Env, gpus: list[Gpu], waiting: int) -> StatusRow:
     grants, used = [], []
     for gpu in gpus if env.name in state.env_tasks else ():
         grant = state.grants.get((env.name, gpu.uuid))
@@ -124,12 +124,12 @@ def tasks(state: State, env: str | None = None) -> list[Task]:
     return _in_order(task for task in state.tasks.values() if env in (None, task.env))
 
 
-def _task(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> Row:
+def _task(state: State, task: Task, now_ns: int, last_beat_ns: LastBeats) -> StatusRow:
     now = task_now(state, task, now_ns, last_beat_ns)._asdict()
     return {**task_facts(state, task), **now, "memory_limit_bytes": limits_bytes(state, share(state, task))}
 
 
-def task_facts(state: State, task: Task) -> Row:
+def task_facts(state: State, task: Task) -> StatusRow:
     """What of a task's row stays the same as long as the Task itself does."""
     members = [state.processes[key] for key in task.processes]
     job = None if task.job_id is None else state.jobs[task.job_id]
@@ -150,7 +150,7 @@ def task_facts(state: State, task: Task) -> Row:
     }
 
 
-class Share(NamedTuple):
+class TaskShare(NamedTuple):
     """Whose part of which grants a task's processes may use together. It stays as long as the Task does."""
 
     env: str
@@ -161,13 +161,13 @@ class Share(NamedTuple):
     """One of them is in the env's ledger."""
 
 
-def share(state: State, task: Task) -> Share:
+def share(state: State, task: Task) -> TaskShare:
     members = [state.processes[key] for key in task.processes]
     caps_bytes = sum(member.cap_bytes or 0 for member in members)
-    return Share(task.env, task.gpus, caps_bytes, any(member.slot is not None for member in members))
+    return TaskShare(task.env, task.gpus, caps_bytes, any(member.slot is not None for member in members))
 
 
-def limits_bytes(state: State, share: Share) -> list[int]:
+def limits_bytes(state: State, share: TaskShare) -> list[int]:
     """Of each GPU: the caps, and the env's ledger if one of the processes is in it."""
     grants = state.grants
     return [share.caps_bytes + (grants[share.env, uuid].limit_bytes if share.in_ledger else 0) for uuid in share.gpus]
@@ -201,7 +201,7 @@ def violations(state: State, env: str | None = None) -> list[Violation]:
     return sorted(sure, key=lambda row: (row.since_ns, row.pid))
 
 
-def _violation(state: State, row: Violation, now_ns: int) -> Row:
+def _violation(state: State, row: Violation, now_ns: int) -> StatusRow:
     return {
         "env": row.env,
         "task": row.task_id,
@@ -218,13 +218,13 @@ def _violation(state: State, row: Violation, now_ns: int) -> Row:
     }
 
 
-def residues(state: State, env: str | None = None) -> list[Residue]:
+def unreclaimed(state: State, env: str | None = None) -> list[UnreclaimedMemory]:
     """What is charged to a GPU for a process without a lease, GPU by GPU."""
-    found = [row for row in state.residues.values() if env in (None, row.env)]
+    found = [row for row in state.unreclaimed.values() if env in (None, row.env)]
     return sorted(found, key=lambda row: (state.gpus[row.uuid].index, row.env, row.pid))
 
 
-def _residue(state: State, row: Residue) -> Row:
+def _unreclaimed(state: State, row: UnreclaimedMemory) -> StatusRow:
     return {
         "env": row.env,
         "pid": row.pid,

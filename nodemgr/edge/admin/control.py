@@ -1,6 +1,6 @@
 """The control plane: administrators' orders by zmq ROUTER, the stream of events by zmq XPUB, both on sockets of the run directory.
 
-Knows: frames, JSON, how an argument is checked. Must not know: what a verb does (api/orders.py).
+Knows: frames, JSON, how an argument is checked. Must not know: what a verb does (api/admin_operations.py).
 
 The sockets' files are open to root and one group alone, and that is all their protection: who can connect may order.
 """
@@ -16,9 +16,9 @@ from typing import Any
 import zmq
 
 from nodemgr.edge.admin.control_client import MAX_SYNC_BYTES, SYNC_PREFIX
-from nodemgr.edge.host import log
+from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import CONTROL_SOCKET, EVENTS_SOCKET, give_to_group
-from nodemgr.edge.rpc.order import JsonText, Later, Order, OrderError, Orders, check, parse, unknown_verb
+from nodemgr.edge.rpc.operation import JsonText, Later, Operation, OperationError, Operations, check, parse, unknown_verb
 from nodemgr.edge.store.store import StoreFailed
 
 MAX_ORDER_BYTES = 2**18
@@ -35,25 +35,25 @@ WhenFresh = Callable[[Callable[[], None]], None]
 """Calls its argument once there is a fresh reading of the GPUs."""
 
 
-class Control:
+class ControlServer:
     """Both sockets, in the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, run_dir: Path, group: str, when_fresh: WhenFresh) -> None:
         """Raises zmq.ZMQError where a socket cannot be bound."""
-        self.orders: Orders = {}
+        self.orders: Operations = {}
         self._loop = loop
         self._when_fresh = when_fresh
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.MAXMSGSIZE, MAX_ORDER_BYTES)
         self._stream = self._context.socket(zmq.XPUB)
-        self._looking = False
+        self._is_reading = False
         self._stream.setsockopt(zmq.SNDHWM, SEND_HWM)
         for socket, name in ((self._router, CONTROL_SOCKET), (self._stream, EVENTS_SOCKET)):
             socket.setsockopt(zmq.LINGER, LINGER_MS)
             self._bind(socket, run_dir / name, group)
 
-    def start(self, orders: Orders) -> None:
+    def start(self, orders: Operations) -> None:
         """Takes orders from now on; those that were sent before wait in the socket."""
         self.orders = orders
         self._loop.add_reader(_option(self._router, zmq.FD), self._readable)
@@ -72,13 +72,13 @@ class Control:
     def publish(self, name: str, text: str) -> None:
         self._stream.send(name.encode(), zmq.NOBLOCK | zmq.SNDMORE)
         self._stream.send(text.encode(), zmq.NOBLOCK)
-        if not self._looking:  # sending may swallow the descriptor's edge
-            self._looking = True
+        if not self._is_reading:  # sending may swallow the descriptor's edge
+            self._is_reading = True
             self._loop.call_soon(self._subscribed)
 
     def _subscribed(self) -> None:
         """Zmq keeps the subscriptions itself. They are taken out of the socket, and a sync topic is published back."""
-        self._looking = False
+        self._is_reading = False
         while _option(self._stream, zmq.EVENTS) & zmq.POLLIN:
             subscription = self._stream.recv(zmq.NOBLOCK)
             topic = subscription[1:]
@@ -96,7 +96,7 @@ class Control:
     def _order(self, envelope: list[bytes], body: bytes) -> None:
         try:
             order, arguments = self._parse(body)
-        except OrderError as error:
+        except OperationError as error:
             self._reply(envelope, _refusal(error))
             return
         if order.fresh:
@@ -104,34 +104,34 @@ class Control:
         else:
             self._perform(envelope, order, arguments)
 
-    def _parse(self, body: bytes) -> tuple[Order, dict[str, Any]]:
+    def _parse(self, body: bytes) -> tuple[Operation, dict[str, Any]]:
         verb, given = parse(body)
         order = self.orders.get(verb)
         if order is None:
             raise unknown_verb(verb, self.orders)
         return order, check(order.arguments, given)
 
-    def _perform(self, envelope: list[bytes], order: Order, arguments: dict[str, Any]) -> None:
+    def _perform(self, envelope: list[bytes], order: Operation, arguments: dict[str, Any]) -> None:
         try:
             result = order.perform(arguments)
             if isinstance(result, Later):
                 result.begin(lambda answer: self._reply(envelope, _answer(answer)))
                 return
             reply = _answer(result)
-        except OrderError as error:
+        except OperationError as error:
             reply = _refusal(error)
         except StoreFailed as error:
-            reply = _refusal(OrderError(str(error), "store"))
+            reply = _refusal(OperationError(str(error), "store"))
         except Exception as error:  # an answer is owed whatever happens
-            log.fault("in an order", error)
-            reply = _refusal(OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
+            stderr_log.fault("in an order", error)
+            reply = _refusal(OperationError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
         self._reply(envelope, reply)
 
     def _reply(self, envelope: list[bytes], reply: str) -> None:
         try:
             self._router.send_multipart([*envelope, reply.encode()], zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            log.say(f"an answer on the control socket was lost: {error}")
+            stderr_log.say(f"an answer on the control socket was lost: {error}")
         self._loop.call_soon(self._readable)
 
     def close(self) -> None:
@@ -146,10 +146,10 @@ def _option(socket: zmq.Socket[bytes], option: int) -> int:
 
 
 def _answer(result: object) -> str:
-    if isinstance(result, OrderError):
+    if isinstance(result, OperationError):
         return _refusal(result)
     return f'{{"ok":true,"result":{result if isinstance(result, JsonText) else _to_text(result)}}}'
 
 
-def _refusal(error: OrderError) -> str:
+def _refusal(error: OperationError) -> str:
     return _to_text({"ok": False, "error": str(error), "code": error.code})

@@ -16,11 +16,11 @@ from nodemgr.core.model import events
 from nodemgr.core.model.model import Transport
 from nodemgr.edge.admin.control import WhenFresh
 from nodemgr.edge.api.views import Views
-from nodemgr.edge.clients.sessions import ASK_NS, Session
+from nodemgr.edge.clients.client_sessions import ASK_NS, Session
 from nodemgr.edge.engine.daemon import Daemon
-from nodemgr.edge.host import log
-from nodemgr.edge.rpc.order import File, JsonText, Later, OrderError, parse
-from nodemgr.edge.rpc.sheets import SHEET_BYTES, Place, Sheets
+from nodemgr.edge.host import stderr_log
+from nodemgr.edge.rpc.operation import FileReply, JsonText, Later, OperationError, parse
+from nodemgr.edge.rpc.sheets import SHEET_BYTES, SheetRange, Sheets
 from nodemgr.edge.store.store import StoreFailed
 
 PART_BYTES = 960
@@ -97,26 +97,26 @@ class Questions:
         try:
             kind = self._kinds.get(fields["what"])
             if kind is None:
-                raise OrderError(f"unknown question {fields['what'][:40]!r} (known: {', '.join(sorted(self._kinds))})")
+                raise OperationError(f"unknown question {fields['what'][:40]!r} (known: {', '.join(sorted(self._kinds))})")
             answer = kind(session, fields)
             if isinstance(answer, Later):
                 answer.begin(lambda result: self._send(session, fields["rid"], result))
                 return
-        except OrderError as error:
+        except OperationError as error:
             answer = error
         except StoreFailed as error:
-            answer = OrderError(str(error), "store")
+            answer = OperationError(str(error), "store")
         except Exception as error:  # an answer is owed whatever happens
-            log.fault("in a question", error)
-            answer = OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal")
+            stderr_log.fault("in a question", error)
+            answer = OperationError(f"internal fault: {error!r} (the manager's log has more)", "internal")
         self._send(session, fields["rid"], answer)
 
     def _send(self, session: Session, rid: int, answer: Any) -> None:
         """One that came later than its client stayed goes nowhere."""
-        if isinstance(answer, File):
+        if isinstance(answer, FileReply):
             self._send_file(session, rid, answer)
             return
-        if isinstance(answer, OrderError):
+        if isinstance(answer, OperationError):
             answer = {"error": str(answer), "code": answer.code}
         parts = list(pages(answer))
         if len(parts) > MAX_PARTS:
@@ -124,30 +124,30 @@ class Questions:
         for index, data in enumerate(parts):
             session.answer("PART", rid=rid, index=index, count=len(parts), data=data)
 
-    def _send_file(self, session: Session, rid: int, file: File) -> None:
+    def _send_file(self, session: Session, rid: int, file: FileReply) -> None:
         """A short answer: it fits one packet."""
         try:
             if session.transport is not Transport.UNIX:
-                raise OrderError("this order needs the UNIX socket: over UDP no file can be handed over", "refused")
+                raise OperationError("this order needs the UNIX socket: over UDP no file can be handed over", "refused")
             sent = self._files[session.connection] = self._files.get(session.connection, 0) + 1
             if sent > MAX_FILES:
-                raise OrderError(f"this connection was handed {MAX_FILES} files already: open another one", "refused")
+                raise OperationError(f"this connection was handed {MAX_FILES} files already: open another one", "refused")
             session.answer("PART", (file.descriptor,), rid=rid, index=0, count=1, data="".join(pages(file.answer)))
-        except OrderError as error:
+        except OperationError as error:
             self._send(session, rid, error)
         finally:
             os.close(file.descriptor)
 
-    def _sheet(self, session: Session, _fields: Mapping[str, Any]) -> File:
+    def _sheet(self, session: Session, _fields: Mapping[str, Any]) -> FileReply:
         sheet = self._sheets.lend(session.connection, session.env)
-        return File({"sheet_bytes": SHEET_BYTES}, os.dup(sheet))
+        return FileReply({"sheet_bytes": SHEET_BYTES}, os.dup(sheet))
 
     def _order(self, session: Session, fields: Mapping[str, Any]) -> Any:
         """Written in the packet, or on the connection's sheet, wherever on it the argument says."""
         argument: str | None = fields.get("argument")
         if argument is None:
             body: bytes | str = self._sheets.take(session.connection)
-        elif (place := Place.parse(argument)) is not None:
+        elif (place := SheetRange.parse(argument)) is not None:
             body = self._sheets.read(session.connection, place)
         else:
             body = argument
@@ -162,10 +162,10 @@ class Questions:
         task_id = administration.present_id(state, fields.get("argument", ""))
         owner = state.tasks.get(task_id) or state.requests.get(task_id)
         if owner is None or owner.env != session.env:
-            raise OrderError(f"{session.env} has no task or waiting request {task_id[:40]!r} (nodemgr status lists them)", "not_found")
+            raise OperationError(f"{session.env} has no task or waiting request {task_id[:40]!r} (nodemgr status lists them)", "not_found")
         event = events.ReleaseTask(task_id, session.user, self._daemon.clock.wall_ns(), env=session.env)
         if not self._daemon.submit(event):
-            raise OrderError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
+            raise OperationError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
         return {"task": task_id}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from client_plugin.verbs.presentation.units import MAX_DURATION_MS, MAX_SIZE_BYTES, MIN_SIZE_BYTES
 from nodemgr.core.views.job_rows import STAGES, Cursor
 from nodemgr.edge.kernel.processes import one_line
-from nodemgr.edge.rpc.order import OrderError, integer
+from nodemgr.edge.rpc.operation import OperationError, integer
 from nodemgr.paths import ENV_NAME_FORM, is_env_name
 
 MAX_STRING_BYTES = 2**17 - 1
@@ -35,7 +35,7 @@ MAX_RESTARTS = 1_000
 _JOB = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?", re.ASCII)
 _WAITER = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|r[0-9]{1,18}", re.ASCII)
 _ORDERED = re.compile(r"j[0-9]{1,15}(\.[0-9]{1,10})?|[rt][0-9]{1,18}", re.ASCII)
-_PLACE = re.compile(
+_CURSOR = re.compile(
     rf"{STAGES[0]}:(?P<queue>[^:]+):(?P<stamp>-?[0-9]{{1,20}})|(?P<stage>{'|'.join(STAGES[1:])}):(?P<job>[0-9]{{1,15}})\.(?P<index>[0-9]{{1,10}})",
     re.ASCII,
 )
@@ -47,7 +47,7 @@ Parse = Callable[[object], Any]
 def _matching(pattern: re.Pattern[str], form: str) -> Parse:
     def parse(value: object) -> str:
         if not isinstance(value, str) or pattern.fullmatch(value) is None:
-            raise OrderError(form)
+            raise OperationError(form)
         return value
 
     return parse
@@ -72,15 +72,15 @@ _index = integer(0, MAX_INDEX)
 
 def queue(value: object) -> str:
     if not isinstance(value, str) or not is_env_name(value):
-        raise OrderError(f"is no name of a queue: {ENV_NAME_FORM}")
+        raise OperationError(f"is no name of a queue: {ENV_NAME_FORM}")
     return value
 
 
-def place(value: object) -> Cursor:
+def cursor_at(value: object) -> Cursor:
     """Where in the whole list of what waits and runs a page ended, as `written` told it."""
-    found = _PLACE.fullmatch(value) if isinstance(value, str) else None
+    found = _CURSOR.fullmatch(value) if isinstance(value, str) else None
     if found is None or not is_env_name(found["queue"] or "x"):
-        raise OrderError("is no place in the list: what the last page gave as its end")
+        raise OperationError("is no place in the list: what the last page gave as its end")
     if found["queue"] is not None:
         return Cursor("queued", found["queue"], int(found["stamp"]))
     return Cursor(found["stage"], number=(int(found["job"]), int(found["index"])))
@@ -92,57 +92,57 @@ def written(end: Cursor) -> str:
 
 def jobs(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
-        raise OrderError(f"must be a list of at most {MAX_JOBS_NAMED} jobs")
+        raise OperationError(f"must be a list of at most {MAX_JOBS_NAMED} jobs")
     return tuple(dict.fromkeys(job(entry) for entry in value))
 
 
 def submissions(value: object) -> list[object]:
     """Each is checked by itself, so that one which cannot be keeps no other from being taken."""
     if not isinstance(value, list) or not 0 < len(value) <= MAX_SUBMITTED:
-        raise OrderError(f"must be a list of 1 to {MAX_SUBMITTED} jobs")
+        raise OperationError(f"must be a list of 1 to {MAX_SUBMITTED} jobs")
     return value
 
 
 def ordered(value: object) -> tuple[str, ...]:
     """What orders may name: jobs, requests and leases."""
     if not isinstance(value, list) or len(value) > MAX_JOBS_NAMED:
-        raise OrderError(f"must be a list of at most {MAX_JOBS_NAMED} ids")
+        raise OperationError(f"must be a list of at most {MAX_JOBS_NAMED} ids")
     return tuple(dict.fromkeys(_ordered(entry) for entry in value))
 
 
 def array(value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > MAX_ARRAY:
-        raise OrderError(f"must be a list of at most {MAX_ARRAY} numbers")
+        raise OperationError(f"must be a list of at most {MAX_ARRAY} numbers")
     return tuple(sorted({_index(entry) for entry in value}))
 
 
 def name(value: object) -> str:
     if not isinstance(value, str) or len(value) > MAX_NAME_CHARS or not value.isprintable():
-        raise OrderError(f"must be a text of at most {MAX_NAME_CHARS} characters on one line")
+        raise OperationError(f"must be a text of at most {MAX_NAME_CHARS} characters on one line")
     return value
 
 
 def _string(value: object) -> str:
     """What the kernel takes as an argument or a variable: bytes without NUL, as os.fsdecode reads them."""
     if not isinstance(value, str) or "\0" in value:
-        raise OrderError("must be texts without NUL")
+        raise OperationError("must be texts without NUL")
     try:
         size_bytes = len(os.fsencode(value))
     except UnicodeEncodeError:
-        raise OrderError("holds what stands for no bytes of this system") from None
+        raise OperationError("holds what stands for no bytes of this system") from None
     if size_bytes > MAX_STRING_BYTES:
-        raise OrderError(f"holds one of {size_bytes} bytes: the system takes at most {MAX_STRING_BYTES}")
+        raise OperationError(f"holds one of {size_bytes} bytes: the system takes at most {MAX_STRING_BYTES}")
     return value
 
 
 def _strings(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_STRINGS:
-        raise OrderError(f"must be a list of at most {MAX_STRINGS} texts")
+        raise OperationError(f"must be a list of at most {MAX_STRINGS} texts")
     if _are_plain(value):
         return tuple(value)
     found = tuple(_string(entry) for entry in value)
     if sum(map(len, found)) > MAX_STRINGS_BYTES:
-        raise OrderError(f"are more than {MAX_STRINGS_BYTES} bytes together")
+        raise OperationError(f"are more than {MAX_STRINGS_BYTES} bytes together")
     return found
 
 
@@ -159,21 +159,21 @@ def _are_plain(value: list[object]) -> bool:
 def argv(value: object) -> tuple[str, ...]:
     found = _strings(value)
     if not found or not found[0]:
-        raise OrderError("names no command")
+        raise OperationError("names no command")
     return found
 
 
 def environ(value: object) -> tuple[str, ...]:
     found = _strings(value)
     if [variable for variable in found if "=" not in variable or variable[0] == "="]:
-        raise OrderError("must be a list of NAME=value")
+        raise OperationError("must be a list of NAME=value")
     return found
 
 
 def directory(value: object) -> str:
     path = _string(value)
     if not path.startswith("/") or len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise OrderError("must be an absolute path")
+        raise OperationError("must be an absolute path")
     return path
 
 

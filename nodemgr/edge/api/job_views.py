@@ -10,15 +10,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nodemgr.core.lifecycle import queues, telling
+from nodemgr.core.lifecycle import notify, queue_settings
 from nodemgr.core.model import job_ids
 from nodemgr.core.model.model import Ended, Job, Request
-from nodemgr.core.scheduler import forecast
+from nodemgr.core.scheduler import start_estimates
 from nodemgr.core.views import job_rows
 from nodemgr.edge.api import job_arguments
 from nodemgr.edge.engine.daemon import Daemon
-from nodemgr.edge.rpc.order import JsonText, OrderError
-from nodemgr.edge.store.past import Outcome, Past, PastFault, Reading
+from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
+from nodemgr.edge.store.past import AttemptOutcome, HistoryQuery, HistoryReader, PastFault
 from nodemgr.edge.store.store import StoreFailed
 
 SCHEMA_VERSION = 1
@@ -29,18 +29,16 @@ MAX_EXPECTED = 200
 EXPECTED_NS = 1_000_000_000
 """So long that holds while nothing happens: for all pages of one list."""
 
-Reply = Callable[[Any], None]
-
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class JobViews:
     """Reads everything, changes nothing."""
 
-    def __init__(self, daemon: Daemon, past: Past) -> None:
+    def __init__(self, daemon: Daemon, past: HistoryReader) -> None:
         self._daemon = daemon
         self._past = past
-        self._expected_starts: dict[str, forecast.Expected] = {}
+        self._expected_starts: dict[str, start_estimates.StartEstimate] = {}
         self._expected_version = -1
         self._expected_until_ns = 0
 
@@ -60,14 +58,14 @@ class JobViews:
     def _queues(self) -> list[dict[str, Any]]:
         """From the highest rank down."""
         return [
-            {"name": row.name, **queues.settings(row), "length": self._daemon.state.queued.get(row.name, 0)}
-            for row in queues.rows(self._daemon.state).values()
+            {"name": row.name, **queue_settings.settings(row), "length": self._daemon.state.queued.get(row.name, 0)}
+            for row in queue_settings.rows(self._daemon.state).values()
         ]
 
     def request(self, request: Request) -> dict[str, Any]:
         """An interactive one."""
         state, now_ns = self._daemon.state, self._daemon.clock.monotonic_ns()
-        row = job_rows.waiting(state, request, *telling.Standings(state).of(request), now_ns)
+        row = job_rows.waiting(state, request, *notify.Standings(state).of(request), now_ns)
         return {"schema_version": SCHEMA_VERSION, "jobs": [{**row, **self._expected((request.request_id,))[0]}]}
 
     def _expected(self, request_ids: Iterable[str]) -> list[dict[str, Any]]:
@@ -75,7 +73,7 @@ class JobViews:
         daemon = self._daemon
         now_ns, wall_ns = daemon.clock.monotonic_ns(), daemon.clock.wall_ns()
         if daemon.state.version != self._expected_version or now_ns > self._expected_until_ns:
-            self._expected_starts = forecast.expected_starts(daemon.state, now_ns, daemon.journal.spread, MAX_EXPECTED)
+            self._expected_starts = start_estimates.start_estimates(daemon.state, now_ns, daemon.journal.spread, MAX_EXPECTED)
             self._expected_version, self._expected_until_ns = daemon.state.version, now_ns + EXPECTED_NS
         expected = self._expected_starts
         return [job_rows.expectation(expected.get(request_id), now_ns, wall_ns) for request_id in request_ids]
@@ -83,7 +81,7 @@ class JobViews:
     def jobs(self, living: Iterable[Job], ended: Iterable[Ended]) -> dict[str, Any]:
         """Whole stories: of one job, or of an array's elements (then without what they wrote)."""
         state, living, ended = self._daemon.state, list(living), list(ended)
-        standings = telling.Standings(state)
+        standings = notify.Standings(state)
         tails = len(living) + len(ended) == 1
         directories = self._directories([*living, *(row.job for row in ended)])
         rows = [job_rows.told(row.job, directories.get(row.job.spec_id), self._index_of(), tails=tails) for row in ended]
@@ -108,7 +106,7 @@ class JobViews:
         """The jobs that ended last, oldest first, of those before `before` (a number from an earlier page)."""
         index_of = self._index_of()
 
-        def told(past: Reading) -> JsonText:
+        def told(past: HistoryQuery) -> JsonText:
             rows = past.history(env, since_wall_ns, before, limit)
             jobs = [job_rows.told(row.ended.job, row.cwd, index_of, tails=False) for row in rows]
             return _text({"history": jobs, "before": rows[0].number if len(rows) == limit else None})
@@ -131,10 +129,10 @@ def _text(told: Mapping[str, Any]) -> JsonText:
 
 
 def _answer(reply: Reply) -> Callable[[Any], None]:
-    return lambda result: reply(OrderError(str(result), "store") if isinstance(result, PastFault) else result)
+    return lambda result: reply(OperationError(str(result), "store") if isinstance(result, PastFault) else result)
 
 
-def _outcome(job_id: str, outcomes: list[Outcome]) -> dict[str, Any]:
+def _outcome(job_id: str, outcomes: list[AttemptOutcome]) -> dict[str, Any]:
     """In one row, whatever the name means: the first that did not end well."""
     outcomes.sort(key=lambda outcome: job_ids.order(outcome.job_id))
     exits = [(job_rows.exit_of(outcome.state, outcome.exit_code, outcome.signal), outcome) for outcome in outcomes]

@@ -14,7 +14,7 @@ from nodemgr.core.lifecycle.records import record_id
 from nodemgr.core.model.model import Task
 from nodemgr.core.state.state import State
 from nodemgr.core.views import snapshot
-from nodemgr.core.views.snapshot import LastBeats, Share
+from nodemgr.core.views.snapshot import LastBeats, TaskShare
 
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -25,7 +25,7 @@ class _Lasting(NamedTuple):
     """Its place among the others."""
     facts: str
     """The open beginning of a JSON object."""
-    share: Share
+    share: TaskShare
 
 
 class TaskRows:
@@ -35,12 +35,12 @@ class TaskRows:
         """`facts`: all of a task's row that stays as long as the Task does."""
         self._state = state
         self._facts = facts
-        self._kept: dict[str, _Lasting] = {}
-        self._shares: dict[Share, Share] = {}
+        self._cached: dict[str, _Lasting] = {}
+        self._shares: dict[TaskShare, TaskShare] = {}
         """Those of the rows that are kept, each once."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cached)
 
     def texts(self, tasks: Iterable[Task], now_ns: int, last_beat_ns: LastBeats) -> list[str]:
         """One JSON object for each task, in the order of their ids."""
@@ -48,23 +48,23 @@ class TaskRows:
         limits: dict[int, str] = {}
         rows = []
         for task in tasks:
-            kept = self._kept.get(task.task_id)
-            if kept is None or kept.task is not task:
-                kept = self._keep(task)
-            limit = limits.get(id(kept.share))
+            cached = self._cached.get(task.task_id)
+            if cached is None or cached.task is not task:
+                cached = self._cache(task)
+            limit = limits.get(id(cached.share))
             if limit is None:
-                limit = limits[id(kept.share)] = _to_text(snapshot.limits_bytes(state, kept.share))
+                limit = limits[id(cached.share)] = _to_text(snapshot.limits_bytes(state, cached.share))
             duration, age, connected = snapshot.task_now(state, task, now_ns, last_beat_ns)
             now = f'"duration_seconds":{duration},"last_beat_age_seconds":{"null" if age is None else age},"connected":{connected}'
-            rows.append((kept.number, f'{kept.facts},{now},"memory_limit_bytes":{limit}}}'))
+            rows.append((cached.number, f'{cached.facts},{now},"memory_limit_bytes":{limit}}}'))
         rows.sort()
         return [text for _, text in rows]
 
-    def _keep(self, task: Task) -> _Lasting:
+    def _cache(self, task: Task) -> _Lasting:
         facts, share = _to_text(self._facts(task))[:-1], snapshot.share(self._state, task)
         share = self._shares.setdefault(share, share)
-        kept = self._kept[task.task_id] = _Lasting(task, record_id(task.task_id), facts, share)
-        if len(self._kept) > 2 * len(self._state.tasks):
-            self._kept = {key: row for key, row in self._kept.items() if key in self._state.tasks}
-            self._shares = {row.share: row.share for row in self._kept.values()}
-        return kept
+        cached = self._cached[task.task_id] = _Lasting(task, record_id(task.task_id), facts, share)
+        if len(self._cached) > 2 * len(self._state.tasks):
+            self._cached = {key: row for key, row in self._cached.items() if key in self._state.tasks}
+            self._shares = {row.share: row.share for row in self._cached.values()}
+        return cached

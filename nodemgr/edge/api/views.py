@@ -19,12 +19,12 @@ from nodemgr.core.views.snapshot import SECOND_NS
 from nodemgr.edge.api.task_rows import TaskRows
 from nodemgr.edge.clients.crowd import Crowd
 from nodemgr.edge.engine.daemon import Daemon
-from nodemgr.edge.host import log
+from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import processes
-from nodemgr.edge.rpc.order import JsonText, Later, OrderError, Reply
+from nodemgr.edge.rpc.operation import JsonText, Later, OperationError, Reply
 from nodemgr.edge.setup import doctor
 from nodemgr.edge.setup.settings import Settings
-from nodemgr.edge.store.store import KEPT_RECORDS, Store
+from nodemgr.edge.store.store import RETAINED_RECORDS, Store
 from nodemgr.paths import container_dir, env_dir, installed_version
 
 SCHEMA_VERSION = 1
@@ -69,8 +69,8 @@ class Views:
                 tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
                 texts.extend(self._task_rows.texts(tasks, daemon.clock.monotonic_ns(), daemon.beats))
             except Exception as error:  # an answer is owed whatever happens
-                log.fault("in a status", error)
-                reply(OrderError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
+                stderr_log.fault("in a status", error)
+                reply(OperationError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
                 return
             if ids:
                 daemon.loop.call_soon(turn)
@@ -87,29 +87,29 @@ class Views:
         frame["store"], frame["launcher"] = daemon.journal.health(), daemon.jobs.health()
         for row in frame["queue"]:
             request = daemon.state.requests.get(row["request"])  # a job that is held has none
-            row["places"] = self._places(() if request is None else request.askers)
-        for row, residue in zip(frame["residues"], snapshot.residues(daemon.state, env), strict=True):
-            holder = daemon.state.processes.get(residue.process)
-            row["places"] = self._places(() if holder is None else (holder,))
+            row["places"] = self._locations(() if request is None else request.askers)
+        for row, unreclaimed in zip(frame["residues"], snapshot.unreclaimed(daemon.state, env), strict=True):
+            holder = daemon.state.processes.get(unreclaimed.process)
+            row["places"] = self._locations(() if holder is None else (holder,))
         if env is None:
             frame["counters"] = {name: daemon.counters[name] for name in COUNTERS}
             frame["manager"] = self._manager()
             queue_loop = daemon.event_loop
-            frame["queue_loop"] = {"wakes": queue_loop.wakes.total(), "scans": queue_loop.scans, "started": queue_loop.started}
+            frame["queue_loop"] = {"wakes": queue_loop.wakes.total(), "scans": queue_loop.passes, "started": queue_loop.started}
             frame["crowds"] = [crowd.fields() for crowd in self.crowds()]
         return _to_text(frame)[:-1]
 
     def _task(self, task: Task) -> dict[str, Any]:
         """What the core says of it, and where its processes live."""
         state = self._daemon.state
-        where = self._places([state.processes[key] for key in task.processes])
+        where = self._locations([state.processes[key] for key in task.processes])
         return {**snapshot.task_facts(state, task), "places": where}
 
-    def _places(self, members: Iterable[Process | Asker]) -> list[dict[str, Any]]:
+    def _locations(self, members: Iterable[Process | Asker]) -> list[dict[str, Any]]:
         """Who they are, and in which container, as the node numbers them and as they do there."""
         rows = []
         for member in members:
-            place = self._daemon.places.of(member.key if isinstance(member, Process) else member.process)
+            place = self._daemon.process_locations.of(member.key if isinstance(member, Process) else member.process)
             inside = {"pid_inside": place.pid_inside, "container": place.container, "container_name": place.container_name}
             rows.append({"pid": member.pid, "user": member.user, **inside})
         return rows
@@ -145,7 +145,7 @@ class Views:
             "pids": [number for pid in pids for number in processes.seen_as(pid)],
         }
 
-    def allocations(self, env: str | None, since_wall_ns: int, limit: int = KEPT_RECORDS) -> dict[str, Any]:
+    def allocations(self, env: str | None, since_wall_ns: int, limit: int = RETAINED_RECORDS) -> dict[str, Any]:
         """The last records, with the indices that people read beside the UUIDs."""
         gpus = self._daemon.state.gpus
         records = self._daemon.journal.records(env, since_wall_ns, limit)
@@ -186,12 +186,25 @@ class Views:
         found = [reasons.violation(state.gpus[row.uuid], row) for row in snapshot.violations(state, env)]
         now_ns, limits = daemon.clock.monotonic_ns(), daemon.driver_limits.line
         box = daemon.envs.containers
-        around = doctor.Surroundings(
-            self._store, daemon.journal.fault, daemon.gpus.last, now_ns, used, found, limits, self._udp(), str(box.path),
+        around = doctor.CheckContext(
+            self._store,
+            daemon.journal.fault,
+            daemon.gpus.last,
+            now_ns,
+            used,
+            found,
+            limits,
+            self._udp(),
+            str(box.path),
             box.fault or box.missing(),
-            self._gate(), len(state.envs), sum(min(row.quota.gpus, len(state.gpus)) for row in state.envs.values()), self._settings.group,
-            list(daemon.envs.faults.values()), [crowd.line() for crowd in self.crowds()],
-            daemon.jobs.factory.state(), daemon.jobs.unknown(),
+            self._gate(),
+            len(state.envs),
+            sum(min(row.quota.gpus, len(state.gpus)) for row in state.envs.values()),
+            self._settings.group,
+            list(daemon.envs.faults.values()),
+            [crowd.line() for crowd in self.crowds()],
+            daemon.jobs.factory.state(),
+            daemon.jobs.unknown(),
         )
         return doctor.examine(around)
 

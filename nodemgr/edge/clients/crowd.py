@@ -1,6 +1,6 @@
 """Who has the connections of an env that has all it may: one line that names the container, for whoever must end it.
 
-Knows: processes' containers. Must not know: sockets, limits; nor does anything rest on this (kernel/places.py).
+Knows: processes' containers. Must not know: sockets, limits; nor does anything rest on this (kernel/process_locations.py).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from nodemgr.edge.kernel.places import SHORT_ID_CHARS, container_of, name_of
+from nodemgr.edge.kernel.process_locations import SHORT_ID_CHARS, container_of, name_of
 
-MAX_LOOKED_AT = 100
+MAX_EXAMINED = 100
 """Processes, those with most connections: a look at each costs a read."""
 
 
@@ -30,11 +30,11 @@ class Crowd:
     @classmethod
     def of(cls, env: str, by_pid: Counter[int]) -> Crowd:
         """`by_pid` has at least one."""
-        most = by_pid.most_common(MAX_LOOKED_AT)
-        places: Counter[str | None] = Counter()
+        most = by_pid.most_common(MAX_EXAMINED)
+        containers: Counter[str | None] = Counter()
         for pid, count in most:
-            places[container_of(pid)] += count
-        ((container, here),) = places.most_common(1)
+            containers[container_of(pid)] += count
+        ((container, here),) = containers.most_common(1)
         name = None if container is None else name_of(container)
         return cls(env, by_pid.total(), None if container is None else container[:SHORT_ID_CHARS], name, here, *most[0])
 

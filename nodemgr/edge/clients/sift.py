@@ -31,7 +31,7 @@ class Signed(NamedTuple):
     """Which of its env's keys."""
 
 
-class Batch(NamedTuple):
+class PacketBatch(NamedTuple):
     received: int
     malformed: int
     forged: int
@@ -64,7 +64,7 @@ class Sift:
         """What was counted of hosts and addresses under another number is forgotten."""
         lib.nm_sift_set_window(self._sift, number & 0xFFFFFFFF)
 
-    def receive(self, descriptor: int, level: Level) -> Batch | None:
+    def receive(self, descriptor: int, level: Level) -> PacketBatch | None:
         """What a socket that does not block has, up to lib.NM_SIFT_PACKETS. None: nothing. Raises OSError."""
         batch = lib.nm_sift_receive(self._sift, descriptor, level)
         if batch != ffi.NULL:
@@ -73,7 +73,7 @@ class Sift:
             return None
         raise OSError(ffi.errno, "receiving datagrams")
 
-    def take(self, packet: bytes, address: Address, level: Level) -> Batch:
+    def take(self, packet: bytes, address: Address, level: Level) -> PacketBatch:
         """The same of one packet, by whatever way it came. Raises ValueError for what is no address."""
         batch = lib.nm_sift_take(self._sift, packet, len(packet), address[0].encode(), address[1], level)
         if batch == ffi.NULL:
@@ -81,9 +81,9 @@ class Sift:
         return self._batch(batch)
 
     @staticmethod
-    def _batch(batch: Any) -> Batch:
+    def _batch(batch: Any) -> PacketBatch:
         signed = list(_signed(batch)) if batch.signed_count else []
-        return Batch(batch.received, batch.malformed, batch.forged, batch.throttled, batch.strangers_ns, signed)
+        return PacketBatch(batch.received, batch.malformed, batch.forged, batch.throttled, batch.strangers_ns, signed)
 
 
 def _signed(batch: Any) -> Iterator[Signed]:

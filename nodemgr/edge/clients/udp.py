@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 from nodemgr._native import lib
 from nodemgr.core.model.model import ProcessKey, Transport
-from nodemgr.edge.clients.rates import Allowance, Share, Strangers
-from nodemgr.edge.clients.sessions import Hub, Session, cost_ns
-from nodemgr.edge.clients.sift import Address, Batch, Level, Sift, Signed
+from nodemgr.edge.clients.client_sessions import Hub, Session, cost_ns
+from nodemgr.edge.clients.rate_limits import CpuTimeShare, RateLimiter, Strangers
+from nodemgr.edge.clients.sift import Address, Level, PacketBatch, Sift, Signed
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.loop import SwallowingSelector
 from nodemgr.edge.rpc.wire import Message, Value, decode, encode, sign
@@ -55,7 +55,7 @@ FLOOD_PACKETS = 1_000
 MAX_STALE_OF_HOST, MAX_STALE, FEW_STALE = 500, 2_000, 8
 """Packets a second that are signed and say nothing new, of one host and of all: some 50 µs each. A host with few is heard beyond that."""
 MAX_HOSTS = 4_096
-ALLOWANCE_NS = 200_000_000
+RATE_LIMIT_NS = 200_000_000
 """What the clients of one env may cost together in a second: 4 000 beats."""
 FINAL = frozenset({"GRANT", "DENY", "ACK", "FENCE"})
 REPEATABLE = frozenset({"RELEASE", "CANCEL", "REJOIN"})
@@ -106,9 +106,7 @@ class _Key(NamedTuple):
 class UdpServer:
     """One socket for the clients of all envs."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, selector: SwallowingSelector, hub: Hub, clock: Clock, sock: socket.socket
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, selector: SwallowingSelector, hub: Hub, clock: Clock, sock: socket.socket) -> None:
         """`selector` is the loop's own: strangers' packets cost no turn of the loop."""
         self.hub = hub
         self._loop = loop
@@ -122,12 +120,12 @@ class UdpServer:
         self._at: dict[Address, UdpClient] = {}
         """Who was heard from there last."""
         self._sift = Sift()
-        self._share = Share(STRANGERS_NS)
+        self._share = CpuTimeShare(STRANGERS_NS)
         self._strange = 0
         """Packets of strangers in this second."""
         self._stale = Strangers(MAX_STALE_OF_HOST, MAX_STALE, FEW_STALE, MAX_HOSTS)
         self._resting: asyncio.TimerHandle | None = None
-        self._allowances: dict[str, Allowance] = {}
+        self._rate_limiters: dict[str, RateLimiter] = {}
         self.address: tuple[str, int] = sock.getsockname()[:2]
         """Where it listens."""
         selector.swallow(sock.fileno(), self._readable)
@@ -161,7 +159,7 @@ class UdpServer:
             self._set_keys(env, [_Key(key, None)])
         self._epochs.setdefault(env, _new_epoch())
         self._clients.setdefault(env, OrderedDict())
-        self._allowances.setdefault(env, Allowance(ALLOWANCE_NS))
+        self._rate_limiters.setdefault(env, RateLimiter(RATE_LIMIT_NS))
 
     def renew(self, env: str, key: bytes, grace_ns: int) -> None:
         """Another key; who has the old one is heard for so long. It knows nothing of the new one."""
@@ -177,7 +175,7 @@ class UdpServer:
         self._keys.pop(env, None)
         self._sift.set_keys(env, ())
         self._epochs.pop(env, None)
-        self._allowances.pop(env, None)
+        self._rate_limiters.pop(env, None)
         for client in self._clients.pop(env, OrderedDict()).values():
             self._forget_address(client)
             self.hub.closed(client)
@@ -226,7 +224,7 @@ class UdpServer:
             self._sift.set_window(self._share.second)
         return level
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: PacketBatch) -> None:
         counters = self.hub.counters
         counters["packets_malformed"] += batch.malformed
         counters["packets_forged"] += batch.forged
@@ -251,7 +249,7 @@ class UdpServer:
             return True
         if at is not None and not self._continues(at, message) and not self._stale.may_try(address[0], now_ns):
             return False
-        if self._allowances[env].rest_ns(now_ns) > 0:
+        if self._rate_limiters[env].rest_ns(now_ns) > 0:
             return False
         if not self._accept(message, key.secret, address, now_ns):
             self._stale.charge(address[0])
@@ -289,7 +287,7 @@ class UdpServer:
             return False
         self._heard(client, counter, address, now_ns)
         client.secret = key
-        self._allowances[env].spent += cost_ns(message.verb)
+        self._rate_limiters[env].spent += cost_ns(message.verb)
         remembered = client.answers.get(fields.get("rid", -1)) if message.verb in REPEATABLE else None
         if remembered is not None:
             self.send(client, *remembered)

@@ -14,11 +14,11 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from client_plugin.ways import places
+from client_plugin.ways import locations
 from nodemgr import arrival
 from nodemgr.core.views import cdi
 from nodemgr.edge.containers import payload
-from nodemgr.edge.host import log
+from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import SIMULATOR_DIR, make_open, refresh
 from nodemgr.edge.kernel.device_nodes import GPU_MAJOR
 from nodemgr.paths import CONTAINER_ENV_DIR, CONTAINER_PAYLOAD_DIR, container_dir, payload_dir
@@ -82,7 +82,7 @@ class Containers:
         except OSError as error:
             fault = f"{self.path} could not be written, containers do not see this change: {error.strerror or error}"
             if fault != self.fault:
-                log.say(fault)
+                stderr_log.say(fault)
             self.fault = fault
         else:
             self.fault = None
@@ -91,19 +91,19 @@ class Containers:
         if not names:
             self.path.unlink(missing_ok=True)  # a file without a device is no CDI file
             return
-        refresh(self._run_dir / PRELOAD_FILE, f"{places.preload_entry(str(CONTAINER_PAYLOAD_DIR))}\n", 0o644)
+        refresh(self._run_dir / PRELOAD_FILE, f"{locations.preload_entry(str(CONTAINER_PAYLOAD_DIR))}\n", 0o644)
         if not self._is_placed:  # once: an upgrade under a running manager is the next one's
             payload.place(payload_dir(), self._state_dir)
             self._is_placed = True
         make_open(self.path.parent)
         refresh(self.path, cdi.document(self.kind, self._common(), [self._device(name) for name in names]), 0o644)
 
-    def _device(self, env: str) -> cdi.Device:
+    def _device(self, env: str) -> cdi.CdiDevice:
         hook = self._hook_of(env)
         hooks = () if hook is None else (hook,)
         gated = range(self._simulated if hooks else 0)  # a gate needs something to stand before
         nodes = tuple(cdi.NumberedNode(f"/dev/nvidia{index}", GPU_MAJOR, index) for index in gated)
-        return cdi.Device(env, cdi.Edits((self._env_mount(env),), hooks=hooks, numbered_nodes=nodes))
+        return cdi.CdiDevice(env, cdi.Edits((self._env_mount(env),), hooks=hooks, numbered_nodes=nodes))
 
     def _env_mount(self, env: str) -> cdi.Mount:
         return cdi.Mount(str(container_dir(self._run_dir, env)), str(CONTAINER_ENV_DIR))

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from nodemgr.edge.host.rundir import make_open
-from nodemgr.edge.kernel.places import container_in
+from nodemgr.edge.kernel.process_locations import container_in
 
 PARTS = ("client_plugin", "sitecustomize")
 CLIENT_DIR = "client"
@@ -72,8 +72,8 @@ def _copy(source: Path, copy: Path) -> None:
     fresh.rename(copy)
 
 
-def _remove_unused(directory: Path, kept: Collection[str]) -> None:
-    others = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.name not in kept]
+def _remove_unused(directory: Path, used: Collection[str]) -> None:
+    others = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.name not in used]
     if others and (mounts := _all_mounts()) is not None:
         for copy in others:
             if f"/{CLIENT_DIR}/{copy.name}" not in mounts:

@@ -18,11 +18,11 @@ from nodemgr.core.lifecycle import audit
 from nodemgr.core.manager import Draft, State, Transition, step
 from nodemgr.core.model import effects, events
 from nodemgr.core.model.model import MS, ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
-from nodemgr.edge.clients import requests
-from nodemgr.edge.clients.clients import ClientServer
-from nodemgr.edge.clients.sessions import Session
+from nodemgr.edge.clients import client_messages
+from nodemgr.edge.clients.client_server import ClientServer
+from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.udp import UdpServer
-from nodemgr.edge.containers.envs import Envs
+from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.event_loop import EventLoop
 from nodemgr.edge.engine.informer import ClusterInformer, Resource
 from nodemgr.edge.engine.jobs import Jobs
@@ -31,14 +31,14 @@ from nodemgr.edge.gate.gate import Gate
 from nodemgr.edge.gpu.auditor import Auditor
 from nodemgr.edge.gpu.context_size import ContextSizes
 from nodemgr.edge.gpu.driver_limits import DriverLimits
-from nodemgr.edge.gpu.gpus import GpuWatcher, Reading
-from nodemgr.edge.host import log
+from nodemgr.edge.gpu.gpus import DriverReading, GpuWatcher
+from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
-from nodemgr.edge.kernel.places import Places
+from nodemgr.edge.kernel.process_locations import ProcessLocations
 from nodemgr.edge.kernel.processes import Credentials, Identity, ProcessTable, pid_of, start_ticks
 from nodemgr.edge.ledger.beats import Beats
-from nodemgr.edge.ledger.ledger import LedgerError, SlotState
-from nodemgr.edge.ledger.ledgers import LedgerFiles, Ledgers, Row, Slot
+from nodemgr.edge.ledger.ledgers import LedgerFiles, LedgerRow, Ledgers, Slot
+from nodemgr.edge.ledger.native_ledger import LedgerError, SlotState
 from nodemgr.edge.rpc.wire import Message
 from nodemgr.edge.store.journal import Journal
 
@@ -47,16 +47,16 @@ FRESH_NS = 2_000_000_000
 SHOWN_NS = 200_000_000
 """A reading older than this is not shown as what is now."""
 STORE_RETRY_S = 1.0
-LOOK_S = 1.0
-"""Between two looks at the beat words, at most: a stalled process that goes on waits for one."""
+BEAT_CHECK_S = 1.0
+"""Between two readings at the beat words, at most: a stalled process that goes on waits for one."""
 MIN_WAKE_S = 0.001
 DURABLE = frozenset({
-    events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.WithdrawJob, events.HoldJob, events.FreeJob, events.RequeueJob,
+    events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.WithdrawJob, events.HoldJob, events.UnholdJob, events.RequeueJob,
     events.MoveJob, events.SetQueue, events.RemoveQueue,
 })  # fmt: skip
 """Written so that a power failure loses none of them either. So is the start of a job, whatever event it follows from; not its end,
 which its supervisor has on the disk before it tells us, and which is read there again as long as the store may not have it."""
-TENANTS = frozenset({events.SubmitJobs, events.HoldJob, events.FreeJob, events.RequeueJob, events.MoveJob})
+TENANTS = frozenset({events.SubmitJobs, events.HoldJob, events.UnholdJob, events.RequeueJob, events.MoveJob})
 """What tenants want stored beyond their leases: the disk's reserve is not for it."""
 PROMPT = frozenset({
     effects.SetLimit, effects.BeginSlot, effects.SetSlot,
@@ -93,7 +93,7 @@ class Daemon:
         self.journal = journal
         self.ledgers = ledgers
         self.processes = ProcessTable(loop, self._process_ended)
-        self.places = Places(loop)
+        self.process_locations = ProcessLocations(loop)
         self.older_limits = OlderLimits(state)
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
         self.gate: Gate | None = None
@@ -106,8 +106,8 @@ class Daemon:
         self.last_beat_ns = self.beats.packets
         self.counters: Counter[str] = Counter()
         self.udp: UdpServer | None = None
-        self.jobs = Jobs(loop, clock, state, journal, self.submit, self.match, self._look_at_gpus)
-        self.informer = ClusterInformer(lambda: self.gpus.look(lambda _reading: None))
+        self.jobs = Jobs(loop, clock, state, journal, self.submit, self.match, self._read_gpus)
+        self.informer = ClusterInformer(lambda: self.gpus.read_soon(lambda _reading: None))
         self._figures_due = False
         """Time passed, and somebody waits for what its figures show."""
         self.on_ask: Callable[[Session, Mapping[str, Any]], None] = lambda session, fields: None
@@ -115,7 +115,7 @@ class Daemon:
         self._connections = 0
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ns: int | None = None
-        self._look: asyncio.TimerHandle | None = None
+        self._beat_timer: asyncio.TimerHandle | None = None
         self._store_retry: asyncio.TimerHandle | None = None
         self._key_of_pid: dict[int, ProcessKey] = {}
         self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
@@ -136,11 +136,11 @@ class Daemon:
         """The method that carries out each kind of effect."""
         return {
             effects.SendGrant: self.send_grant,
-            effects.SendWait: self._sender(requests.answer_wait),
-            effects.SendDeny: self._sender(requests.answer_deny),
-            effects.SendFence: self._sender(requests.answer_fence),
-            effects.SendNote: self._sender(requests.answer_note),
-            effects.SendAck: self._sender(requests.answer_ack),
+            effects.SendWait: self._sender(client_messages.answer_wait),
+            effects.SendDeny: self._sender(client_messages.answer_deny),
+            effects.SendFence: self._sender(client_messages.answer_fence),
+            effects.SendNote: self._sender(client_messages.answer_note),
+            effects.SendAck: self._sender(client_messages.answer_ack),
             effects.OpenLedger: self._open_ledger,
             effects.CloseLedger: self._close_ledger,
             effects.SetLimit: self._set_limit,
@@ -149,7 +149,7 @@ class Daemon:
             effects.ClearSlot: lambda effect: self.ledgers.clear_slot(effect.env, effect.slot, effect.generation),
             effects.Watch: self._watch,
             effects.Unwatch: self._unwatch,
-            effects.WatchResidue: self._watch_residue,
+            effects.WatchUnreclaimed: self._watch_unreclaimed,
             effects.Kill: self._kill,
             effects.EnvChanged: self._env_changed,
             effects.GpusHeld: self._gpus_held,
@@ -188,10 +188,10 @@ class Daemon:
             self._figures_due = self._figures_due or transition.then.used_bytes is not None
             self.event_loop.wake(type(event).__name__)
         news, self._news = self._news, []
-        self.informer.tell(news)
+        self.informer.notify(news)
         self._sleep()
         self._watch_gpus()
-        self._look_at_beats_later()
+        self._read_beats_later()
         if self._draft is None:
             self._draft = Draft(self.state)
         return True
@@ -214,9 +214,9 @@ class Daemon:
         try:
             self._effects[kind](effect)
         except (OSError, LedgerError) as error:  # one that fails must not keep the others from happening
-            log.say(f"{kind.__name__} failed: {error}")
+            stderr_log.say(f"{kind.__name__} failed: {error}")
         except Exception as error:
-            log.fault(f"in {kind.__name__}", error)
+            stderr_log.fault(f"in {kind.__name__}", error)
 
     def _slow_beats(self, saved: Iterable[effects.Save]) -> None:
         """A stalled task's and a fenced process's beats are for the core."""
@@ -271,13 +271,13 @@ class Daemon:
         return self.recovery.is_pending(env)
 
     def received(self, session: Session, message: Message, fds: list[int]) -> None:
-        """One authentic message. A request that may grant waits for a fresh look at the GPUs, and what follows it with it."""
+        """One authentic message. A request that may grant waits for a fresh reading of the GPUs, and what follows it with it."""
         waiting = self._held_back.get(session.connection)
         if waiting is not None:
             waiting.append((message, fds))
         elif message.verb == "ACQUIRE" and self.clock.monotonic_ns() - self.gpus.last.at_ns > FRESH_NS:
             self._held_back[session.connection] = [(message, fds)]
-            self.gpus.look(lambda _reading: self._let_through(session))
+            self.gpus.read_soon(lambda _reading: self._let_through(session))
         else:
             self._handle(session, message, fds)
 
@@ -294,7 +294,7 @@ class Daemon:
                 self.deny(session, message, DenyCode.FORBIDDEN_USER, reason)
             elif message.verb == "REJOIN":
                 fds = self.recovery.offer(session.env, fds)
-                self._step_for(session, message, requests.rejoin(session, fields, self.clock.wall_ns()))
+                self._step_for(session, message, client_messages.rejoin(session, fields, self.clock.wall_ns()))
             else:
                 self._handlers[message.verb](self, session, message, fields)
         finally:
@@ -302,7 +302,7 @@ class Daemon:
 
     def _acquire(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self._note_beat(session)  # over UDP a waiter beats by asking again
-        if absurd := requests.absurd(fields):
+        if absurd := client_messages.absurd(fields):
             self.deny(session, message, DenyCode.BAD_REQUEST, absurd)
             return
         used: dict[Uuid, int] = {}
@@ -310,7 +310,7 @@ class Daemon:
             used = {uuid: self.ledgers.used(session.env, gpu.index) for uuid, gpu in self.state.gpus.items()}
         if not session.has_kin and self._may_have_kin(session.env, fields["task"]):
             session.find_kin(self.jobs.factory.job_of)
-        self._step_for(session, message, requests.acquire(session, fields, self.clock.wall_ns(), used))
+        self._step_for(session, message, client_messages.acquire(session, fields, self.clock.wall_ns(), used))
 
     def _may_have_kin(self, env: str, token: str) -> bool:
         """Whether /proc must be asked to whom the process belongs: not where its token says so, nor where nothing is there to belong to."""
@@ -328,22 +328,22 @@ class Daemon:
         if task is None and session.key in self.state.request_of:
             session.beats_fast(True)  # it waits
         elif task is None or task.state is TaskState.STALLED:
-            self._step_for(session, message, requests.beat(session, fields, self.clock.wall_ns()))
+            self._step_for(session, message, client_messages.beat(session, fields, self.clock.wall_ns()))
             return
         else:
             session.beats_fast("rid" not in fields)
         if session.transport is Transport.UDP:
-            session.answer("ACK", rid=requests.rid_of(message))
+            session.answer("ACK", rid=client_messages.rid_of(message))
 
     def _note_beat(self, session: Session) -> None:
         if session.key in self.last_beat_ns:
             self.last_beat_ns[session.key] = self.clock.monotonic_ns()
 
     def _cancel(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
-        self._step_for(session, message, requests.cancel(session, fields, self.clock.wall_ns()))
+        self._step_for(session, message, client_messages.cancel(session, fields, self.clock.wall_ns()))
 
     def _release(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
-        self._step_for(session, message, requests.release(session, fields, self.clock.wall_ns()))
+        self._step_for(session, message, client_messages.release(session, fields, self.clock.wall_ns()))
 
     def _ask(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
         self.on_ask(session, fields)
@@ -366,7 +366,7 @@ class Daemon:
 
     @staticmethod
     def deny(session: Session, message: Message, code: DenyCode, reason: str) -> None:
-        session.answer("DENY", rid=requests.rid_of(message), code=code.value, reason=requests.line(reason))
+        session.answer("DENY", rid=client_messages.rid_of(message), code=code.value, reason=client_messages.line(reason))
 
     def _sender(self, answer: Callable[[Session, Any], None]) -> Callable[[Any], None]:
         def send(effect: Any) -> None:
@@ -387,7 +387,7 @@ class Daemon:
                 self.ledgers.open(effect.env)
                 self._ledger_ready(effect.env, [])
             ledger = self.ledgers.get(effect.env)
-        requests.answer_grant(session, effect, self.state.config.beat_ms, ledger.fds if ledger is not None else ())
+        client_messages.answer_grant(session, effect, self.state.config.beat_ms, ledger.fds if ledger is not None else ())
 
     def _beats_fast(self, key: ProcessKey, fast: bool) -> None:
         session = self._sessions.get(self.state.connections.get(key, 0))
@@ -401,7 +401,7 @@ class Daemon:
         if effect.pid is not None:
             self._settle_driver_limits()
             self._key_of_pid[effect.pid] = effect.process
-            self.places.expect(effect.process)
+            self.process_locations.expect(effect.process)
             if not self.processes.watch(effect.process):
                 self.loop.call_soon(self._process_ended, effect.process)
 
@@ -411,13 +411,13 @@ class Daemon:
         if pid is None:
             return True
         self._key_of_pid[pid] = key
-        self.places.expect(key)
+        self.process_locations.expect(key)
         return same_boot and self.processes.watch(key)
 
     def _unwatch(self, effect: effects.Unwatch) -> None:
         self._beats_fast(effect.process, False)
         self.beats.unwatch(effect.process)
-        self.places.forget(effect.process)
+        self.process_locations.forget(effect.process)
         self.processes.unwatch(effect.process)
         pid = pid_of(effect.process)
         if pid is not None and self._key_of_pid.get(pid) == effect.process:
@@ -431,14 +431,14 @@ class Daemon:
             self._process_gone(key, {})
         else:
             pid = process.pid
-            self.gpus.look(lambda reading: self._process_gone(key, reading.of_process(pid)))
+            self.gpus.read_soon(lambda reading: self._process_gone(key, reading.of_process(pid)))
 
-    def _process_gone(self, key: ProcessKey, residue_bytes: dict[Uuid, int]) -> None:
-        self.submit(events.ProcessGone(key, self.clock.wall_ns(), residue_bytes))
+    def _process_gone(self, key: ProcessKey, unreclaimed_bytes: dict[Uuid, int]) -> None:
+        self.submit(events.ProcessGone(key, self.clock.wall_ns(), unreclaimed_bytes))
 
     def _kill(self, effect: effects.Kill) -> None:
         if not self.processes.kill(effect.process, signal.SIGTERM if effect.gently else signal.SIGKILL):
-            log.say(f"process {effect.pid} could not be ended: it is gone already, or not ours to end")
+            stderr_log.say(f"process {effect.pid} could not be ended: it is gone already, or not ours to end")
 
     # -- ledgers --
 
@@ -472,7 +472,7 @@ class Daemon:
     def _ledger_ready(self, env: str, grants: list[effects.SendGrant]) -> None:
         state = self.state
         rows = [
-            Row(state.gpus[uuid].index, uuid, state.gpus[uuid].memory_total_bytes, grant.limit_bytes)
+            LedgerRow(state.gpus[uuid].index, uuid, state.gpus[uuid].memory_total_bytes, grant.limit_bytes)
             for (owner, uuid), grant in state.grants.items()
             if owner == env
         ]
@@ -490,7 +490,7 @@ class Daemon:
 
     def _ledger_lost(self, env: str, grants: list[effects.SendGrant]) -> None:
         """Nobody brought it back: its tasks are fenced, for nothing could hold them to their grant any more."""
-        log.say(f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin with a new ledger")
+        stderr_log.say(f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin with a new ledger")
         unheard = {grant.process for grant in grants}
         members = (p for p in self.state.processes.values() if p.env == env and p.slot is not None and not p.fenced)
         lost = {member.task_id for member in members if member.key not in unheard}
@@ -502,7 +502,7 @@ class Daemon:
 
     def _set_limit(self, effect: effects.SetLimit) -> None:
         self._settle_driver_limits()
-        self.ledgers.set_limit(effect.env, Row(effect.row, effect.uuid, effect.total_bytes, effect.limit_bytes))
+        self.ledgers.set_limit(effect.env, LedgerRow(effect.row, effect.uuid, effect.total_bytes, effect.limit_bytes))
 
     def _set_slot(self, effect: effects.SetSlot) -> None:
         self.ledgers.set_slot(effect.env, Slot(effect.slot, effect.generation, SLOT_STATES[effect.state]))
@@ -513,7 +513,7 @@ class Daemon:
     # -- the device gate --
 
     def _gpus_held(self, effect: effects.GpusHeld) -> None:
-        """A grant whose device cannot be opened is told all the same: the fault is told too, and the next look at the GPUs tries
+        """A grant whose device cannot be opened is told all the same: the fault is told too, and the next reading of the GPUs tries
         again."""
         if self.gate is not None:
             self._move_gate(self.gate, effect.env)
@@ -533,41 +533,41 @@ class Daemon:
 
     def _watch_gpus(self) -> None:
         """Reads on while anybody holds, waits for or has left memory on a GPU."""
-        needed = bool(self.state.tasks or self.state.requests or self.state.residues) or audit.is_acting(self.state)
+        needed = bool(self.state.tasks or self.state.requests or self.state.unreclaimed) or audit.is_acting(self.state)
         self.gpus.set_period(self.state.config.beat_ms / 1_000 if needed else None)
 
-    def gpus_read(self, reading: Reading) -> None:
+    def gpus_read(self, reading: DriverReading) -> None:
         """After each reading: what is healthy, what the ledgers miss, what the lost have left."""
         if reading.gpus != tuple(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index)):
             self.submit(events.GpusChanged(reading.gpus, self.clock.wall_ns()))
             self.envs.refresh_all()
         self.audit(reading)
-        self._look_at_residues(reading)
+        self._read_unreclaimed(reading)
         self.settle_gates()
 
-    def _look_at_gpus(self, then: Callable[[], None]) -> None:
+    def _read_gpus(self, then: Callable[[], None]) -> None:
         """Calls back when a reading that begins now is in the books."""
-        self.gpus.look(lambda _reading: then())
+        self.gpus.read_soon(lambda _reading: then())
 
     def when_fresh(self, then: Callable[[], None]) -> None:
         """Calls back with `gpus.last` fit to be shown: the watcher's last reading if it is young, else after a new one; and when it is
         known where all processes live that are here by now."""
         if self.clock.monotonic_ns() - self.gpus.last.at_ns <= SHOWN_NS:
-            self.places.when_known(then)
+            self.process_locations.when_known(then)
         else:
-            self.gpus.look(lambda _reading: self.places.when_known(then))
+            self.gpus.read_soon(lambda _reading: self.process_locations.when_known(then))
 
-    def audit(self, reading: Reading) -> None:
+    def audit(self, reading: DriverReading) -> None:
         """Corrects the ledgers by the driver's figures, and tells the core what they do not explain. A reading that was under way at
-        the last look is passed over: what was freed before that look would seem to be beyond the books, both times alike."""
+        the last reading is passed over: what was freed before that look would seem to be beyond the books, both times alike."""
         if reading.at_ns < self._audited_ns:
             return
-        audited = self.auditor.look(reading, self.clock.wall_ns())
+        audited = self.auditor.audit(reading, self.clock.wall_ns())
         self._audited_ns = self.clock.monotonic_ns()
         if audit.is_news(self.state, audited):
             self.submit(audited)
         limits_bytes = {where: grant.limit_bytes for where, grant in self.state.grants.items()}
-        for env in self.context_sizes.look(self.auditor.figures, self.state.gpus, limits_bytes, self.state.envs):
+        for env in self.context_sizes.learn(self.auditor.figures, self.state.gpus, limits_bytes, self.state.envs):
             self.envs.refresh(env)
 
     def key_of_pid(self, pid: int) -> ProcessKey | None:
@@ -591,18 +591,18 @@ class Daemon:
         request_id = self.state.request_of.get(key)
         return None if request_id is None else self.state.requests[request_id].env
 
-    def _watch_residue(self, effect: effects.WatchResidue) -> None:
-        self.loop.call_soon(self.gpus.look, lambda reading: None)  # the look itself compares, as every look does
+    def _watch_unreclaimed(self, effect: effects.WatchUnreclaimed) -> None:
+        self.loop.call_soon(self.gpus.read_soon, lambda reading: None)  # the reading itself compares, as every look does
 
-    def _look_at_residues(self, reading: Reading) -> None:
-        for (key, uuid), residue in list(self.state.residues.items()):
+    def _read_unreclaimed(self, reading: DriverReading) -> None:
+        for (key, uuid), unreclaimed in list(self.state.unreclaimed.items()):
             if uuid not in reading.processes:
                 continue  # a GPU that cannot be read has shown nothing
-            now_bytes = self._residue_bytes(reading, key, uuid, residue.pid)
-            if now_bytes != residue.memory_bytes or not residue.told:
-                self.submit(events.ResidueChanged(key, uuid, now_bytes, self.clock.wall_ns()))
+            now_bytes = self._unreclaimed_bytes(reading, key, uuid, unreclaimed.pid)
+            if now_bytes != unreclaimed.memory_bytes or not unreclaimed.told:
+                self.submit(events.UnreclaimedChanged(key, uuid, now_bytes, self.clock.wall_ns()))
 
-    def _residue_bytes(self, reading: Reading, key: ProcessKey, uuid: Uuid, pid: int) -> int:
+    def _unreclaimed_bytes(self, reading: DriverReading, key: ProcessKey, uuid: Uuid, pid: int) -> int:
         """The larger of driver and ledger; nothing where the PID is another process's by now."""
         process = self.state.processes.get(key)
         word_bytes = 0
@@ -642,19 +642,19 @@ class Daemon:
         self._hear(found.woken)
         self.submit(events.Tick(self.clock.wall_ns(), found.silent, found.oldest_ns, self._watched_figures()))
 
-    def _look_at_beats_later(self) -> None:
+    def _read_beats_later(self) -> None:
         """Once a second, as long as there are leases of processes in a ledger."""
         is_needed = bool(self.state.tasks and self.state.members)
-        if is_needed and self._look is None:
-            self._look = self.loop.call_later(min(LOOK_S, self.state.config.beat_ms / 1_000), self._look_at_beats)
-        elif not is_needed and self._look is not None:
-            self._look.cancel()
-            self._look = None
+        if is_needed and self._beat_timer is None:
+            self._beat_timer = self.loop.call_later(min(BEAT_CHECK_S, self.state.config.beat_ms / 1_000), self._read_beats)
+        elif not is_needed and self._beat_timer is not None:
+            self._beat_timer.cancel()
+            self._beat_timer = None
 
-    def _look_at_beats(self) -> None:
-        self._look = None
+    def _read_beats(self) -> None:
+        self._beat_timer = None
         self._hear(self.beats.woken(self.clock.monotonic_ns()))
-        self._look_at_beats_later()
+        self._read_beats_later()
 
     def _hear(self, woken: Iterable[ProcessKey]) -> None:
         """Members of stalled tasks that raise their words again."""

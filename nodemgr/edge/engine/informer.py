@@ -18,14 +18,14 @@ from typing import Any, Literal
 from nodemgr.core.model.effects import Save
 from nodemgr.core.model.model import Gpu, Task
 from nodemgr.core.state.state import State
-from nodemgr.edge.host import log
+from nodemgr.edge.host import stderr_log
 
-Kind = Literal["gpu", "quota", "lease"]
+ResourceKind = Literal["gpu", "quota", "lease"]
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    kind: Kind
+    kind: ResourceKind
     name: str
     """A GPU's UUID, an environment's name, a task's id."""
 
@@ -43,16 +43,16 @@ def _shape(value: Any) -> object:
     return (value.state, value.gpus) if isinstance(value, Task) else value
 
 
-_TABLES: dict[str, tuple[Kind, str]] = {"gpu": ("gpu", "gpus"), "env": ("quota", "envs"), "task": ("lease", "tasks")}
+_TABLES: dict[str, tuple[ResourceKind, str]] = {"gpu": ("gpu", "gpus"), "env": ("quota", "envs"), "task": ("lease", "tasks")}
 """Rows that are resources: what they are called here, and the state's table of them."""
 
 
 class ClusterInformer:
     """`run` is the task."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
+    def __init__(self, read: Callable[[], None]) -> None:
         """`look` has the devices read anew, and what is found stepped through the core."""
-        self._look = look
+        self._read = read
         self._hint = asyncio.Event()
         self._listeners: list[dict[str, Callback]] = []
 
@@ -79,14 +79,14 @@ class ClusterInformer:
                     found.append(("added" if is_now else "removed", Resource(kind, save.key)))
         return found
 
-    def tell(self, news: Iterable[tuple[str, Resource]]) -> None:
+    def notify(self, news: Iterable[tuple[str, Resource]]) -> None:
         for what, resource in news:
             for callbacks in self._listeners:
                 if what in callbacks:
                     try:
                         callbacks[what](resource)
                     except Exception as error:  # the others are told all the same
-                        log.fault(f"telling that {resource.kind} {resource.name} was {what}", error)
+                        stderr_log.fault(f"telling that {resource.kind} {resource.name} was {what}", error)
 
     # -- what devices say by themselves --
 
@@ -99,4 +99,4 @@ class ClusterInformer:
         while True:
             await self._hint.wait()
             self._hint.clear()
-            self._look()
+            self._read()

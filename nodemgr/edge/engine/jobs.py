@@ -20,11 +20,11 @@ from nodemgr.core.model import effects, events, job_ids
 from nodemgr.core.model.encoding import EncodingError
 from nodemgr.core.model.model import UNDER_WAY, Cause, DenyCode, Job, JobState
 from nodemgr.core.model.values import replace
-from nodemgr.core.scheduler import places
+from nodemgr.core.scheduler import launch_hosts
 from nodemgr.edge.engine.event_loop import EventLoop
-from nodemgr.edge.executor.kept_logs import MOST_JOBS, KeptLogs
-from nodemgr.edge.executor.resource_factory import Order, ResourceFactory, Status
-from nodemgr.edge.host import log
+from nodemgr.edge.executor.log_retention import MOST_JOBS, LogRetention
+from nodemgr.edge.executor.resource_factory import ResourceFactory, RunOrder, Status
+from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.host.journald import INFO, WARNING, Journald
 from nodemgr.edge.store.journal import Journal
@@ -34,7 +34,7 @@ TURN_SUBMISSIONS = 64
 """At most so many are one step of the core: others, who wait for a grant, get their turn between two of them."""
 TURN_BYTES = 8 * 2**20
 """And at most so many bytes of payloads, one submission excepted: the write-ahead log holds a whole commit."""
-BEHIND_NS, BEHIND_LOOK_S = 10_000_000_000, 0.02
+BEHIND_NS, BEHIND_READING_S = 10_000_000_000, 0.02
 """So long submissions wait at most for a log that is beyond its limit, and how often it is looked at meanwhile."""
 GATHER_NS = 30_000_000
 """So long submissions that keep coming are gathered for one commit at most."""
@@ -95,7 +95,7 @@ class Jobs:
 
     factory: ResourceFactory
     event_loop: EventLoop
-    kept: KeptLogs
+    log_retention: LogRetention
 
     def __init__(
         self,
@@ -105,9 +105,10 @@ class Jobs:
         journal: Journal,
         submit: Callable[[events.Event], bool],
         match: Callable[[], None],
-        look_at_gpus: Callable[[Callable[[], None]], None],
+        read_gpus: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`submit` steps the core, `match` has it look along the queues; `look_at_gpus` calls back when the core knows which GPUs are
+        """`submit` steps the core, `match` runs a scheduling pass along the queues; `read_gpus` calls back when the core knows which GPUs
+        are
         healthy now."""
         self._loop = loop
         self._clock = clock
@@ -115,13 +116,13 @@ class Jobs:
         self._journal = journal
         self._submit = submit
         self._match = match
-        self._look_at_gpus = look_at_gpus
+        self._read_gpus = read_gpus
         self._arrived: list[tuple[events.Submission, Answer]] = []
         self._answers: dict[int, Answer] = {}
         self._references = itertools.count(1)
-        self._unbegun: dict[str, list[tuple[str, int]]] = {}
+        self._requeued_before_start: dict[str, list[tuple[str, int]]] = {}
         """Attempts that nobody could begin, by why, for the core to hear of together."""
-        self._orders: list[Order] = []
+        self._orders: list[RunOrder] = []
         """Of the jobs that the store calls started, for the event loop to give."""
         self._unknown: list[str] = []
         """Jobs that have files here, and of which the store knew nothing at the start."""
@@ -155,7 +156,7 @@ class Jobs:
             now_ns = self._clock.monotonic_ns()
             until_ns = now_ns + BEHIND_NS if until_ns is None else until_ns
             if now_ns < until_ns:
-                self._loop.call_later(BEHIND_LOOK_S, self._commit, until_ns)
+                self._loop.call_later(BEHIND_READING_S, self._commit, until_ns)
                 return
         sizes = accumulate(submission.payload.size_bytes for submission, _ in self._arrived[:TURN_SUBMISSIONS])
         fitting = max(1, sum(size_bytes <= TURN_BYTES for size_bytes in sizes))
@@ -198,7 +199,7 @@ class Jobs:
         """Also a grant that is smaller than its quota says waits for what becomes free."""
         return bool(self._state.requests or self._state.unsettled or self._orders)
 
-    def scan(self) -> Iterable[Order]:
+    def run_pass(self) -> Iterable[RunOrder]:
         self._match()
         orders, self._orders = self._orders, []
         return orders
@@ -214,7 +215,7 @@ class Jobs:
             self._loop.call_soon(self._unreadable, effect, "its command is not in the store any more: submit it again")
             return
         self._orders.append(
-            Order(
+            RunOrder(
                 job_id=job.job_id, attempt=effect.attempt, env=effect.env, user=spec.user, uid=spec.uid, gid=spec.gid, argv=payload.argv,
                 cwd=payload.cwd, environ=environ(payload.environ, effect), time_limit_ms=effect.time_limit_ms, place=job.place,
                 umask=spec.umask,
@@ -224,7 +225,7 @@ class Jobs:
     def _unreadable(self, effect: effects.StartJob, why: str) -> None:
         self.ended(effect.job_id, effect.attempt, Status("ended", why=why, cause=Cause.CANNOT_RUN), "", self._clock.wall_ns())
 
-    def not_started(self, order: Order, why: str) -> None:
+    def not_started(self, order: RunOrder, why: str) -> None:
         self.ended(order.job_id, order.attempt, Status("ended", why=why, cause=Cause.NOT_STARTED), "", self._clock.wall_ns())
 
     def resume(self) -> None:
@@ -237,18 +238,18 @@ class Jobs:
         expected = [(job.job_id, job.attempt) for job in state.jobs.values() if job.state in UNDER_WAY]
         for job_id, attempt in self.factory.adopt(expected):
             if state.jobs[job_id].attempts[-1].started_wall_ns is None:
-                self.unbegun(job_id, attempt, "the manager ended before it was begun")
+                self.requeued_before_start(job_id, attempt, "the manager ended before it was begun")
             else:
                 self._loop.call_soon(self._lost, job_id, attempt)
         for job in state.jobs.values():
             if job.state is JobState.STOPPING:  # whether the last manager could still say so, nobody knows
                 self.factory.withdraw(job.job_id, job.attempt, job.why)
         ended = self._journal.last_ended(2 * MOST_JOBS)
-        self._tell_of_unknown(names, {job_id for job_id, _ in ended})
-        self.kept.begin(ended, self._clock.wall_ns())
+        self._report_unknown(names, {job_id for job_id, _ in ended})
+        self.log_retention.begin(ended, self._clock.wall_ns())
         self.event_loop.wake("manager started")
 
-    def _tell_of_unknown(self, names: Iterable[str], ended: Container[str]) -> None:
+    def _report_unknown(self, names: Iterable[str], ended: Container[str]) -> None:
         """What has run here, or runs, and the store does not know: it is kept, in one line, and none is started again."""
         if self._journal.lost:
             self._journal.note("store.lost", reason=self._journal.lost)
@@ -258,7 +259,7 @@ class Jobs:
         self._unknown = sorted({job_id for job_id, _ in self.factory.strays()} | set(over), key=job_ids.order)
         is_known, line = self.unknown()
         if not is_known:
-            log.say(line)
+            stderr_log.say(line)
         if self._unknown:
             self._journal.note("job.unknown", jobs=self._unknown[:MOST_NAMED], running=running[:MOST_NAMED])
 
@@ -300,7 +301,7 @@ class Jobs:
         begun = [order for order in self._orders if (order.job_id, order.attempt) != (effect.job_id, effect.attempt)]
         if len(begun) < len(self._orders):
             self._orders = begun
-            self.unbegun(effect.job_id, effect.attempt, effect.why)
+            self.requeued_before_start(effect.job_id, effect.attempt, effect.why)
         else:
             self.factory.withdraw(effect.job_id, effect.attempt, effect.why)
 
@@ -315,13 +316,13 @@ class Jobs:
             return  # called again when it can be written
         finished, self._finished = self._finished, []
         for job_id in finished:
-            for tell in self.on_final:
+            for notify in self.on_final:
                 try:
-                    tell(job_id)
+                    notify(job_id)
                 except Exception as error:  # the others hear of it all the same
-                    log.fault(f"telling that {job_id} has ended", error)
+                    stderr_log.fault(f"telling that {job_id} has ended", error)
             if job_id not in self._state.jobs:  # else it is to run again
-                self.kept.add(job_id, self._clock.wall_ns())
+                self.log_retention.add(job_id, self._clock.wall_ns())
 
     # -- what the factory tells (resource_factory.Listener) --
 
@@ -334,34 +335,34 @@ class Jobs:
             try:
                 self.sink(job, attempt, status, log_tail)
             except OSError as error:
-                log.say(f"the end of job {job_id}'s output is in the history alone: {error}")
+                stderr_log.say(f"the end of job {job_id}'s output is in the history alone: {error}")
         ended = events.JobEnded(
             job_id, attempt, status.exit_code, status.signal, status.why, status.cause, log_tail, status.started_wall_ns, wall_ns
         )
 
-        def tell() -> None:
+        def notify() -> None:
             self._submit(ended)
 
         if job is not None and job.task_id is not None and status.cause is Cause.OWN and status.exit_code != 0:
-            self._look_at_gpus(tell)  # a lost GPU may be why, and the job notices it before the next look
+            self._read_gpus(notify)  # a lost GPU may be why, and the job notices it before the next reading
         else:
-            tell()
+            notify()
 
-    def unbegun(self, job_id: str, attempt: int, why: str) -> None:
+    def requeued_before_start(self, job_id: str, attempt: int, why: str) -> None:
         """Many at once are one commit; each stands again where it stood before any of them is matched."""
-        if not self._unbegun:
+        if not self._requeued_before_start:
             self._loop.call_soon(self._give_back)
-        self._unbegun.setdefault(why, []).append((job_id, attempt))
+        self._requeued_before_start.setdefault(why, []).append((job_id, attempt))
 
     def _give_back(self) -> None:
-        unbegun, self._unbegun = self._unbegun, {}
-        for why, attempts in unbegun.items():
-            self._submit(events.JobUnbegun(tuple(attempts), why, self._clock.wall_ns()))
+        requeued_before_start, self._requeued_before_start = self._requeued_before_start, {}
+        for why, attempts in requeued_before_start.items():
+            self._submit(events.JobRequeuedBeforeStart(tuple(attempts), why, self._clock.wall_ns()))
 
     def health(self) -> dict[str, str | None]:
         """Whether the node itself could start a job now, for those who ask why none moves."""
-        up = self._state.is_up(places.HERE)
-        return {"state": "ok" if up else "down", "error": None if up else places.why_down(self._state, places.HERE)}
+        up = self._state.is_up(launch_hosts.HERE)
+        return {"state": "ok" if up else "down", "error": None if up else launch_hosts.why_down(self._state, launch_hosts.HERE)}
 
-    def place_changed(self, place: str, is_up: bool, why: str) -> None:
-        self._submit(events.PlaceChanged(place, is_up, why, self._clock.wall_ns()))
+    def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
+        self._submit(events.LaunchHostChanged(place, is_up, why, self._clock.wall_ns()))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from nodemgr.core.model.effects import SendGrant
 from nodemgr.core.model.model import Process, ProcessKey, Transport, Uuid
 from nodemgr.core.state.state import State
-from nodemgr.edge.clients.sessions import Session
+from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.ledger.ledgers import LedgerFiles, Ledgers
 
 WAITING_LINE = "the manager was restarted and waits for the memory ledger of {env} to come back with its running tasks"
@@ -82,7 +82,7 @@ class Recovery:
 
     def begin(self, env: str, files: LedgerFiles, pids: Iterable[int], timeout_s: float) -> None:
         """At the start: takes the ledger from who kept it or from a process, or waits for one to bring it."""
-        if self._ledgers.adopt_kept(env, files) or self._ledgers.adopt_from_processes(env, files, pids):
+        if self._ledgers.adopt_stored(env, files) or self._ledgers.adopt_from_processes(env, files, pids):
             self._on_ready(env, [])
         else:
             self._pending[env] = _Pending(files, self._loop.call_later(timeout_s, self._lost, env))

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodemgr.core.model.model import Cause, ProcessKey
-from nodemgr.edge.executor.resource_factory import Order
+from nodemgr.edge.executor.resource_factory import RunOrder
 from nodemgr.edge.kernel.processes import process_key
 
 FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
@@ -115,7 +115,7 @@ class AttemptFiles:
     def exist(self) -> bool:
         return self.directory.is_dir()
 
-    def write(self, order: Order, grace_ms: int, boot: str, log_bytes: int = 0) -> None:
+    def write(self, order: RunOrder, grace_ms: int, boot: str, log_bytes: int = 0) -> None:
         """All of them at once. `log_bytes`: the room that its log may take, 0 any. Raises OSError where the disk refuses, ValueError for
         what no program can be given."""
         text = _order_text(order, grace_ms, log_bytes)
@@ -302,7 +302,7 @@ class AttemptFiles:
         return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
 
 
-def _order_text(order: Order, grace_ms: int, log_bytes: int) -> bytes:
+def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
     """As csrc/jobs/order.c reads it."""
     env_dir = next((entry.partition("=")[2] for entry in order.environ if entry.startswith("NODEMGR_ENV_DIR=")), "")
     facts = {

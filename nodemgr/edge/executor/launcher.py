@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from nodemgr.edge.host import log, privileges
+from nodemgr.edge.host import privileges, stderr_log
 from nodemgr.edge.host.file_events import CAME, FileEvents
 
 PROGRAM = Path(__file__).resolve().parents[2] / "_bin" / "nodemgr-supervisor"
@@ -68,7 +68,7 @@ class Launcher:
         if self._spare:
             self._begin(self._spare.pop())
         elif self._path is not None:
-            self._news = FileEvents(loop, self._path.parent, CAME, self._look_again)
+            self._news = FileEvents(loop, self._path.parent, CAME, self._check_again)
             self._connect()
 
     def state(self) -> tuple[bool, str]:
@@ -122,14 +122,14 @@ class Launcher:
     def _away(self, fault: str) -> None:
         """Looks again after a pause that grows, for it may be about to listen; once that is long, only if something stirs."""
         if fault != self._fault:
-            log.say(f"no job can be started: {fault}")
+            stderr_log.say(f"no job can be started: {fault}")
             self._fault = fault
             self._changed()
         if self._pause_s < MAX_RETRY_S or self._news is None or not self._news.are_told:
             self._retry = self._loop.call_later(self._pause_s, self._connect)
             self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         """Something came: perhaps the socket of a service that was just started."""
         if self._socket is None and not self._closed:
             if self._retry is not None:
@@ -187,11 +187,11 @@ class Launcher:
             return
         self._drop()
         if self._spare:
-            log.say("the launcher of jobs has died; a spare one takes over")
+            stderr_log.say("the launcher of jobs has died; a spare one takes over")
             self._begin(self._spare.pop())
         elif self._path is None:
             self._fault = "its launchers have died, and the manager may start no other: restart it (no task and no job is lost)"
-            log.say(self._fault)
+            stderr_log.say(self._fault)
         else:
             self._away(f"{self._path}: {SERVICE} has ended")
         self._changed()

@@ -28,18 +28,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from nodemgr.core.model.model import Cause, ProcessKey
-from nodemgr.edge.clients.clients import Connection
+from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.executor import attempt_files, remains
 from nodemgr.edge.executor.attempt_files import AttemptFiles, Beginning, End
 from nodemgr.edge.executor.launcher import Launcher
-from nodemgr.edge.executor.resource_factory import Capacity, Listener, Order, Status
-from nodemgr.edge.executor.runners import Runners
+from nodemgr.edge.executor.resource_factory import Capacity, ExecutorListener, RunOrder, Status
+from nodemgr.edge.executor.runner_registry import AttemptName, Runners
 from nodemgr.edge.kernel.processes import ProcessTable, age_ms, boot_id, pid_of, process_key, start_ticks
-from nodemgr.edge.rpc.order import OrderError
+from nodemgr.edge.rpc.operation import OperationError
 
 GRACE_MS = 30_000
 """Between the question to end and the end: a training may have something to save."""
-LOOK_S, MAX_LOOK_S = 0.05, 5.0
+CHECK_S, MAX_CHECK_S = 0.05, 5.0
 """A supervisor that another manager has started does not tell us that its job runs: how often to look."""
 ASKS, LIMIT = signal.SIGUSR1, signal.SIGUSR2
 WITHDRAWN, TIME_LIMIT = "withdrawn", "time limit"
@@ -47,23 +47,21 @@ NEVER_BEGAN = "lost: it was never begun"
 SUPERVISOR_KILLED = "its supervisor was killed; what was left of it was ended"
 NO_RUNNER = "nobody is in its container who could begin it"
 CONTAINER_STOPPED = "its container was stopped, or its supervisor there was killed; what was left of it was ended"
-CLAIM_PATIENCE_S = 60.0
+CLAIM_TIMEOUT_S = 60.0
 """So long a runner may take to begin an attempt."""
 RELUCTANCE_S = 10.0
 """So much longer than it should take to end a job a supervisor in a container may live."""
-KEPT_STARTS = 4
+RETAINED_STARTS = 4
 """Of a job that is tried again and again: so many logs."""
 NODE_WENT_DOWN = "the node went down while it ran"
-
-Name = tuple[str, int]
 
 
 class _Attempt:
     """One that has not ended."""
 
-    __slots__ = ("files", "hunt", "key", "look", "mourned", "name", "overdue", "place", "started", "verdict", "why")
+    __slots__ = ("check_timer", "ended_by", "files", "hunt", "key", "mourned", "name", "overdue", "place", "started", "why")
 
-    def __init__(self, name: Name, files: AttemptFiles, place: str) -> None:
+    def __init__(self, name: AttemptName, files: AttemptFiles, place: str) -> None:
         self.name = name
         self.files = files
         self.place = place
@@ -76,10 +74,10 @@ class _Attempt:
         """Its supervisor was killed: the launcher ends what is left."""
         self.why = ""
         """Why it was asked to end."""
-        self.verdict: tuple[str, Cause] | None = None
+        self.ended_by: tuple[str, Cause] | None = None
         """Why it ended, as far as we know better than its record."""
         self.hunt: remains.Hunt | None = None
-        self.look: asyncio.TimerHandle | None = None
+        self.check_timer: asyncio.TimerHandle | None = None
         self.overdue: asyncio.TimerHandle | None = None
         """In a container: when it is ended by us."""
 
@@ -88,7 +86,7 @@ class NodeFactory:
     """See the protocol for the verbs. `launcher` is made before the manager gives its rights up, and is closed with us."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, listener: Listener, jobs_dir: Path, launcher: Launcher,
+        self, loop: asyncio.AbstractEventLoop, listener: ExecutorListener, jobs_dir: Path, launcher: Launcher,
         gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS, log_bytes: int = 0, runners: Runners | None = None,
     ) -> None:  # fmt: skip
         self._loop, self._listener = loop, listener
@@ -97,22 +95,22 @@ class NodeFactory:
         self._grace_ms = grace_ms
         self._log_bytes = log_bytes
         self._boot = boot_id()
-        self._attempts: dict[Name, _Attempt] = {}
-        self._told: set[Name] = set()
+        self._attempts: dict[AttemptName, _Attempt] = {}
+        self._told: set[AttemptName] = set()
         """Those that are over, as long as the job is not."""
         self._supervisors: dict[ProcessKey, _Attempt] = {}
-        self._strays: dict[ProcessKey, Name] = {}
+        self._strays: dict[ProcessKey, AttemptName] = {}
         """Supervisors of attempts that the store does not know."""
         self._table = ProcessTable(loop, self._supervisor_gone)
         self._counts = {"started": 0, "ended": 0, "failed": 0}
         self._launcher = launcher
         self._closed = False
-        self._told_place: tuple[bool, str] | None = None
+        self._told_host: tuple[bool, str] | None = None
         self._runners = runners
         launcher.attach(loop, self._heard, self._launcher_changed)
         if runners is not None:
             runners.attach(self)
-        loop.call_soon(self._tell_place)
+        loop.call_soon(self._notify_host)
 
     # -- the verbs --
 
@@ -127,7 +125,7 @@ class NodeFactory:
         """For the doctor: can jobs be started, and by whom."""
         return self._launcher.state()
 
-    def create(self, order: Order) -> None:
+    def create(self, order: RunOrder) -> None:
         name = (order.job_id, order.attempt)
         if name in self._attempts or name in self._told:
             return
@@ -143,7 +141,7 @@ class NodeFactory:
             self._loop.call_soon(self._take_up, attempt)
             return
         for number in attempt_files.attempts_of(self._jobs_dir, order.job_id):
-            if number <= order.attempt - KEPT_STARTS and (order.job_id, number) not in self._attempts:
+            if number <= order.attempt - RETAINED_STARTS and (order.job_id, number) not in self._attempts:
                 AttemptFiles(self._jobs_dir, order.job_id, number).remove()
         try:
             attempt.files.write(order, self._grace_ms, self._boot, self._log_bytes)
@@ -218,22 +216,22 @@ class NodeFactory:
         keys = (supervisors[pid] for pid in pids if pid in supervisors and supervisors[pid] == process_key(pid, start_ticks(pid) or 0))
         return next((known[key].name[0] for key in keys), None)
 
-    def adopt(self, expected: Iterable[Name]) -> list[Name]:
+    def adopt(self, expected: Iterable[AttemptName]) -> list[AttemptName]:
         wanted = dict.fromkeys(expected)
         for name in attempt_files.attempts(self._jobs_dir):
             if name not in wanted:
                 self._find_stray(name)
-        unbegun = []
+        requeued_before_start = []
         for name in wanted:
             files = AttemptFiles(self._jobs_dir, *name)
             if files.is_given_up():
                 files.remove()
                 self._told.add(name)
-                unbegun.append(name)
+                requeued_before_start.append(name)
             elif name not in self._attempts:
                 attempt = self._attempts[name] = _Attempt(name, files, files.facts().place)
                 self._loop.call_soon(self._take_up, attempt)
-        return unbegun
+        return requeued_before_start
 
     def close(self) -> None:
         self._closed = True
@@ -247,12 +245,12 @@ class NodeFactory:
         if self._runners is not None:
             self._runners.close()
 
-    def _tell_place(self) -> None:
+    def _notify_host(self) -> None:
         """This node's, where it changed."""
         is_up, words = now = self._launcher.state()
-        if now != self._told_place and not self._closed:
-            self._told_place = now
-            self._listener.place_changed("", is_up, "" if is_up else words)
+        if now != self._told_host and not self._closed:
+            self._told_host = now
+            self._listener.launch_host_changed("", is_up, "" if is_up else words)
 
     # -- from an order to a supervisor --
 
@@ -262,7 +260,7 @@ class NodeFactory:
         if not attempt.place:
             is_asked = self._launcher.say(f"start {attempt.files.name}")
         elif is_asked := self._runners is not None and self._runners.start(attempt.place, attempt.name):
-            self._loop.call_later(CLAIM_PATIENCE_S, self._not_claimed, attempt)
+            self._loop.call_later(CLAIM_TIMEOUT_S, self._not_claimed, attempt)
         if not is_asked:
             self._give_back(attempt)
 
@@ -279,22 +277,22 @@ class NodeFactory:
         """To the queue, and nobody ever begins it; unless somebody has."""
         if attempt.files.is_given_up():
             why = NO_RUNNER if attempt.place else self._launcher.state()[1]
-            self._loop.call_soon(self._tell_unbegun, attempt, why)
+            self._loop.call_soon(self._notify_requeued_before_start, attempt, why)
         elif attempt.files.claim() is not None:
             self._take_up(attempt)
 
-    def _tell_unbegun(self, attempt: _Attempt, why: str) -> None:
+    def _notify_requeued_before_start(self, attempt: _Attempt, why: str) -> None:
         if self._attempts.get(attempt.name) is not attempt:
             return
-        self._tell_place()  # before, or it would come again at once
+        self._notify_host()  # before, or it would come again at once
         del self._attempts[attempt.name]
         self._told.add(attempt.name)
         attempt.files.remove()
-        self._listener.unbegun(*attempt.name, why)
+        self._listener.requeued_before_start(*attempt.name, why)
 
     def _launcher_changed(self) -> None:
         """There again: what it may not have heard is said again. Gone: what it may have heard is looked at."""
-        self._loop.call_soon(self._tell_place)
+        self._loop.call_soon(self._notify_host)
         for attempt in [attempt for attempt in self._attempts.values() if not attempt.place and self._is_open(attempt)]:
             self._take_up(attempt)
         for attempt in [attempt for attempt in self._attempts.values() if attempt.mourned and attempt.hunt is None]:
@@ -312,7 +310,7 @@ class NodeFactory:
         elif verb == "failed":
             self._lose(attempt, " ".join(words[1:]), Cause.NOT_STARTED)
         elif verb == "running":
-            self._tell_started(attempt, Beginning(*map(int, words[1:4])))
+            self._notify_started(attempt, Beginning(*map(int, words[1:4])))
         elif verb == "buried" and attempt.mourned and attempt.hunt is None:
             self._end_remains(attempt)
 
@@ -329,7 +327,7 @@ class NodeFactory:
             self._told_by_record(attempt, NODE_WENT_DOWN, Cause.NODE_DOWN)
         else:
             self._watch(attempt, claim.supervisor)
-            self._look(attempt, LOOK_S)
+            self._check(attempt, CHECK_S)
 
     def _watch(self, attempt: _Attempt, supervisor: ProcessKey) -> None:
         if attempt.key is not None:
@@ -342,20 +340,20 @@ class NodeFactory:
         if not self._table.watch(supervisor):
             self._loop.call_soon(self._supervisor_gone, supervisor)
 
-    def _look(self, attempt: _Attempt, pause_s: float) -> None:
+    def _check(self, attempt: _Attempt, pause_s: float) -> None:
         """Does it run? Again and again, until it does or has ended."""
-        attempt.look = None
+        attempt.check_timer = None
         if (began := self._record(attempt)[0]) is not None:
-            self._tell_started(attempt, began)
+            self._notify_started(attempt, began)
         elif attempt.key is not None:
-            attempt.look = self._loop.call_later(pause_s, self._look, attempt, min(2 * pause_s, MAX_LOOK_S))
+            attempt.check_timer = self._loop.call_later(pause_s, self._check, attempt, min(2 * pause_s, MAX_CHECK_S))
 
-    def _tell_started(self, attempt: _Attempt, began: Beginning) -> None:
+    def _notify_started(self, attempt: _Attempt, began: Beginning) -> None:
         if attempt.started:
             return
         attempt.started = True
-        if attempt.look is not None:
-            attempt.look.cancel()
+        if attempt.check_timer is not None:
+            attempt.check_timer.cancel()
         self._counts["started"] += 1
         self._listener.started(*attempt.name, began.pid or None, began.wall_ns)
 
@@ -370,44 +368,44 @@ class NodeFactory:
 
     # -- in containers (runners.Attempts) --
 
-    def place_changed(self, place: str, is_up: bool) -> None:
+    def launch_host_changed(self, place: str, is_up: bool) -> None:
         """A runner is there, or is gone: what it was told and nobody has claimed goes back to the queue."""
         if self._closed:
             return
-        self._listener.place_changed(place, is_up, "")
+        self._listener.launch_host_changed(place, is_up, "")
         if not is_up:
             for attempt in [attempt for attempt in self._attempts.values() if attempt.place == place and self._is_open(attempt)]:
                 self._give_back(attempt)
 
-    def claimed(self, name: Name, place: str, session: Connection) -> list[int]:
+    def claimed(self, name: AttemptName, place: str, session: Connection) -> list[int]:
         attempt = self._attempts.get(name)
         if attempt is None or attempt.place != place or attempt.mourned:
-            raise OrderError("no such attempt is to be begun here", "refused")
+            raise OperationError("no such attempt is to be begun here", "refused")
         facts, identity = attempt.files.facts(), session.identity
         if (facts.uid, facts.gid) != (identity.uid, identity.gid):
             why = f"it was submitted with group {facts.gid}, but the runner of its container was started with group {identity.gid}"
             self._lose(attempt, why, Cause.CANNOT_RUN)
-            raise OrderError(why, "refused")
+            raise OperationError(why, "refused")
         if not attempt.files.claim_for(session.key):
-            raise OrderError("somebody else has begun it, or it is over", "refused")
+            raise OperationError("somebody else has begun it, or it is over", "refused")
         self._watch(attempt, session.key)
         try:
             return attempt.files.hand_out()
         except OSError as error:
-            attempt.verdict = f"its files cannot be opened: {error.strerror}", Cause.NOT_STARTED
-            raise OrderError(attempt.verdict[0], "refused") from None
+            attempt.ended_by = f"its files cannot be opened: {error.strerror}", Cause.NOT_STARTED
+            raise OperationError(attempt.ended_by[0], "refused") from None
 
-    def runs(self, name: Name, session: Connection) -> None:
+    def runs(self, name: AttemptName, session: Connection) -> None:
         attempt = self._attempts.get(name)
         if attempt is not None and attempt.key == session.key and attempt.place:
-            self._tell_started(attempt, Beginning(time.time_ns(), 0, 0))
+            self._notify_started(attempt, Beginning(time.time_ns(), 0, 0))
 
-    def failed(self, name: Name, place: str, session: Connection, is_runner: bool, why: str) -> None:
+    def failed(self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str) -> None:
         attempt = self._attempts.get(name)
         if attempt is None or attempt.place != place:
             return
         if attempt.key == session.key:  # its end follows, and says nothing
-            attempt.verdict = why, Cause.CANNOT_RUN
+            attempt.ended_by = why, Cause.CANNOT_RUN
         elif is_runner and self._is_open(attempt):
             self._lose(attempt, why, Cause.NOT_STARTED)
 
@@ -420,7 +418,7 @@ class NodeFactory:
 
     def _end_by_force(self, attempt: _Attempt, why: str, cause: Cause) -> None:
         if attempt.key is not None:
-            attempt.verdict = why, cause
+            attempt.ended_by = why, cause
             self._table.kill(attempt.key)
 
     # -- to its end --
@@ -454,7 +452,7 @@ class NodeFactory:
         job, number = attempt.name
         began, order = None if attempt.place else attempt.files.record()[0], attempt.files.facts()
         gone = (CONTAINER_STOPPED, Cause.CONTAINER_STOPPED) if attempt.place else (SUPERVISOR_KILLED, Cause.SUPERVISOR_LOST)
-        why, cause = attempt.verdict or gone
+        why, cause = attempt.ended_by or gone
 
         def done(refused: int) -> None:
             attempt.hunt = None
@@ -474,18 +472,18 @@ class NodeFactory:
         """`otherwise`, by this cause, where its end is not recorded."""
         began, end = self._record(attempt)
         if began is not None:
-            self._tell_started(attempt, began)
+            self._notify_started(attempt, began)
         if end is None:
             end = End(time.time_ns(), None, None, cause, otherwise)
         elif end.why == WITHDRAWN and attempt.why:
             end = End(end.wall_ns, end.exit_code, end.signal, end.cause, attempt.why)
-        self._tell_ended(attempt, _status(began, end), end.wall_ns)
+        self._notify_ended(attempt, _status(began, end), end.wall_ns)
 
     def _end_soon(self, attempt: _Attempt, status: Status) -> None:
         """Not from within a verb."""
-        self._loop.call_soon(self._tell_ended, attempt, status, time.time_ns())
+        self._loop.call_soon(self._notify_ended, attempt, status, time.time_ns())
 
-    def _tell_ended(self, attempt: _Attempt, status: Status, wall_ns: int) -> None:
+    def _notify_ended(self, attempt: _Attempt, status: Status, wall_ns: int) -> None:
         if self._attempts.get(attempt.name) is not attempt:
             return
         del self._attempts[attempt.name]
@@ -500,10 +498,10 @@ class NodeFactory:
         attempt.files.bound_log(self._log_bytes)
         self._listener.ended(*attempt.name, status, attempt.files.log_tail(), wall_ns)
 
-    def strays(self) -> list[Name]:
+    def strays(self) -> list[AttemptName]:
         return sorted(self._strays.values())
 
-    def _find_stray(self, name: Name) -> None:
+    def _find_stray(self, name: AttemptName) -> None:
         """Nobody expects it: it does not begin. If it runs it goes on, watched, below its supervisor and within its time limit."""
         files = AttemptFiles(self._jobs_dir, *name)
         claim = files.claim()
@@ -516,8 +514,8 @@ class NodeFactory:
 
     @staticmethod
     def _forget_plans(attempt: _Attempt) -> None:
-        if attempt.look is not None:
-            attempt.look.cancel()
+        if attempt.check_timer is not None:
+            attempt.check_timer.cancel()
         if attempt.hunt is not None:
             attempt.hunt.close()
         if attempt.overdue is not None:

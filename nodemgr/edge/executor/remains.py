@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from nodemgr.core.model.model import ProcessKey
 from nodemgr.edge.executor.attempt_files import Beginning, Facts
 from nodemgr.edge.kernel.belonging import ENV_DIR_VARIABLE, mount_namespace, outside_namespaces
-from nodemgr.edge.kernel.patience import read_within
 from nodemgr.edge.kernel.processes import RETRY_S, ProcessTable, credentials, process_key, stat_fields
+from nodemgr.edge.kernel.timeouts import read_within
 
 MOST_ENVIRON_BYTES = 4 * 2**20
 MOST_TRIES = 5
@@ -50,20 +50,18 @@ def find(job: str, order: Facts, beginning: Beginning | None) -> list[ProcessKey
 class Hunt:
     """Ends them, and looks again until there are none; then `done(how many could not be ended)`, never from within a call."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, find: Callable[[], list[ProcessKey]], done: Callable[[int], None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, find: Callable[[], list[ProcessKey]], done: Callable[[int], None]) -> None:
         self._loop, self._find, self._done = loop, find, done
         self._prey = ProcessTable(loop, self._gone)
         self._left: set[ProcessKey] = set()
         self._tries = 0
-        self._next: asyncio.Handle = loop.call_soon(self._look)
+        self._next: asyncio.Handle = loop.call_soon(self._check)
 
     def close(self) -> None:
         self._next.cancel()
         self._prey.close()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         refused = 0
         for key in self._find():
             if not self._prey.watch(key):
@@ -77,7 +75,7 @@ class Hunt:
             return
         self._tries += 1
         if refused and self._tries < MOST_TRIES:  # without a free descriptor nobody can be ended either
-            self._next = self._loop.call_later(RETRY_S, self._look)
+            self._next = self._loop.call_later(RETRY_S, self._check)
         else:
             self._prey.close()
             self._done(refused)
@@ -85,7 +83,7 @@ class Hunt:
     def _gone(self, key: ProcessKey) -> None:
         self._left.discard(key)
         if not self._left:
-            self._look()
+            self._check()
 
 
 def _all() -> Iterator[tuple[int, list[bytes]]]:

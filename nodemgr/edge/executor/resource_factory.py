@@ -19,7 +19,7 @@ AttemptState = Literal["unknown", "starting", "running", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunOrder:
     """What is to be run, all of it: whoever carries it out adds nothing."""
 
     job_id: str
@@ -67,7 +67,7 @@ class Status:
     cause: Cause = Cause.OWN
 
 
-class Listener(Protocol):
+class ExecutorListener(Protocol):
     """Who is told, in the manager's loop and never from within a verb: each attempt starts at most once and ends exactly once.
     Of attempts that were adopted, or created again, both may be told again."""
 
@@ -76,11 +76,11 @@ class Listener(Protocol):
     def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
         """Nothing of this attempt runs any more."""
 
-    def unbegun(self, job_id: str, attempt: int, why: str) -> None:
+    def requeued_before_start(self, job_id: str, attempt: int, why: str) -> None:
         """Nobody began this attempt, and now nobody can: the job goes back to its place in the queue, and is created again as another
-        attempt. Said after `place_changed` has told that its place is down, or it would come again at once."""
+        attempt. Said after `launch_host_changed` has told that its place is down, or it would come again at once."""
 
-    def place_changed(self, place: str, is_up: bool, why: str) -> None:
+    def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
         """Jobs can be started there from now on, or cannot (`why`, for people). Nothing is created for a place that was not told
         to be up; each factory tells of its places when it begins."""
 
@@ -93,8 +93,9 @@ class ResourceFactory(Protocol):
     def state(self) -> tuple[bool, str]:
         """Whether a job could be started now, and by whom, or why not."""
 
-    def create(self, order: Order) -> None:
-        """Begins the attempt; returns at once. `ended` tells where it could not, `unbegun` where nobody is there who could try."""
+    def create(self, order: RunOrder) -> None:
+        """Begins the attempt; returns at once. `ended` tells where it could not, `requeued_before_start` where nobody is there who could
+        try."""
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
         """Ends it: asks, waits a little, then insists. An attempt that ended or that nobody knows: nothing."""

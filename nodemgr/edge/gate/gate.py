@@ -19,12 +19,12 @@ from pathlib import Path
 from nodemgr.core.views import cdi
 from nodemgr.edge.gate import gate_lines
 from nodemgr.edge.gate.gate_program import PinnedGate, env_pins, pinned_envs, prepare_bpf, unpin
-from nodemgr.edge.gate.gate_records import DIRECTORY, Place, Records
-from nodemgr.edge.host import log
+from nodemgr.edge.gate.gate_records import DIRECTORY, GatedCgroup, Records
+from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.belonging import mount_namespace, outside_namespaces
 from nodemgr.edge.kernel.cgroups import Hierarchy
-from nodemgr.edge.kernel.device_nodes import Device, nodes
+from nodemgr.edge.kernel.device_nodes import DeviceNode, nodes
 
 HOOK = Path(__file__).resolve().parents[2] / "gate_hook.py"
 HOOK_TIMEOUT_S = 20
@@ -40,7 +40,7 @@ class _EnvGate:
     def __init__(self, records: Records, pinned: PinnedGate | None) -> None:
         self.records = records
         self.pinned = pinned
-        self.devices: set[Device] | None = None
+        self.devices: set[DeviceNode] | None = None
         """What is open, as far as we set it."""
         self.fault: str | None = None
 
@@ -126,7 +126,7 @@ class Gate:
         gate.devices = devices
         self._try(env, gate, partial(self._set, gate, devices))
 
-    def _set(self, gate: _EnvGate, devices: set[Device]) -> None:
+    def _set(self, gate: _EnvGate, devices: set[DeviceNode]) -> None:
         if gate.pinned is not None:
             gate.pinned.set_open(devices)
         else:
@@ -142,7 +142,7 @@ class Gate:
         except (OSError, ValueError) as error:
             fault = f"the device gate of env {env} is not as it should be: {error}"
             if fault != gate.fault:
-                log.say(fault)
+                stderr_log.say(fault)
                 self._note("gate.failed", env=env, error=str(error))
             gate.fault = fault
         else:
@@ -166,7 +166,7 @@ class Gate:
         for place in _living(gate.records, Hierarchy.UNIFIED):
             with _unless_gone(place):
                 if gate.pinned.attach(place.cgroup):
-                    log.say(f"the device gate of env {env} was taken off {place.cgroup}, and is there again")
+                    stderr_log.say(f"the device gate of env {env} was taken off {place.cgroup}, and is there again")
                     self._note("gate.restored", env=env, cgroup=str(place.cgroup))
 
     def cdi_hook(self, env: str) -> cdi.Hook:
@@ -207,9 +207,9 @@ class Gate:
         return devices is not None and not by_rules.isdisjoint([devices, *devices.parents])
 
 
-def _living(records: Records, *hierarchies: Hierarchy) -> Iterator[Place]:
+def _living(records: Records, *hierarchies: Hierarchy) -> Iterator[GatedCgroup]:
     """Containers that there still are; the others are forgotten."""
-    for place in records.places():
+    for place in records.gated():
         if not place.is_there():
             records.drop(place)
         elif place.hierarchy in hierarchies:
@@ -217,7 +217,7 @@ def _living(records: Records, *hierarchies: Hierarchy) -> Iterator[Place]:
 
 
 @contextmanager
-def _unless_gone(place: Place) -> Iterator[None]:
+def _unless_gone(place: GatedCgroup) -> Iterator[None]:
     """A container may end at any moment: what fails then is no fault."""
     try:
         yield

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodemgr.edge.kernel.device_nodes import CONTROL_MINORS, GPU_MAJOR, Device, Nodes
+from nodemgr.edge.kernel.device_nodes import CONTROL_MINORS, GPU_MAJOR, DeviceNode, Nodes
 
 ANY = "*"
 
@@ -20,7 +20,7 @@ class RulesTooWide(OSError):
     """The container may open devices of every kind by one rule, from which no GPU can be taken out. One line."""
 
 
-def settle(cgroup: Path, nodes: Nodes, devices: set[Device]) -> None:
+def settle(cgroup: Path, nodes: Nodes, devices: set[DeviceNode]) -> None:
     """Of the gated devices exactly these can be opened. OSError where the kernel refuses, or the cgroup is gone."""
     rules = [line.split() for line in (cgroup / "devices.list").read_text().splitlines()]
     if any(kind == "a" for kind, *_ in rules):
@@ -36,20 +36,20 @@ def settle(cgroup: Path, nodes: Nodes, devices: set[Device]) -> None:
             _write(directory / "devices.allow", device)
 
 
-def _take_back(cgroup: Path, nodes: Nodes, devices: set[Device], name: str) -> None:
+def _take_back(cgroup: Path, nodes: Nodes, devices: set[DeviceNode], name: str) -> None:
     """One exception `MAJOR:MINOR`, as far as it opens what is to be shut."""
     major, _, minor = name.partition(":")
     if major == ANY:
         raise RulesTooWide(f"the device rule `c {name}` allows every device: start the container without it")
-    if not nodes.is_gated(Device(int(major), 0)):
+    if not nodes.is_gated(DeviceNode(int(major), 0)):
         return
     if minor == ANY:
         (cgroup / "devices.deny").write_text(f"c {name} rw")
         for control in CONTROL_MINORS if int(major) == GPU_MAJOR else ():
-            _write(cgroup / "devices.allow", Device(GPU_MAJOR, control))
-    elif nodes.is_gated(device := Device(int(major), int(minor))) and device not in devices:
+            _write(cgroup / "devices.allow", DeviceNode(GPU_MAJOR, control))
+    elif nodes.is_gated(device := DeviceNode(int(major), int(minor))) and device not in devices:
         _write(cgroup / "devices.deny", device)
 
 
-def _write(file: Path, device: Device) -> None:
+def _write(file: Path, device: DeviceNode) -> None:
     file.write_text(f"c {device.major}:{device.minor} rw")

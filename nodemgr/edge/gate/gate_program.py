@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.kernel.device_nodes import Device
+from nodemgr.edge.kernel.device_nodes import DeviceNode
 
 BPF_FS = Path("/sys/fs/bpf")
 MAP, PROGRAM = "map", "program"
@@ -44,8 +44,8 @@ def prepare_bpf() -> str | None:
     try:
         _result(lib.nm_gate_mount(os.fsencode(BPF_FS)), f"mount a BPF file system on {BPF_FS}")
         with ExitStack() as tried:
-            map_fd = _kept(tried, _result(lib.nm_gate_new_map(), "make a map"))
-            _kept(tried, _result(lib.nm_gate_load(-1, map_fd), "load the program"))
+            map_fd = _owned(tried, _result(lib.nm_gate_new_map(), "make a map"))
+            _owned(tried, _result(lib.nm_gate_load(-1, map_fd), "load the program"))
     except OSError as error:
         return str(error)
     return None
@@ -63,12 +63,12 @@ class PinnedGate:
         """An earlier manager's map with what is open in it, or a new one where nothing is; and its program, an earlier one's if
         that is the same (containers have it). OSError where the kernel refuses, or something else is pinned there."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with ExitStack() as kept:
-            map_fd = _kept(kept, _open_map(directory / MAP))
-            loaded = _kept(kept, _result(lib.nm_gate_load(-1 if caps_major is None else caps_major, map_fd), "load the program"))
+        with ExitStack() as owned:
+            map_fd = _owned(owned, _open_map(directory / MAP))
+            loaded = _owned(owned, _result(lib.nm_gate_load(-1 if caps_major is None else caps_major, map_fd), "load the program"))
             pinned = lib.nm_gate_open_pin(os.fsencode(directory / PROGRAM))
             if pinned >= 0:
-                _kept(kept, pinned)
+                _owned(owned, pinned)
             if pinned < 0 or not lib.nm_gate_is_same(loaded, pinned):
                 _replace(loaded, directory / PROGRAM)
                 pinned = loaded
@@ -84,15 +84,15 @@ class PinnedGate:
             os.close(map_fd)
             raise
 
-    def open_devices(self) -> set[Device]:
+    def open_devices(self) -> set[DeviceNode]:
         found = set()
         before, device = ffi.NULL, ffi.new("struct nm_device *")
         while _result(lib.nm_gate_next_open(self._map_fd, before, device), "read the map"):
-            found.add(Device(device.major, device.minor))
+            found.add(DeviceNode(device.major, device.minor))
             before, device = device, ffi.new("struct nm_device *")
         return found
 
-    def set_open(self, devices: set[Device]) -> None:
+    def set_open(self, devices: set[DeviceNode]) -> None:
         """Exactly these; shut before others are opened."""
         now = self.open_devices()
         for device in now - devices:
@@ -127,7 +127,7 @@ class PinnedGate:
         os.close(self._program_fd)
 
 
-def unpin(directory: Path, devices: set[Device] | None = None) -> None:
+def unpin(directory: Path, devices: set[DeviceNode] | None = None) -> None:
     """Opens these devices (none), then forgets the env. Its containers keep their gate as it is now for ever."""
     try:
         gate = PinnedGate.found(directory)
@@ -175,7 +175,7 @@ def _result(value: Any, what: str) -> int:
     return int(value)
 
 
-def _kept(stack: ExitStack, descriptor: int) -> int:
+def _owned(stack: ExitStack, descriptor: int) -> int:
     stack.callback(os.close, descriptor)
     return descriptor
 

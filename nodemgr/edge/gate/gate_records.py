@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nodemgr.edge.kernel.cgroups import Hierarchy
-from nodemgr.edge.kernel.device_nodes import Device
+from nodemgr.edge.kernel.device_nodes import DeviceNode
 
 DIRECTORY = "gates"
 
 
-class Place(NamedTuple):
+class GatedCgroup(NamedTuple):
     """Where a container is gated."""
 
     hierarchy: Hierarchy
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     inode: int
 
     @classmethod
-    def of(cls, hierarchy: Hierarchy, cgroup: Path) -> Place:
+    def of(cls, hierarchy: Hierarchy, cgroup: Path) -> GatedCgroup:
         """As it is now. OSError where it is not."""
         return cls(hierarchy, cgroup, cgroup.stat().st_ino)
 
@@ -63,32 +63,32 @@ class Records:
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def write_open(self, devices: set[Device]) -> None:
+    def write_open(self, devices: set[DeviceNode]) -> None:
         _replace(self._open_file, "".join(f"{device.major} {device.minor}\n" for device in sorted(devices)))
 
-    def read_open(self) -> set[Device]:
+    def read_open(self) -> set[DeviceNode]:
         """Nothing, where the manager has said nothing yet."""
         try:
             lines = self._open_file.read_text().splitlines()
         except FileNotFoundError:
             return set()
-        return {Device(*map(int, line.split())) for line in lines}
+        return {DeviceNode(*map(int, line.split())) for line in lines}
 
-    def add(self, place: Place) -> None:
+    def add(self, place: GatedCgroup) -> None:
         """A container of a removed env is none: OSError."""
         _replace(self._file_of(place), f"{place.hierarchy} {place.inode} {place.cgroup}\n")
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: GatedCgroup) -> None:
         self._file_of(place).unlink(missing_ok=True)
 
-    def places(self) -> Iterator[Place]:
+    def gated(self) -> Iterator[GatedCgroup]:
         """As recorded; a cgroup may be gone meanwhile."""
         for path in sorted(self._containers.iterdir()) if self.exists() else ():
             if not path.name.startswith("."):
                 hierarchy, inode, cgroup = path.read_text().rstrip("\n").split(" ", 2)
-                yield Place(Hierarchy(hierarchy), Path(cgroup), int(inode))
+                yield GatedCgroup(Hierarchy(hierarchy), Path(cgroup), int(inode))
 
-    def _file_of(self, place: Place) -> Path:
+    def _file_of(self, place: GatedCgroup) -> Path:
         return self._containers / hashlib.sha256(os.fsencode(f"{place.hierarchy} {place.cgroup}")).hexdigest()[:32]
 
 

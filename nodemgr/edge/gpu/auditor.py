@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nodemgr.core.model.events import Audited, Seen
 from nodemgr.core.model.model import Process, ProcessKey, Uuid
 from nodemgr.core.state.state import State
-from nodemgr.edge.gpu.gpus import Reading
+from nodemgr.edge.gpu.gpus import DriverReading
 from nodemgr.edge.kernel.processes import command_line, process_key, start_ticks
 from nodemgr.edge.ledger.ledgers import Ledgers
 
@@ -29,11 +29,11 @@ class Figure:
     driver_bytes: int
     word_bytes: int
     is_settled: bool
-    """Both are as they were at the look before."""
+    """Both are as they were at the reading before."""
 
 
 class Auditor:
-    """Remembers the last look, for the next to agree with."""
+    """Remembers the last reading, for the next to agree with."""
 
     def __init__(
         self, state: State, ledgers: Ledgers, key_of_pid: Callable[[int], ProcessKey | None], env_of_stranger: Callable[[int], str | None]
@@ -44,13 +44,13 @@ class Auditor:
         self._key_of_pid = key_of_pid
         self._env_of_stranger = env_of_stranger
         self._words: dict[tuple[ProcessKey, Uuid], tuple[int, int]] = {}
-        """What driver and ledger said at the last look."""
+        """What driver and ledger said at the last reading."""
         self._strangers: dict[ProcessKey, tuple[str | None, str]] = {}
         """Env and command of processes that are no members."""
         self.figures: list[Figure] = []
-        """Of the last look."""
+        """Of the last reading."""
 
-    def look(self, reading: Reading, wall_ns: int) -> Audited:
+    def audit(self, reading: DriverReading, wall_ns: int) -> Audited:
         """Corrects the ledgers; returns what the core is to look at."""
         words = {}
         figures: list[Figure] = []
@@ -86,7 +86,7 @@ class Auditor:
         return None if key is None else self._state.processes.get(key)
 
     def _stranger(self, pid: int, uuid: Uuid, driver_bytes: int) -> Iterator[Seen]:
-        """Nothing of one that is dead: what the driver still shows of it is about to go, or a residue."""
+        """Nothing of one that is dead: what the driver still shows of it is about to go, or unreclaimed memory."""
         ticks = start_ticks(pid)
         if ticks is None:
             return

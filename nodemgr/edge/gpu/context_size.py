@@ -1,6 +1,7 @@
 """The bytes that a CUDA context takes by itself, learned per env and GPU model from processes that hold hardly anything else.
 
-Knows: the auditor's figures, how an estimate follows from them. Must not know: where it is written (containers/envs.py, the store).
+Knows: the auditor's figures, how an estimate follows from them. Must not know: where it is written (containers/env_directories.py, the
+store).
 
 The shim charges the estimate before it makes a context. A process whose figures did not move between two readings, and that was
 charged little beside its context, shows the context's true size: the driver's figure less what else was charged. One such process
@@ -29,7 +30,7 @@ MOST_BYTES = 1 << 30
 MOST_BESIDE_BYTES = 64 << 20
 STEP_BYTES = 8 << 20
 """Smaller differences are not worth telling every client."""
-KEPT_SAMPLES = 9
+RETAINED_SAMPLES = 9
 META = "context_bytes:"
 """Key of an estimate in the store, before env and model."""
 
@@ -68,7 +69,7 @@ class ContextSizes:
                 self._told[env] = min(self._told.get(env, estimate_bytes), estimate_bytes)
         return {env for env in envs if self.told_bytes(env) != before.get(env, INITIAL_BYTES)}
 
-    def look(
+    def learn(
         self, figures: list[Figure], gpus: Mapping[Uuid, Gpu], limits_bytes: Mapping[tuple[str, Uuid], int], envs: Collection[str]
     ) -> set[str]:
         """Learns from one reading; returns the envs whose estimate changed. `limits_bytes`: of envs with a grant, by GPU."""
@@ -100,7 +101,7 @@ class ContextSizes:
         return size_bytes if beside_bytes <= MOST_BESIDE_BYTES and 0 < size_bytes <= MOST_BYTES else None
 
     def _learn(self, env: str, model: str, size_bytes: int) -> None:
-        samples = self._samples.setdefault((env, model), deque(maxlen=KEPT_SAMPLES))
+        samples = self._samples.setdefault((env, model), deque(maxlen=RETAINED_SAMPLES))
         samples.append(size_bytes)
         estimate_bytes = max(median_low(samples), INITIAL_BYTES)
         before_bytes = self._estimates.get((env, model))

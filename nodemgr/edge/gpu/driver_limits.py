@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from nodemgr.core.model.model import ProcessKey, Uuid
 from nodemgr.core.state.state import State
-from nodemgr.edge.host import log
+from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.belonging import mount_namespace, outside_namespaces
 from nodemgr.edge.kernel.cgroups import Hierarchy
@@ -25,7 +25,7 @@ from nodemgr.edge.kernel.processes import pid_of
 META = "driver_limit:"
 """Key of the store's memory of a limit, before the JSON of its place."""
 
-Place = tuple[Uuid, str]
+LimitTarget = tuple[Uuid, str]
 """A GPU, and the directory of a cgroup."""
 Setter = Callable[[Uuid, str, int | None, Callable[[str | None], None]], None]
 """Sets (None: lifts) a limit of bytes some time soon; then tells in the loop why it could not, or None."""
@@ -47,7 +47,7 @@ class DriverLimits:
         self._known = known
         self._setter = setter
         self._remember = remember
-        self._set: dict[Place, int | None] = {_place(key): None for key in remembered if key.startswith(META)}
+        self._set: dict[LimitTarget, int | None] = {_target(key): None for key in remembered if key.startswith(META)}
         """What was ordered; None: by an earlier manager, who knows what."""
         self._cgroup_of: dict[ProcessKey, str | None] = {}
         self._outside = outside_namespaces()
@@ -83,7 +83,7 @@ class DriverLimits:
                 self._set[place] = limit_bytes
                 self._order(place, limit_bytes)
 
-    def _wanted(self) -> dict[Place, int]:
+    def _wanted(self) -> dict[LimitTarget, int]:
         own = self._own_cgroups()
         return {
             (uuid, cgroup): grant.limit_bytes
@@ -114,19 +114,19 @@ class DriverLimits:
         is_own = path is not None and path not in (self._mount, cgroups.directory_of(Hierarchy.UNIFIED, "self"))
         return str(path) if is_own else None
 
-    def _order(self, place: Place, limit_bytes: int | None) -> None:
+    def _order(self, place: LimitTarget, limit_bytes: int | None) -> None:
         assert self._setter is not None
         self._setter(*place, limit_bytes, lambda fault: self._done(place, limit_bytes, fault))
 
-    def _done(self, place: Place, limit_bytes: int | None, fault: str | None) -> None:
+    def _done(self, place: LimitTarget, limit_bytes: int | None, fault: str | None) -> None:
         if limit_bytes is None and place not in self._set:
             self._remember(META + json.dumps(place), None)  # lifted; or its cgroup is gone, and the limit with it
         elif fault != self.fault:
             self.fault = fault
             if fault is not None:
-                log.say(f"the driver's own memory limit could not be set, the ledger alone holds: {fault}")
+                stderr_log.say(f"the driver's own memory limit could not be set, the ledger alone holds: {fault}")
 
 
-def _place(key: str) -> Place:
+def _target(key: str) -> LimitTarget:
     uuid, cgroup = json.loads(key.removeprefix(META))
     return uuid, cgroup

@@ -27,7 +27,7 @@ NVML_LIBRARY = "libnvidia-ml.so.1"
 SET_LIMITS = "nvmlDeviceSetMemoryLimits_v1"
 MAX_GPUS = 16
 """Rows of a ledger."""
-LOOK_TIMEOUT_S = 1.0
+READING_TIMEOUT_S = 1.0
 """A look that takes longer is answered from the last reading."""
 
 
@@ -36,7 +36,7 @@ class NvmlUnavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DriverReading:
     """What NVML showed at one moment."""
 
     gpus: tuple[Gpu, ...]
@@ -62,7 +62,7 @@ class GpuSource(Protocol):
         """Does the driver keep limits on the memory of cgroups?"""
         ...
 
-    def read(self, now_ns: int) -> Reading: ...
+    def read(self, now_ns: int) -> DriverReading: ...
 
     def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None) -> str | None:
         """Sets the limit of a cgroup's processes together, or lifts it; one line where that is not to be had."""
@@ -72,7 +72,7 @@ class GpuSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Device:
+class _DriverDevice:
     uuid: Uuid
     name: str
     memory_total_bytes: int
@@ -90,7 +90,7 @@ class Nvml:
 
         self._nvml: ModuleType = pynvml
         self._known = {gpu.uuid: gpu for gpu in known}
-        self._measured: dict[Uuid, _Device] = {}
+        self._measured: dict[Uuid, _DriverDevice] = {}
         """What this life has read of each GPU that never changes."""
         self._minors: dict[Uuid, int] = {}
         try:
@@ -111,7 +111,7 @@ class Nvml:
                 f"the simulated NVML cannot be loaded: {error} (a file system mounted noexec? name another --run-dir)"
             ) from None
 
-    def read(self, now_ns: int) -> Reading:
+    def read(self, now_ns: int) -> DriverReading:
         """Everything anew. Raises nothing: what cannot be read is ill."""
         used: dict[Uuid, int] = {}
         processes: dict[Uuid, dict[int, int]] = {}
@@ -130,9 +130,9 @@ class Nvml:
             self._begin_anew()
         ill = {uuid: replace(gpu, healthy=False) for uuid, gpu in self._known.items()}
         gpus = tuple(sorted({**ill, **{gpu.uuid: gpu for gpu in seen}}.values(), key=lambda gpu: gpu.index))
-        return Reading(gpus, used, processes, now_ns, fault, dict(self._minors))
+        return DriverReading(gpus, used, processes, now_ns, fault, dict(self._minors))
 
-    def _device(self, index: int) -> _Device | None:
+    def _device(self, index: int) -> _DriverDevice | None:
         """None: a GPU that does not even say who it is (then it is among the known ones, or was never there)."""
         nvml = self._nvml
         try:
@@ -140,12 +140,12 @@ class Nvml:
             uuid = str(nvml.nvmlDeviceGetUUID(handle))
             if uuid not in self._measured:
                 name, total_bytes = str(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-                self._measured[uuid] = _Device(uuid, name, total_bytes, handle)
+                self._measured[uuid] = _DriverDevice(uuid, name, total_bytes, handle)
             return replace(self._measured[uuid], handle=handle)
         except nvml.NVMLError:
             return None
 
-    def _note_minor(self, device: _Device) -> None:
+    def _note_minor(self, device: _DriverDevice) -> None:
         """What was true stays so while the driver does not answer, unless another GPU has that number now."""
         try:
             minor = int(self._nvml.nvmlDeviceGetMinorNumber(device.handle))
@@ -153,7 +153,7 @@ class Nvml:
             return
         self._minors = {uuid: other for uuid, other in self._minors.items() if other != minor} | {device.uuid: minor}
 
-    def _figures(self, device: _Device, used: dict[Uuid, int], processes: dict[Uuid, dict[int, int]]) -> bool:
+    def _figures(self, device: _DriverDevice, used: dict[Uuid, int], processes: dict[Uuid, dict[int, int]]) -> bool:
         """Fills in one GPU's memory; False: it is ill."""
         nvml = self._nvml
         try:
@@ -173,7 +173,7 @@ class Nvml:
         processes[device.uuid] = by_pid
         return True
 
-    def _remember(self, device: _Device, index: int, healthy: bool) -> Gpu:
+    def _remember(self, device: _DriverDevice, index: int, healthy: bool) -> Gpu:
         """A GPU keeps its index for ever: NVML renumbers when one disappears."""
         known = self._known.get(device.uuid)
         if known is not None:
@@ -216,8 +216,8 @@ class Nvml:
             self._nvml.nvmlShutdown()
 
 
-Look = Callable[[Reading], None]
-Order = Callable[[], Callable[[], None]]
+ReadingCallback = Callable[[DriverReading], None]
+DriverCall = Callable[[], Callable[[], None]]
 """Done in the watcher's thread; what it returns is called in the loop."""
 
 
@@ -225,7 +225,12 @@ class GpuWatcher:
     """Reads a source in its own thread and tells the loop."""
 
     def __init__(
-        self, source: GpuSource, clock: Clock, loop: asyncio.AbstractEventLoop, first: Reading, on_reading: Callable[[Reading], None]
+        self,
+        source: GpuSource,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        first: DriverReading,
+        on_reading: Callable[[DriverReading], None],
     ) -> None:
         """`on_reading` is called in the loop after each reading, before those who asked for a look are."""
         self._source = source
@@ -235,8 +240,8 @@ class GpuWatcher:
         self.last = first
         self._condition = threading.Condition()
         self._period_s: float | None = None
-        self._looks: list[Look] = []
-        self._orders: list[Order] = []
+        self._callbacks: list[ReadingCallback] = []
+        self._orders: list[DriverCall] = []
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -249,20 +254,20 @@ class GpuWatcher:
             if period_s is not None:
                 self._start()
 
-    def look(self, then: Look) -> None:
+    def read_soon(self, then: ReadingCallback) -> None:
         """Calls `then` in the loop with a reading that began after now; with the last one where NVML hangs."""
         answered = False
 
-        def once(reading: Reading) -> None:
+        def once(reading: DriverReading) -> None:
             nonlocal answered
             if not answered:
                 answered = True
                 timer.cancel()
                 then(reading)
 
-        timer = self._loop.call_later(LOOK_TIMEOUT_S, lambda: once(self.last))
+        timer = self._loop.call_later(READING_TIMEOUT_S, lambda: once(self.last))
         with self._condition:
-            self._looks.append(once)
+            self._callbacks.append(once)
             self._condition.notify()
         self._start()
 
@@ -288,7 +293,7 @@ class GpuWatcher:
             self._stopping = True
             self._condition.notify()
         if self._thread is not None:
-            self._thread.join(timeout=LOOK_TIMEOUT_S)
+            self._thread.join(timeout=READING_TIMEOUT_S)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -298,25 +303,25 @@ class GpuWatcher:
     def _run(self) -> None:
         while True:
             with self._condition:
-                if not self._looks and not self._orders and not self._stopping:
+                if not self._callbacks and not self._orders and not self._stopping:
                     self._condition.wait(self._period_s)
                 if self._stopping:
                     return
-                looks, self._looks = self._looks, []
+                callbacks, self._callbacks = self._callbacks, []
                 orders, self._orders = self._orders, []
-                reads = looks or (self._period_s is not None and not orders)
+                reads = callbacks or (self._period_s is not None and not orders)
             for order in orders:
-                self._tell(order())
+                self._notify(order())
             if reads:
                 reading = self._source.read(self._clock.monotonic_ns())
-                self._tell(partial(self._deliver, reading, looks))
+                self._notify(partial(self._deliver, reading, callbacks))
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _notify(self, what: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(what)
 
-    def _deliver(self, reading: Reading, looks: list[Look]) -> None:
+    def _deliver(self, reading: DriverReading, callbacks: list[ReadingCallback]) -> None:
         self.last = reading
         self._on_reading(reading)
-        for look in looks:
-            look(reading)
+        for read_soon in callbacks:
+            read_soon(reading)

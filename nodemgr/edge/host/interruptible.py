@@ -3,7 +3,7 @@
 Knows: Python's wakeup descriptor. Must not know: what is waited for.
 
 Python's own handler of a signal only leaves a note, which the interpreter reads between two steps of the program. A signal that
-comes behind the last look and before the system call is noted, and the call sleeps none the less: Ctrl-C would be heard with the
+comes behind the last reading and before the system call is noted, and the call sleeps none the less: Ctrl-C would be heard with the
 next packet, or never. The interpreter also writes a byte to a descriptor when a signal comes; waiting for that one too, nothing is
 slept through.
 """
@@ -42,11 +42,11 @@ def signals_told() -> Iterator[list[int]]:
                     os.write(before, ours.recv(4096))
 
 
-Readable = zmq.Socket[bytes] | int
+PollSource = zmq.Socket[bytes] | int
 """A socket of zmq's, or a descriptor."""
 
 
-def readable(sockets: Sequence[Readable], timeout_ms: int | None) -> set[Readable]:
+def readable(sockets: Sequence[PollSource], timeout_ms: int | None) -> set[PollSource]:
     """Those that have something to read; none when the time (None: for ever) is up. A signal's handler runs meanwhile."""
     end = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
     while True:

@@ -33,7 +33,7 @@ class Capability(NamedTuple):
     """Kept in these surroundings alone; empty: always."""
 
 
-KEPT = (
+RETAINED = (
     Capability(0, "CAP_CHOWN", "the control sockets are given to the group that may use them"),
     Capability(2, "CAP_DAC_READ_SEARCH", "/proc/PID/environ and /proc/PID/fd are readable to the process's own user alone"),
     Capability(5, "CAP_KILL", "processes of other users are ended where --enforce kill or stalled = kill says so"),
@@ -52,7 +52,7 @@ KEPT = (
 """Each capability that the manager keeps, and what breaks without it."""
 
 
-class PrivilegesKept(OSError):
+class PrivilegesNotDropped(OSError):
     """The kernel let nothing be given up. One line."""
 
 
@@ -66,14 +66,14 @@ class _Sets(ctypes.Structure):
 
 def surroundings(*, driver_limits: bool, v1_devices: bool, gate_by_program: bool) -> frozenset[str]:
     """Those of this machine."""
-    is_old = _last() < max(row.number for row in KEPT)
+    is_old = _last() < max(row.number for row in RETAINED)
     here = {DRIVER_LIMITS: driver_limits, V1_DEVICES: v1_devices, GATE_BY_PROGRAM: gate_by_program, OLD_KERNEL: is_old}
     return frozenset(name for name, is_here in here.items() if is_here)
 
 
-def kept(here: Collection[str]) -> frozenset[int]:
+def retained(here: Collection[str]) -> frozenset[int]:
     """The numbers of what is kept in these surroundings."""
-    return frozenset(row.number for row in KEPT if not row.only_with or row.only_with.intersection(here))
+    return frozenset(row.number for row in RETAINED if not row.only_with or row.only_with.intersection(here))
 
 
 def give_up_the_rest(here: Collection[str]) -> None:
@@ -82,7 +82,7 @@ def give_up_the_rest(here: Collection[str]) -> None:
     if os.geteuid() != 0:
         return
     _prctl(PR_SET_DUMPABLE, 0)
-    wanted = kept(here)
+    wanted = retained(here)
     if held() & 1 << 8:  # CAP_SETPCAP; without it the bounding set is as it was given to us
         for number in range(_last() + 1):
             if number not in wanted:
@@ -99,7 +99,7 @@ def held() -> int:
 
 def names(bits: int) -> list[str]:
     """For people; those that the table does not know by number."""
-    known = {row.number: row.name for row in KEPT}
+    known = {row.number: row.name for row in RETAINED}
     return [known.get(number, f"capability {number}") for number in range(64) if bits >> number & 1]
 
 
@@ -116,7 +116,7 @@ def _prctl(option: int, argument: int) -> None:
 def _call(name: str, *arguments: object) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*arguments) != 0:
-        raise PrivilegesKept(f"{name}: {os.strerror(ctypes.get_errno())}")
+        raise PrivilegesNotDropped(f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
 def _last() -> int:

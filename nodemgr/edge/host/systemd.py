@@ -31,7 +31,7 @@ class ServiceManager:
         is_ours = said["LISTEN_PID"] == str(os.getpid())
         self._address = _address(said["NOTIFY_SOCKET"])
         self._handed_over = _handed_over(said["LISTEN_FDS"], said["LISTEN_FDNAMES"]) if is_ours else []
-        self._kept = {name for name, _ in self._handed_over}
+        self._stored = {name for name, _ in self._handed_over}
         watched_pid = said["WATCHDOG_PID"] or str(os.getpid())
         self.watchdog_period_s = _period_s(said["WATCHDOG_USEC"]) if watched_pid == str(os.getpid()) else None
         """How often WATCHDOG=1 is due: half of what the service manager allows; None: it does not watch us."""
@@ -54,14 +54,14 @@ class ServiceManager:
 
     def keep(self, name: str, fd: int) -> None:
         """A copy of this descriptor is handed to the next manager, under a name that stands for this file alone."""
-        if name not in self._kept and _NAME.fullmatch(name):
-            self._kept.add(name)
+        if name not in self._stored and _NAME.fullmatch(name):
+            self._stored.add(name)
             self.notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", fd)
 
     def drop(self, name: str) -> None:
         """It is kept no longer."""
-        if name in self._kept:
-            self._kept.remove(name)
+        if name in self._stored:
+            self._stored.remove(name)
             self.notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
 

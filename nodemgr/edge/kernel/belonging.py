@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nodemgr.core.model.model import ProcessKey
-from nodemgr.edge.kernel.patience import read_within
 from nodemgr.edge.kernel.processes import Credentials, ancestors, credentials, pid_of
+from nodemgr.edge.kernel.timeouts import read_within
 from nodemgr.paths import container_dir, env_dir
 
 MOST_OF_ENVIRON_BYTES = 1 << 20
@@ -62,7 +62,7 @@ class Belonging:
     def _by_mount(self, pid: int) -> str | None:
         if not self._outside or mount_namespace(pid) in self._outside:
             return None
-        device, root = _place_of(container_dir(self._run_dir, ""))
+        device, root = _inode_of(container_dir(self._run_dir, ""))
         names = {Path(at).name for its_device, at, _ in _mounts(pid) if its_device == device and os.path.dirname(at) == root}
         found = {name for name in names if self._may_enter(name, _ROOT)}
         return found.pop() if len(found) == 1 else None
@@ -113,7 +113,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
-def _place_of(directory: Path) -> tuple[str, str]:
+def _inode_of(directory: Path) -> tuple[str, str]:
     """(device, root) that a bind mount of this directory would have."""
     path = os.path.realpath(directory)
     device, root, point = max(

@@ -24,7 +24,7 @@ CAPS_FILE = Path("/proc/driver/nvidia-caps/mig-minors")
 _CAP_OF_GPU = re.compile(r"gpu([0-9]{1,6})/\S+ ([0-9]{1,7})", re.ASCII)
 
 
-class Device(NamedTuple):
+class DeviceNode(NamedTuple):
     """A character device."""
 
     major: int
@@ -39,20 +39,20 @@ class Nodes:
     caps: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """Minors of the capabilities by GPU: its instances, whoever makes them. The right to make some is nobody's."""
 
-    def of_gpus(self, gpus: Iterable[int]) -> set[Device]:
+    def of_gpus(self, gpus: Iterable[int]) -> set[DeviceNode]:
         """What who holds these GPUs may open."""
         found = set()
         for gpu in gpus:
-            found.add(Device(GPU_MAJOR, gpu))
+            found.add(DeviceNode(GPU_MAJOR, gpu))
             if self.caps_major is not None:
-                found.update(Device(self.caps_major, minor) for minor in self.caps.get(gpu, ()))
+                found.update(DeviceNode(self.caps_major, minor) for minor in self.caps.get(gpu, ()))
         return found
 
-    def all_gpus(self) -> set[Device]:
+    def all_gpus(self) -> set[DeviceNode]:
         """Those that are there, and those that may come."""
         return self.of_gpus({minor for minor in range(256) if minor not in CONTROL_MINORS} | self.caps.keys())
 
-    def is_gated(self, device: Device) -> bool:
+    def is_gated(self, device: DeviceNode) -> bool:
         if device.major == GPU_MAJOR:
             return device.minor not in CONTROL_MINORS
         return device.major == self.caps_major

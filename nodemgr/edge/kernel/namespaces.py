@@ -24,7 +24,7 @@ def _inode(path: str) -> int | None:
         return None
 
 
-class Node:
+class NodeNamespaces:
     """The namespaces that are no container's: ours, and those of all above us up to the host's first process."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from nodemgr._native import ffi, lib
 from nodemgr.core.model.model import ProcessKey
 from nodemgr.core.model.values import value
-from nodemgr.edge.kernel.patience import read_within, within
+from nodemgr.edge.kernel.timeouts import read_within, within
 
 SO_PEERPIDFD = 77
 MAX_COMMAND_CHARS = 200

@@ -27,7 +27,7 @@ class Silence(NamedTuple):
     oldest_ns: int | None
     """When the first of the others was heard; None: there are none."""
     woken: list[ProcessKey]
-    """Members of stalled tasks whose words have moved since the last look."""
+    """Members of stalled tasks whose words have moved since the last reading."""
 
 
 class Beats:
@@ -50,7 +50,7 @@ class Beats:
         self._over_udp.discard(key)
 
     def get(self, key: ProcessKey, default: int) -> int:
-        """When it was last heard, as of the last look."""
+        """When it was last heard, as of the last reading."""
         packet_ns = self.packets.get(key, default)
         process = self._state.processes.get(key)
         if process is None or process.slot is None:
@@ -60,12 +60,12 @@ class Beats:
 
     def woken(self, now_ns: int) -> list[ProcessKey]:
         """Looks at all words; see Silence.woken."""
-        return self._keys(self._look(now_ns, 0)[0])
+        return self._keys(self._read(now_ns, 0)[0])
 
     def silence(self, now_ns: int, timeout_ns: int) -> Silence:
         """Looks at all words and at the packets of those that have no word."""
         before_ns = now_ns - timeout_ns + 1
-        woken, still, oldest_ns = self._look(now_ns, before_ns)
+        woken, still, oldest_ns = self._read(now_ns, before_ns)
         by_packet = [*self._keys(still), *self._over_udp]  # a process in a ledger may have sent packets instead
         heard_ns = [(self.packets.get(key, now_ns), key) for key in by_packet]
         silent = frozenset([key for last_ns, key in heard_ns if last_ns < before_ns])
@@ -74,18 +74,18 @@ class Beats:
             others_ns.append(oldest_ns)
         return Silence(silent, min(others_ns, default=None), self._keys(woken))
 
-    def _look(self, now_ns: int, before_ns: int) -> tuple[Slots, Slots, int | None]:
+    def _read(self, now_ns: int, before_ns: int) -> tuple[Slots, Slots, int | None]:
         """(slots of stalled tasks that moved, slots that did not move since before_ns, the oldest move of the others)."""
         woken: Slots = {}
         still: Slots = {}
         oldest_ns: int | None = None
-        for env, look in self._ledgers.look_at_beats(now_ns, before_ns):
-            if look.woken:
-                woken[env] = look.woken
-            if look.still:
-                still[env] = look.still
-            if look.oldest_ns is not None:
-                oldest_ns = look.oldest_ns if oldest_ns is None else min(oldest_ns, look.oldest_ns)
+        for env, reading in self._ledgers.read_beats(now_ns, before_ns):
+            if reading.woken:
+                woken[env] = reading.woken
+            if reading.still:
+                still[env] = reading.still
+            if reading.oldest_ns is not None:
+                oldest_ns = reading.oldest_ns if oldest_ns is None else min(oldest_ns, reading.oldest_ns)
         return woken, still, oldest_ns
 
     def _keys(self, slots: Mapping[str, list[int]]) -> list[ProcessKey]:

@@ -20,14 +20,14 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from nodemgr.core.model.model import GENERATIONS, Uuid
-from nodemgr.edge.ledger.ledger import BeatLook, Ledger, LedgerError, SlotState
+from nodemgr.edge.ledger.native_ledger import BeatReading, Ledger, LedgerError, SlotState
 
 FileId = tuple[int, int]
 """Device and inode."""
 MEMFD_PREFIX = "/memfd:nodemgr-"
 MOST_PROCESSES, MOST_DESCRIPTORS, MOST_MAPPINGS = 64, 4_096, 50_000
 """That are looked at for a ledger: a stranger may have any number of them."""
-KEPT_LIMITS = 8
+RETAINED_LIMITS = 8
 """Limits files of earlier managers that a slow process may still hold."""
 
 
@@ -48,7 +48,7 @@ class LedgerFiles:
         return cls(tuple(value["usage"]), tuple(tuple(file) for file in value["limits"]))
 
 
-class Row(NamedTuple):
+class LedgerRow(NamedTuple):
     """A GPU in an env's ledger."""
 
     row: int
@@ -82,7 +82,7 @@ class NoKeeper:
 NO_KEEPER = NoKeeper()
 
 
-def kept_name(env: str, file: FileId) -> str:
+def stored_name(env: str, file: FileId) -> str:
     """Of one of an env's files in the keeper's hands."""
     return f"ledger-{env}-{file[1]}"
 
@@ -145,7 +145,7 @@ class Ledgers:
 
     def _enter(self, env: str, ledger: Ledger, older_limits: tuple[FileId, ...]) -> None:
         limits_fd, usage_fd = ledger.fds
-        files = LedgerFiles(file_id(usage_fd), (file_id(limits_fd), *older_limits)[:KEPT_LIMITS])
+        files = LedgerFiles(file_id(usage_fd), (file_id(limits_fd), *older_limits)[:RETAINED_LIMITS])
         try:
             self._remember(env, files)
         except BaseException:
@@ -154,24 +154,24 @@ class Ledgers:
         self._ledgers[env] = ledger
         self._files[env] = files
         for fd in ledger.fds:
-            self._keeper.keep(kept_name(env, file_id(fd)), fd)
+            self._keeper.keep(stored_name(env, file_id(fd)), fd)
         self._drop(env, files, (files.usage, files.limits[0]))
 
     def _drop(self, env: str, files: LedgerFiles, but: tuple[FileId, ...]) -> None:
         for file in {files.usage, *files.limits}.difference(but):
-            self._keeper.drop(kept_name(env, file))
+            self._keeper.drop(stored_name(env, file))
 
     # -- after a restart --
 
-    def hand_over(self, kept: list[tuple[str, int]]) -> None:
+    def hand_over(self, stored: list[tuple[str, int]]) -> None:
         """What the keeper had for us."""
-        self._handed_over = kept
+        self._handed_over = stored
 
-    def adopt_kept(self, env: str, files: LedgerFiles) -> bool:
+    def adopt_stored(self, env: str, files: LedgerFiles) -> bool:
         """Takes the env's ledger from the keeper's hands; False: it had none, or not this one."""
         wanted = {files.usage, *files.limits}
         fitting = [(name, fd) for name, fd in self._handed_over if file_id(fd) in wanted]
-        self._handed_over = [kept for kept in self._handed_over if kept not in fitting]
+        self._handed_over = [stored for stored in self._handed_over if stored not in fitting]
         if self.adopt(env, files, [fd for _, fd in fitting]):
             return True
         for name, _ in fitting:
@@ -204,7 +204,7 @@ class Ledgers:
                 os.close(fd)
         return bool(taken)
 
-    def rebuild(self, env: str, rows: Iterable[Row], slots: Iterable[Slot]) -> None:
+    def rebuild(self, env: str, rows: Iterable[LedgerRow], slots: Iterable[Slot]) -> None:
         """Says everything again that the core's books say, on an adopted or a new ledger.
 
         The limits file that came back may be older than some slots (of a process that never heard of the last manager): the words
@@ -221,7 +221,7 @@ class Ledgers:
 
     # -- the core's orders; an env without a ledger is being recovered, and rebuilt from the same books later --
 
-    def set_limit(self, env: str, row: Row) -> None:
+    def set_limit(self, env: str, row: LedgerRow) -> None:
         if ledger := self._ledgers.get(env):
             ledger.set_row(row.row, row.uuid, row.total_bytes)
             ledger.set_limit(row.row, row.limit_bytes)
@@ -254,12 +254,11 @@ class Ledgers:
         ledger = self._ledgers.get(env)
         return ledger.slot_used(row, slot) if ledger is not None else 0
 
-
     # -- beats --
 
-    def look_at_beats(self, now_ns: int, before_ns: int) -> Iterator[tuple[str, BeatLook]]:
+    def read_beats(self, now_ns: int, before_ns: int) -> Iterator[tuple[str, BeatReading]]:
         for env, ledger in self._ledgers.items():
-            yield env, ledger.look_at_beats(now_ns, before_ns)
+            yield env, ledger.read_beats(now_ns, before_ns)
 
     def heard_ns(self, env: str, slot: int) -> int:
         """0 for an env whose ledger is not there."""

@@ -136,9 +136,7 @@ def encode(verb: str, **fields: Value | None) -> bytes:
     """
     if verb == "GRANT" and fields.get("visible") == fields.get("gpus"):
         fields["visible"] = None
-    lines = [
-        f"{key}={value if type(value) is int else _text_of(key, value)}\n" for key, value in fields.items() if value is not None
-    ]
+    lines = [f"{key}={value if type(value) is int else _text_of(key, value)}\n" for key, value in fields.items() if value is not None]
     packet = f"NODEMGR/1 {verb}\n{''.join(lines)}".encode("utf-8", "replace")
     size, found = len(packet), lib.nm_wire_spans(packet, len(packet), _DIRECTION.get(verb, Direction.DOWN), _found)
     if found != 1 + 4 * len(lines) or packet.count(b"\n") != 1 + len(lines):

@@ -56,9 +56,7 @@ class StepFailed(Exception):
 def run_command(command: Sequence[str]) -> None:
     """Raises StepFailed with what it said."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StepFailed(f"{command[0]}: {error}") from None
     if done.returncode != 0:
@@ -124,7 +122,7 @@ class Step(Protocol):
 IDLE = frozenset({"ok", "keep", "skip"})
 
 
-class Group:
+class AdminGroup:
     """The administrators' group."""
 
     key = f"group {GROUP}"
@@ -203,7 +201,7 @@ class Directory:
 
 
 @dataclass(frozen=True)
-class File:
+class InstalledFile:
     path: Path
     content: Callable[[Machine], str]
     why: str
@@ -247,7 +245,7 @@ class File:
         return machine.record.get(str(self.path)) == _digest(found)
 
 
-class Service:
+class ServiceUnit:
     """The unit, enabled, and started where systemd runs. A manager that runs already goes on as it is until it is restarted."""
 
     def plan(self, machine: Machine) -> tuple[str, str]:
@@ -336,16 +334,16 @@ def _quoted(word: str) -> str:
     return f'"{escaped}"'
 
 
-UNIT_FILES = (File(JOBS_UNIT_FILE, jobs_unit, "the service that starts batch jobs"), File(UNIT_FILE, unit, "the service"))
+UNIT_FILES = (InstalledFile(JOBS_UNIT_FILE, jobs_unit, "the service that starts batch jobs"), InstalledFile(UNIT_FILE, unit, "the service"))
 STEPS: tuple[Step, ...] = (
     Directory(SYSTEM_CONFIG_FILE.parent, 0o755, "settings, and a record of this setup"),
-    Group(),
-    File(SYSTEM_CONFIG_FILE, config_template, "settings, each commented out"),
+    AdminGroup(),
+    InstalledFile(SYSTEM_CONFIG_FILE, config_template, "settings, each commented out"),
     Directory(SYSTEM_STATE_DIR, 0o700, "quotas, leases, history and keys", stays=True),
     Directory(CDI_DIR, 0o755, "where container runtimes look for devices"),
     *UNIT_FILES,
     Traces(),
-    Service(),
+    ServiceUnit(),
 )
 """In the order in which they are done; undone in the other."""
 
@@ -386,4 +384,3 @@ def own_program() -> tuple[str, ...]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-

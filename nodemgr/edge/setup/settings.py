@@ -16,7 +16,7 @@ from typing import Any
 from client_plugin.verbs.presentation.units import UnitError, parse_node
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.model.model import Config
-from nodemgr.core.model.words import ENFORCE
+from nodemgr.core.model.policy_names import ENFORCE
 from nodemgr.core.scheduler.allocator import POLICIES
 from nodemgr.core.views import cdi
 from nodemgr.edge.store.history_rows import Bounds
@@ -73,7 +73,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """What a setting's value may be: `form` for people, `parse` raises SettingsError."""
 
     form: str
@@ -81,18 +81,18 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class SettingRow:
     """One row of the table."""
 
     name: str
-    kind: Kind
+    kind: SettingKind
     meaning: str
     """One or two sentences for an administrator (settings_reference.py writes them into the files)."""
     core: bool = False
     """True: a field of core.Config, else of Settings."""
 
 
-def _integer(low: int, high: int) -> Kind:
+def _integer(low: int, high: int) -> SettingKind:
     form = f"a whole number from {low} to {high}"
 
     def parse(value: object) -> int:
@@ -102,10 +102,10 @@ def _integer(low: int, high: int) -> Kind:
             raise SettingsError(f"must be {form}")
         return value
 
-    return Kind(form, parse)
+    return SettingKind(form, parse)
 
 
-def _ratio(low: float, high: float) -> Kind:
+def _ratio(low: float, high: float) -> SettingKind:
     form = f"a number from {low} to {high}"
 
     def parse(value: object) -> float:
@@ -118,10 +118,10 @@ def _ratio(low: float, high: float) -> Kind:
             raise SettingsError(f"must be {form}")
         return float(value)
 
-    return Kind(form, parse)
+    return SettingKind(form, parse)
 
 
-def _choice(*names: str) -> Kind:
+def _choice(*names: str) -> SettingKind:
     form = f"one of {', '.join(names)}"
 
     def parse(value: object) -> str:
@@ -129,7 +129,7 @@ def _choice(*names: str) -> Kind:
             raise SettingsError(f"must be {form}")
         return value
 
-    return Kind(form, parse)
+    return SettingKind(form, parse)
 
 
 def _text(value: object) -> str:
@@ -195,82 +195,85 @@ def _queues(value: object) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(queues, key=lambda queue: -queue[1]))
 
 
-PATH = Kind("a path", _path)
-TEXT = Kind("a text that is not empty", _text)
-ADDRESS = Kind("HOST:PORT; an IPv6 host in brackets", parse_address)
+PATH = SettingKind("a path", _path)
+TEXT = SettingKind("a text that is not empty", _text)
+ADDRESS = SettingKind("HOST:PORT; an IPv6 host in brackets", parse_address)
 
 OPTIONS = (
-    Option("run_dir", PATH, "The directory of the sockets, and of what clients are shown."),
-    Option("state_dir", PATH, "The directory of what survives a restart. Users are not shown it."),
-    Option("simulate", Kind("GPUs and memory of each, e.g. 4x80GiB", _node), "A node without hardware: its GPUs are simulated."),
-    Option("udp", ADDRESS, "Listen there for clients on other machines, each with its environment's key. Port 0 takes a free one."),
-    Option(
-        "client_address", Kind(ADDRESS.form, _client_address),
+    SettingRow("run_dir", PATH, "The directory of the sockets, and of what clients are shown."),
+    SettingRow("state_dir", PATH, "The directory of what survives a restart. Users are not shown it."),
+    SettingRow("simulate", SettingKind("GPUs and memory of each, e.g. 4x80GiB", _node), "A node without hardware: its GPUs are simulated."),
+    SettingRow("udp", ADDRESS, "Listen there for clients on other machines, each with its environment's key. Port 0 takes a free one."),
+    SettingRow(
+        "client_address", SettingKind(ADDRESS.form, _client_address),
         "The address at which clients reach `udp`, where it differs: behind NAT, or with 0.0.0.0.",
     ),
-    Option("cdi_dir", PATH, "The directory of the CDI file, which container engines read. Another manager's: RUN/cdi."),
-    Option("cdi_kind", Kind(cdi.KIND_FORM, _cdi_kind), "The kind of the CDI devices: podman run --device KIND=ENV."),
-    Option("group", TEXT, "The group whose members are admins, beside root and the manager's own user."),
-    Option(
+    SettingRow("cdi_dir", PATH, "The directory of the CDI file, which container engines read. Another manager's: RUN/cdi."),
+    SettingRow("cdi_kind", SettingKind(cdi.KIND_FORM, _cdi_kind), "The kind of the CDI devices: podman run --device KIND=ENV."),
+    SettingRow("group", TEXT, "The group whose members are admins, beside root and the manager's own user."),
+    SettingRow(
         "device_gate", _choice(*DEVICE_GATE),
         "The device gate of containers. auto: where root, the kernel and cgroups allow, on a real node; on: else the manager does not "
         "start; off: containers can open every GPU that they were given.",
     ),
-    Option("job_log_sink", _choice(*JOB_LOG_SINKS), "Where the end of a job's output goes beside the history. journald: the journal, too."),
-    Option(
-        "job_log_bytes", Kind(f"0, or {LOG_SIZE.form}", _log_bytes),
+    SettingRow("job_log_sink", _choice(*JOB_LOG_SINKS),
+               "Where the end of a job's output goes beside the history. journald: the journal, too."),
+    SettingRow(
+        "job_log_bytes", SettingKind(f"0, or {LOG_SIZE.form}", _log_bytes),
         "The output of one start of a job that is kept while it runs; the middle of a longer one is dropped. 0: without limit.",
     ),
-    Option("job_logs_days", _integer(0, 36_500), "How many days the output of jobs that have ended is kept in files."),
-    Option("job_logs_bytes", _integer(0, 2**50), "How much output of jobs that have ended is kept in files; the oldest goes first."),
-    Option(
+    SettingRow("job_logs_days", _integer(0, 36_500), "How many days the output of jobs that have ended is kept in files."),
+    SettingRow("job_logs_bytes", _integer(0, 2**50), "How much output of jobs that have ended is kept in files; the oldest goes first."),
+    SettingRow(
         "disk_reserve_bytes", _integer(0, 2**40),
         "What is kept free on the store's disk for grants and releases alone; at most a twentieth of the file system.",
     ),
-    Option("max_history_bytes", _integer(2**20, 2**50), "What the store keeps of jobs that have ended; the oldest goes first."),
-    Option("max_env_history_bytes", _integer(2**20, 2**50), "The same for the jobs of one environment."),
-    Option("max_connections_per_env", _integer(1, 100_000), "The most connections to one environment's socket."),
-    Option("beat_ms", _integer(10, 60_000), "How often a client gives a sign of life, and the driver's figures are read.", core=True),
-    Option(
+    SettingRow("max_history_bytes", _integer(2**20, 2**50), "What the store keeps of jobs that have ended; the oldest goes first."),
+    SettingRow("max_env_history_bytes", _integer(2**20, 2**50), "The same for the jobs of one environment."),
+    SettingRow("max_connections_per_env", _integer(1, 100_000), "The most connections to one environment's socket."),
+    SettingRow("beat_ms", _integer(10, 60_000), "How often a client gives a sign of life, and the driver's figures are read.", core=True),
+    SettingRow(
         "timeout_ms", _integer(50, 3_600_000),
         "After this silence a task is reclaimed if its processes are gone, and stalled if they live. At least twice beat_ms.", core=True,
     ),
-    Option("max_tasks_per_gpu", _integer(1, 1_024), "A GPU with this many tasks is given to no other environment.", core=True),
-    Option("memory_overcommit", _ratio(0.1, 16.0), "The grants on a GPU may add up to its memory times this.", core=True),
-    Option(
+    SettingRow("max_tasks_per_gpu", _integer(1, 1_024), "A GPU with this many tasks is given to no other environment.", core=True),
+    SettingRow("memory_overcommit", _ratio(0.1, 16.0), "The grants on a GPU may add up to its memory times this.", core=True),
+    SettingRow(
         "stalled", _choice("keep", "kill"),
         "What is done about a task that is silent and lives. keep: its memory stays its own; kill: it is ended after stalled_grace_ms.",
         core=True,
     ),
-    Option("stalled_grace_ms", _integer(0, 86_400_000), "How long a stalled task has to go on before it is killed.", core=True),
-    Option(
+    SettingRow("stalled_grace_ms", _integer(0, 86_400_000), "How long a stalled task has to go on before it is killed.", core=True),
+    SettingRow(
         "placement", _choice(*POLICIES),
         "The order in which fresh GPUs are given. spread: most remaining memory first; pack: least first; index: lowest index first.",
         core=True,
     ),
-    Option(
-        "queues", Kind("a table of names and ranks, with the queue normal, e.g. { high = 300, normal = 200 }", _queues),
+    SettingRow(
+        "queues", SettingKind("a table of names and ranks, with the queue normal, e.g. { high = 300, normal = 200 }", _queues),
         "The queues that the manager starts with; a higher rank goes first. `nodemgr queue create` makes more.", core=True,
     ),
-    Option(
+    SettingRow(
         "requeue_pause_ms", _integer(1, 86_400_000),
         "A job whose start ended by no fault of its own waits this long before it is queued again; each further such end doubles it.",
         core=True,
     ),
-    Option("max_requeue_pause_ms", _integer(1, 86_400_000), "The longest such pause.", core=True),
-    Option("ageing_ms", _integer(0, 86_400_000), "A waiting request gains one point of rank in this time. 0: strictly by rank.", core=True),
-    Option("backfill_depth", _integer(1, 10_000), "How many waiting requests are planned for behind one that cannot start.", core=True),
-    Option("max_jobs", _integer(1, 10_000_000), "The most jobs of the node that have not ended.", core=True),
-    Option("max_env_jobs", _integer(1, 10_000_000), "The most jobs of one environment that have not ended.", core=True),
-    Option("max_env_job_bytes", _integer(2**20, 2**50), "What the store holds of one environment's jobs that have not ended.", core=True),
-    Option("max_cpu_jobs", _integer(1, 100_000), "The most jobs without a GPU that run at once on the node.", core=True),
-    Option("max_env_cpu_jobs", _integer(1, 100_000), "The most jobs of one environment without a GPU that run at once.", core=True),
-    Option(
+    SettingRow("max_requeue_pause_ms", _integer(1, 86_400_000), "The longest such pause.", core=True),
+    SettingRow("ageing_ms", _integer(0, 86_400_000), "A waiting request gains one point of rank in this time. 0: strictly by rank.",
+               core=True),
+    SettingRow("backfill_depth", _integer(1, 10_000), "How many waiting requests are planned for behind one that cannot start.", core=True),
+    SettingRow("max_jobs", _integer(1, 10_000_000), "The most jobs of the node that have not ended.", core=True),
+    SettingRow("max_env_jobs", _integer(1, 10_000_000), "The most jobs of one environment that have not ended.", core=True),
+    SettingRow("max_env_job_bytes", _integer(2**20, 2**50), "What the store holds of one environment's jobs that have not ended.",
+               core=True),
+    SettingRow("max_cpu_jobs", _integer(1, 100_000), "The most jobs without a GPU that run at once on the node.", core=True),
+    SettingRow("max_env_cpu_jobs", _integer(1, 100_000), "The most jobs of one environment without a GPU that run at once.", core=True),
+    SettingRow(
         "enforce", _choice(*ENFORCE),
         "What is done about a process that goes round its quota, where the quota says nothing: see docs/memory.md.", core=True,
     ),
-    Option("enforce_grace_ms", _integer(0, 86_400_000), "How long a process that is to be killed has to end by itself.", core=True),
-    Option(
+    SettingRow("enforce_grace_ms", _integer(0, 86_400_000), "How long a process that is to be killed has to end by itself.", core=True),
+    SettingRow(
         "audit_tolerance_bytes", _integer(0, 2**48),
         "What the driver may show of a process beyond its charges before it is reported: contexts, modules, local memory.", core=True,
     ),
@@ -278,7 +281,7 @@ OPTIONS = (
 BY_NAME = {option.name: option for option in OPTIONS}
 
 
-def _parse(option: Option, value: object, where: str) -> object:
+def _parse(option: SettingRow, value: object, where: str) -> object:
     try:
         return option.kind.parse(value)
     except SettingsError as error:
@@ -350,6 +353,6 @@ def load(
     if settings.udp is not None and settings.udp[0] in ANYWHERE and settings.client_address is None:
         raise SettingsError(
             f"udp listens on every address ({settings.udp[0]}), but clients must know one: "
-            "say client_address = \"HOST:PORT\" (NODEMGR_CLIENT_ADDRESS)"
+            'say client_address = "HOST:PORT" (NODEMGR_CLIENT_ADDRESS)'
         )
     return settings

@@ -11,7 +11,7 @@ import json
 import textwrap
 
 from client_plugin.verbs.presentation.units import format_duration, format_size
-from nodemgr.edge.setup.settings import ENV_PREFIX, OPTIONS, SYSTEM_CONFIG_FILE, Option, Settings
+from nodemgr.edge.setup.settings import ENV_PREFIX, OPTIONS, SYSTEM_CONFIG_FILE, SettingRow, Settings
 from nodemgr.paths import SYSTEM_RUN_DIR, SYSTEM_STATE_DIR
 
 PLAIN = Settings(SYSTEM_RUN_DIR, SYSTEM_STATE_DIR)
@@ -46,13 +46,13 @@ def page() -> str:
     return PAGE + "".join(f"| {' | '.join(_row(option))} |\n" for option in OPTIONS)
 
 
-def _row(option: Option) -> tuple[str, str, str, str]:
+def _row(option: SettingRow) -> tuple[str, str, str, str]:
     default = _default(option)
     shown = "not set" if default is None else f"`{_toml(default)}`{_readable(option.name, default)}"
     return f"`{option.name}`", option.meaning, option.kind.form, shown.replace("  # ", ", ")
 
 
-def _default(option: Option) -> object:
+def _default(option: SettingRow) -> object:
     return getattr(PLAIN.core if option.core else PLAIN, option.name)
 
 

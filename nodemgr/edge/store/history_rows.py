@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-KEPT_ROWS = 100_000
+RETAINED_ROWS = 100_000
 TRIM_SHARE = 50
 """Of a bound, that part is made free at once."""
 ROW_BYTES = 200
@@ -160,8 +160,8 @@ class HistoryRows:
     def trim_count(self) -> None:
         """The same by the number of rows."""
         count = self._cursor.execute("SELECT count(*) FROM history").fetchone()[0]
-        if count > KEPT_ROWS:
-            self._from_the_fullest(count - KEPT_ROWS + KEPT_ROWS // TRIM_SHARE, self._counts, self._drop_count)
+        if count > RETAINED_ROWS:
+            self._from_the_fullest(count - RETAINED_ROWS + RETAINED_ROWS // TRIM_SHARE, self._counts, self._drop_count)
 
     def _bytes_of(self) -> Counter[str]:
         return self._sums + self._payload_bytes

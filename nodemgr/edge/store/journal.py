@@ -20,10 +20,10 @@ from nodemgr.core.model import encoding, job_ids
 from nodemgr.core.model.effects import Publish, Save
 from nodemgr.core.model.model import MS, Ended, Job, JobPayload, JobState, Record
 from nodemgr.core.model.schema import JOBS
-from nodemgr.edge.host import log
+from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.store.history_rows import HistoryRow, PayloadRow
-from nodemgr.edge.store.store import KEPT_RECORDS, Batch, EventRow, RecordRow, Store, StoreFailed
+from nodemgr.edge.store.store import RETAINED_RECORDS, CommitBatch, EventRow, RecordRow, Store, StoreFailed
 from nodemgr.edge.store.store_mark import Reached, StoreMark, lost
 
 SCHEMA_VERSION = 1
@@ -75,7 +75,7 @@ class Journal:
         self._sequence = there.sequence if store.is_new else max(there.sequence, self._mark.before.sequence)
         if store.is_new:
             self._mark.begin_anew()
-        self._pending = Batch.empty()
+        self._pending = CommitBatch.empty()
         self._untold: list[tuple[str, str]] = []
         self._spreads: dict[tuple[str, str], Spread | None] = {}
         """What was worked out of the history."""
@@ -97,7 +97,7 @@ class Journal:
     ) -> bool:
         """Stores a step's rows and events; False: refused, nothing happened, and `refused` says why. `publish` tells the events
         afterwards. `reserved`: it may use the disk's reserve."""
-        batch = Batch({}, [], [], {})
+        batch = CommitBatch({}, [], [], {})
         for save in saved:
             kind, value = save.kind, save.value
             if kind == "history":
@@ -114,16 +114,16 @@ class Journal:
             return False
         return self._commit(batch, published, must_hold=must_hold, durable=durable)
 
-    def _lacks_room(self, batch: Batch) -> bool:
+    def _lacks_room(self, batch: CommitBatch) -> bool:
         refusal = self._store.refusal(batch)
         if (refusal is not None) is not self._is_low:
             self._is_low = refusal is not None
-            log.say(f"jobs are refused: {refusal}" if refusal is not None else "jobs are taken again")
+            stderr_log.say(f"jobs are refused: {refusal}" if refusal is not None else "jobs are taken again")
             self.note("store.low", error=refusal) if refusal is not None else self.note("store.roomy")
         self.refused = refusal or ""
         return refusal is not None
 
-    def _add_ended(self, batch: Batch, save: Save) -> None:
+    def _add_ended(self, batch: CommitBatch, save: Save) -> None:
         value = save.value
         batch.history[save.key] = _history_row(value) if isinstance(value, Ended) else None
         if isinstance(value, Ended):
@@ -147,14 +147,14 @@ class Journal:
 
     def note(self, name: str, **fields: object) -> None:
         """An event of the manager's own, stored and told."""
-        self._commit(Batch.empty(), [Publish(name, fields)], must_hold=True)
+        self._commit(CommitBatch.empty(), [Publish(name, fields)], must_hold=True)
         self.publish()
 
     def remember(self, key: str, text: str | None) -> None:
         """One fact about this manager's surroundings; None forgets it."""
-        self._commit(Batch({}, [], [], {key: text}), [], must_hold=True)
+        self._commit(CommitBatch({}, [], [], {key: text}), [], must_hold=True)
 
-    def _commit(self, batch: Batch, published: Iterable[Publish], *, must_hold: bool, durable: bool = False) -> bool:
+    def _commit(self, batch: CommitBatch, published: Iterable[Publish], *, must_hold: bool, durable: bool = False) -> bool:
         if self.fault is not None:
             self.retry()
         texts = []
@@ -180,7 +180,7 @@ class Journal:
         return fault is None or must_hold
 
     @staticmethod
-    def _jobs_of(batch: Batch) -> int | None:
+    def _jobs_of(batch: CommitBatch) -> int | None:
         """The last job's number, if this commit has it."""
         text = batch.current.get(("counter", JOBS))
         return None if text is None else int(text)
@@ -195,7 +195,7 @@ class Journal:
         fields = event.fields
         return f"{head}{times},{''.join(_encoded(fields, 0))[1:]}" if fields else f"{head}{times}}}"
 
-    def _try(self, batch: Batch, durable: bool) -> str | None:
+    def _try(self, batch: CommitBatch, durable: bool) -> str | None:
         """None: written; else why not."""
         try:
             self._store.commit(batch, durable=durable)
@@ -211,7 +211,7 @@ class Journal:
 
     def _begin_failing(self, fault: str) -> None:
         self.fault = fault
-        log.say(f"the store cannot be written: {fault}; nothing is granted until it can, releases and running tasks go on")
+        stderr_log.say(f"the store cannot be written: {fault}; nothing is granted until it can, releases and running tasks go on")
         self.note("store.failed", error=fault)
         self.on_failure()
 
@@ -223,9 +223,9 @@ class Journal:
         if fault is not None:
             self.fault = fault
             return False
-        self._pending = Batch.empty()
+        self._pending = CommitBatch.empty()
         self.fault = None
-        log.say("the store can be written again")
+        stderr_log.say("the store can be written again")
         self.note("store.recovered")
         self.on_recovery()
         return True
@@ -250,9 +250,8 @@ class Journal:
     def events(self, since: int | None, limit: int) -> list[Any]:
         return [json.loads(text) for text in self._store.events(since, limit)]
 
-    def records(self, env: str | None, since_wall_ns: int, limit: int = KEPT_RECORDS) -> list[Any]:
+    def records(self, env: str | None, since_wall_ns: int, limit: int = RETAINED_RECORDS) -> list[Any]:
         return [json.loads(text) for text in self._store.records(env, since_wall_ns, limit)]
-
 
     # -- jobs that have ended --
 
@@ -263,7 +262,7 @@ class Journal:
         those that ended at or after `since_wall_ns`."""
         return [(number, json.loads(text)) for number, text in self._store.history(env, since_wall_ns, after, limit)]
 
-    def ended(self, job_id: str, limit: int = KEPT_RECORDS) -> list[Ended]:
+    def ended(self, job_id: str, limit: int = RETAINED_RECORDS) -> list[Ended]:
         """What is known of a job that has ended, or of all elements of an array that have; also what the store could not take yet."""
         stored = {name: encoding.decode("history", text) for name, text in self._store.history_of(job_id, limit)}
         for name, row in self._pending.history.items():
@@ -319,7 +318,7 @@ class Journal:
         return self._spreads[key]
 
 
-def _add_specs(batch: Batch) -> None:
+def _add_specs(batch: CommitBatch) -> None:
     """What becomes of the payloads of specs that come or go without one of their own. (With a spec its last job goes, into the
     history.)"""
     fresh = {row.spec_id for row in batch.payloads}
@@ -338,7 +337,7 @@ def _history_row(ended: Ended) -> HistoryRow:
     return HistoryRow(job.job_id, job.env, ended_wall_ns, job.state.value, job.command, ran_ms, job.key, job.spec_id, text)
 
 
-def _add_record(batch: Batch, save: Save) -> None:
+def _add_record(batch: CommitBatch, save: Save) -> None:
     """Beside the others of its env, for as long as records are kept; its row of the present ends with its lease."""
     record, text = save.value, batch.current[save.kind, save.key]
     if isinstance(record, Record) and text is not None:

@@ -72,7 +72,7 @@ class PastFault(Exception):
     """It could not be asked. One line."""
 
 
-class Outcome(NamedTuple):
+class AttemptOutcome(NamedTuple):
     """How a job's last attempt ended."""
 
     job_id: str
@@ -91,18 +91,18 @@ class EndedRow(NamedTuple):
     """None: the store has what it ran no more."""
 
 
-class Past:
+class HistoryReader:
     """Questions to it, one after the other. `close` waits for the one that is under way."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, path: Path) -> None:
         self._loop = loop
         self._path = path
-        self._questions: deque[tuple[str, Callable[[Reading], Any], Callable[[Any], None]]] = deque()
+        self._questions: deque[tuple[str, Callable[[HistoryQuery], Any], Callable[[Any], None]]] = deque()
         self._waiting: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def ask(self, owner: str, question: Callable[[Reading], Any], then: Callable[[Any], None]) -> None:
+    def ask(self, owner: str, question: Callable[[HistoryQuery], Any], then: Callable[[Any], None]) -> None:
         """Calls `then` in the loop with what `question` returned, or with a PastFault. `owner`: for whom, an environment's name."""
         if self._waiting[owner] >= MAX_QUESTIONS:
             then(PastFault(f"{MAX_QUESTIONS} such questions are waiting already: try again in a moment"))
@@ -117,10 +117,10 @@ class Past:
         self._thread = threading.Thread(target=self._answer, args=(owner, question, then), name="past", daemon=True)
         self._thread.start()
 
-    def _answer(self, owner: str, question: Callable[[Reading], Any], then: Callable[[Any], None]) -> None:
+    def _answer(self, owner: str, question: Callable[[HistoryQuery], Any], then: Callable[[Any], None]) -> None:
         try:
             with contextlib.closing(sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=BUSY_MS / 1_000)) as db:
-                result = question(Reading(db))
+                result = question(HistoryQuery(db))
         except (sqlite3.Error, encoding.EncodingError) as error:
             result = PastFault(f"the store's past cannot be read: {error}")
         except Exception as error:  # an answer is owed whatever happens
@@ -145,7 +145,7 @@ class Past:
             self._thread.join()
 
 
-class Reading:
+class HistoryQuery:
     """The open database, for one question."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -159,9 +159,9 @@ class Reading:
             for number, value, cwd in reversed(rows)
         ]
 
-    def outcomes(self, job_id: str) -> list[Outcome]:
+    def outcomes(self, job_id: str) -> list[AttemptOutcome]:
         """Of a job, or of all elements of an array that have ended."""
-        return [Outcome(*row) for row in self._db.execute(OUTCOMES, {"job": job_id})]
+        return [AttemptOutcome(*row) for row in self._db.execute(OUTCOMES, {"job": job_id})]
 
     def report(self, env: str | None, since_wall_ns: int, now_wall_ns: int, gpus: int, envs: list[str]) -> dict[str, Any]:
         """GPU time, waits and jobs of each env, and of the node where all are meant; `gpus`: how many the node has."""

@@ -26,8 +26,8 @@ from nodemgr.edge.store.history_rows import TRIM_SHARE, Bounds, HistoryRow, Hist
 
 FILE_NAME = "state.db"
 APPLICATION_ID = 0x4E4D4752  # "NMGR"
-KEPT_EVENTS = 100_000
-KEPT_RECORDS = 1_000_000
+RETAINED_EVENTS = 100_000
+RETAINED_RECORDS = 1_000_000
 TRIM_EVERY = 1_000
 """Whether there are too many events or records is looked at when a number divides by this: the bound is kept to within it."""
 CHECKPOINT_BYTES = 4 * 2**20
@@ -37,18 +37,21 @@ WAL_WAIT_S = 0.5
 """At most so long, for everybody waits with it: beside a disk that is stuck the node goes on, and the log grows."""
 WAL_REST_S = 30.0
 """So long after a wait in vain nobody waits again; meanwhile who commits much is slowed (`is_late`)."""
-KEPT_WHEN_TIGHT = 100
+RETAINED_WHEN_TIGHT = 100
 """So many of the newest events and records stay while old ones make way for new ones."""
 BUSY_MS = 1_000
 
-TABLES = """
+TABLES = (
+    """
 CREATE TABLE current (kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
 CREATE TABLE records (record_id INTEGER PRIMARY KEY, env TEXT NOT NULL, granted_wall_ns INTEGER NOT NULL, value TEXT NOT NULL);
 CREATE INDEX records_of_env ON records (env, record_id);
 CREATE TABLE events (sequence INTEGER PRIMARY KEY, value TEXT NOT NULL, env TEXT NOT NULL);
 CREATE INDEX events_of_env ON events (env, sequence);
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-""" + history_rows.TABLES
+"""
+    + history_rows.TABLES
+)
 CHECKED = ("current", "meta", "events", "records", "history")
 """Tables whose pages are looked at when the manager starts: not what the jobs run, which may be gigabytes."""
 SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
@@ -88,7 +91,7 @@ class EventRow(NamedTuple):
 
 
 @dataclass(slots=True)
-class Batch:
+class CommitBatch:
     """What one commit writes. `current`: (kind, key) to JSON text, None deletes; so does a `history` of None, by job."""
 
     current: dict[tuple[str, str], str | None]
@@ -102,13 +105,13 @@ class Batch:
     """Specs whose last job has ended, with their envs; None: a job that had ended runs it again."""
 
     @classmethod
-    def empty(cls) -> Batch:
+    def empty(cls) -> CommitBatch:
         return cls({}, [], [], {})
 
     def __bool__(self) -> bool:
         return bool(self.current or self.records or self.events or self.meta or self.history or self.payloads or self.specs)
 
-    def add(self, later: Batch) -> None:
+    def add(self, later: CommitBatch) -> None:
         """What was to be written later, on top of this."""
         self.current |= later.current
         self.records += later.records
@@ -136,9 +139,7 @@ def _describe(error: sqlite3.Error) -> str:
 class Store:
     """The open database. All methods but those of the checkpoint thread belong to the thread that opened it."""
 
-    def __init__(
-        self, directory: Path, hook: CommitHook | None = None, bounds: Bounds | None = None, reserve_bytes: int = 0
-    ) -> None:
+    def __init__(self, directory: Path, hook: CommitHook | None = None, bounds: Bounds | None = None, reserve_bytes: int = 0) -> None:
         """`reserve_bytes`: of the disk, for grants and releases alone. Raises StoreUnusable with one line; never overwrites what it does
         not understand."""
         self.path = directory / FILE_NAME
@@ -200,15 +201,15 @@ class Store:
         return db
 
     def _check(self) -> None:
-        verdicts = (self._db.execute(f"PRAGMA quick_check({table})").fetchone()[0] for table in CHECKED)
-        verdict = next((verdict for verdict in verdicts if verdict != "ok"), None)
-        if verdict is not None:
+        results = (self._db.execute(f"PRAGMA quick_check({table})").fetchone()[0] for table in CHECKED)
+        result = next((result for result in results if result != "ok"), None)
+        if result is not None:
             self._db.close()
-            raise StoreUnusable(self._advice(f"the database is damaged ({' '.join(str(verdict).split())})"))
+            raise StoreUnusable(self._advice(f"the database is damaged ({' '.join(str(result).split())})"))
 
     # -- writing --
 
-    def commit(self, batch: Batch, *, durable: bool = False) -> None:
+    def commit(self, batch: CommitBatch, *, durable: bool = False) -> None:
         """Writes all of it or nothing. `durable`: also through a power failure. Raises StoreFailed."""
         self._commits += 1
         try:
@@ -233,9 +234,9 @@ class Store:
         if self._failing:
             self._fail(False)
         self._hook.after(self._commits)
-        self._look_at_log()
+        self._check_log_size()
 
-    def _transact(self, batch: Batch) -> None:
+    def _transact(self, batch: CommitBatch) -> None:
         self._cursor.execute("BEGIN IMMEDIATE")
         self._write(batch)
         self._cursor.execute("COMMIT")
@@ -252,7 +253,7 @@ class Store:
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
-    def refusal(self, batch: Batch) -> str | None:
+    def refusal(self, batch: CommitBatch) -> str | None:
         """Why this, which tenants want stored, is not taken, though grants and releases are; None: it is. One line."""
         try:
             return self._reserve.refusal(self._db, sum(len(row.value) for row in batch.payloads))
@@ -275,7 +276,7 @@ class Store:
             self._failing = failing
             self._db.execute(f"PRAGMA busy_timeout = {0 if failing else BUSY_MS}")
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: CommitBatch) -> None:
         execute = self._cursor.execute
         if self._reserve.is_low() and free_pages(self._db) < self._reserve.pages // 2:
             self._make_way(batch)
@@ -287,11 +288,11 @@ class Store:
         for record in batch.records:
             execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", record)
             if record.record_id % TRIM_EVERY == 0:
-                self._trim("records", "record_id", KEPT_RECORDS)
+                self._trim("records", "record_id", RETAINED_RECORDS)
         if events := batch.events:
             self._cursor.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?)", events)
             if (events[0].sequence - 1) // TRIM_EVERY != events[-1].sequence // TRIM_EVERY:
-                self._trim("events", "sequence", KEPT_EVENTS)
+                self._trim("events", "sequence", RETAINED_EVENTS)
         if batch.history or batch.payloads or batch.specs:
             self._write_jobs(batch)
         for name, text in batch.meta.items():
@@ -300,15 +301,15 @@ class Store:
             else:
                 execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
 
-    def _make_way(self, batch: Batch) -> None:
+    def _make_way(self, batch: CommitBatch) -> None:
         """On a full disk what is told of the past goes on in the room that it has: the oldest of it goes, twice as much as comes."""
         for table, number, count in (("events", "sequence", len(batch.events)), ("records", "record_id", len(batch.records))):
-            newest = f"(SELECT coalesce(max({number}), 0) FROM {table}) - {KEPT_WHEN_TIGHT}"
+            newest = f"(SELECT coalesce(max({number}), 0) FROM {table}) - {RETAINED_WHEN_TIGHT}"
             oldest = f"SELECT {number} FROM {table} WHERE {number} < {newest} ORDER BY {number} LIMIT ?"
             self._cursor.execute(f"DELETE FROM {table} WHERE {number} IN ({oldest})", (2 * count,))
         self._history.make_way(sum(2 * row.size_bytes for row in batch.history.values() if row is not None))
 
-    def _write_jobs(self, batch: Batch) -> None:
+    def _write_jobs(self, batch: CommitBatch) -> None:
         history = self._history
         for payload in batch.payloads:
             history.add_payload(payload)
@@ -326,13 +327,13 @@ class Store:
                 history.let_payload_go(spec_id, env)
         history.trim({row.env for row in batch.history.values() if row is not None})
 
-    def _trim(self, table: str, number: str, kept: int) -> None:
+    def _trim(self, table: str, number: str, most: int) -> None:
         """Drops the oldest rows of the env that has the most, again and again: nobody can wash away the others' past by a flood."""
         execute = self._cursor.execute
-        excess = execute(f"SELECT count(*) FROM {table}").fetchone()[0] - kept
+        excess = execute(f"SELECT count(*) FROM {table}").fetchone()[0] - most
         if excess <= 0:
             return
-        excess += kept // TRIM_SHARE
+        excess += most // TRIM_SHARE
         while excess > 0:
             fullest = execute(f"SELECT env, count(*) FROM {table} GROUP BY env ORDER BY 2 DESC LIMIT 2").fetchall()
             (env, most), (_, next_most) = (*fullest, ("", 0))[:2]
@@ -342,7 +343,7 @@ class Store:
 
     # -- the log --
 
-    def _look_at_log(self) -> None:
+    def _check_log_size(self) -> None:
         frames, in_database = self._log.frames()
         held_bytes = self._reserve.log_bytes
         if (frames - in_database) * FRAME_BYTES < min(CHECKPOINT_BYTES, held_bytes // 4 or CHECKPOINT_BYTES):
@@ -393,7 +394,7 @@ class Store:
         """(kind, key, JSON text) of every row of the state."""
         return self._read("SELECT kind, key, value FROM current")
 
-    def records(self, env: str | None = None, since_wall_ns: int = 0, limit: int = KEPT_RECORDS) -> list[str]:
+    def records(self, env: str | None = None, since_wall_ns: int = 0, limit: int = RETAINED_RECORDS) -> list[str]:
         """JSON texts, oldest first: the last `limit` of those granted at or after `since_wall_ns`."""
         where, arguments = "granted_wall_ns >= ?", [since_wall_ns]
         if env is not None:
@@ -477,14 +478,14 @@ class Store:
         with contextlib.ExitStack() as holder, contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA busy_timeout = 0")
             if self._reserve.bytes:
-                holder.enter_context(self._keep_log())
+                holder.enter_context(self._hold_log_open())
             else:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._db.close()
         self._db.close()
         self._log.close()
 
-    def _keep_log(self) -> contextlib.closing[sqlite3.Connection]:
+    def _hold_log_open(self) -> contextlib.closing[sqlite3.Connection]:
         """The log is short, and its file stays, with the room that it holds: the last connection that writes would delete it, one that
         only reads does not."""
         self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
@@ -513,4 +514,3 @@ def _checkpoint(path: Path) -> None:
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1_000)) as db:
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_checkpoint(PASSIVE)")
-

@@ -188,7 +188,7 @@ BREAKS: list[tuple[int, Callable[[ScriptedStage], None], str]] = [
 def test_a_step_that_did_not_happen_is_named(
     number: int, break_it: Callable[[ScriptedStage], None], why: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "LOOK_S", 0.1)
+    monkeypatch.setattr(demo, "CHECK_S", 0.1)
     stage = ScriptedStage()
     break_it(stage)
     with pytest.raises(Fault) as broken:
@@ -252,7 +252,7 @@ def test_a_program_that_says_nothing(program: Callable[[str], Program]) -> None:
 
 
 def test_a_program_that_does_not_end(tmp_path: Path) -> None:
-    stubborn = Program("alice/x", [sys.executable, "-c", "input()"], clean_environment(), tmp_path, patience_s=0.05)
+    stubborn = Program("alice/x", [sys.executable, "-c", "input()"], clean_environment(), tmp_path, timeout_s=0.05)
     with pytest.raises(NotSeen, match=r"did not end within 0\.05 s"):
         stubborn.ended()
     stubborn.close()

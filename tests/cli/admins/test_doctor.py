@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from client_plugin.ways.places import client_library
+from client_plugin.ways.locations import client_library
 from nodemgr import paths
 from nodemgr.cli.admins import checks
-from nodemgr.cli.admins.checks import CHECKS, Outcome, Subject
+from nodemgr.cli.admins.checks import CHECKS, CheckResult, Subject
 from tests.cli.conftest import EnvStandIn, Run, RunningManager, clean_environment, one_line, status
 
 needs_library = pytest.mark.skipif(not os.path.isfile(client_library()), reason="the client library is not built")
@@ -57,14 +57,14 @@ def node(manager: RunningManager) -> RunningManager:
     return manager
 
 
-def broken(outcome: Outcome | list[dict[str, Any]], word: str) -> None:
-    assert isinstance(outcome, Outcome)
+def broken(outcome: CheckResult | list[dict[str, Any]], word: str) -> None:
+    assert isinstance(outcome, CheckResult)
     assert outcome.ok is False
     assert word in outcome.detail
 
 
-def whole(outcome: Outcome | list[dict[str, Any]]) -> None:
-    assert isinstance(outcome, Outcome)
+def whole(outcome: CheckResult | list[dict[str, Any]]) -> None:
+    assert isinstance(outcome, CheckResult)
     assert outcome.ok is True, outcome.detail
 
 
@@ -418,5 +418,5 @@ def test_by_somebody_who_may_not_look_everywhere(stranger: Run, node: RunningMan
 def test_every_check_is_tried_broken_above() -> None:
     """A row that no test of this file names would be a row that nobody has seen fail."""
     text = Path(__file__).read_text()
-    untried = [check.name for check in CHECKS if f"checks.{check.look.__name__}(" not in text and check.place != checks.INSIDE]
+    untried = [check.name for check in CHECKS if f"checks.{check.examine.__name__}(" not in text and check.place != checks.INSIDE]
     assert not untried

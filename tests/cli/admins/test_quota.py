@@ -15,7 +15,7 @@ import pytest
 
 from nodemgr.core.model.encoding import encode
 from nodemgr.core.model.model import Env, QueueRow, Quota
-from nodemgr.edge.store.store import FILE_NAME, Batch, Store
+from nodemgr.edge.store.store import FILE_NAME, CommitBatch, Store
 from tests.cli.conftest import Run, RunningManager, one_line, quota
 
 
@@ -180,7 +180,7 @@ def test_load_takes_quotas_and_queues_out_of_another_versions_store(nodemgr: Run
     store = Store(tmp_path)
     quota_of_alice = Quota(**QUOTA | {"users": ("root",), "groups": ("root",)})
     rows = (("env", "alice", Env("alice", quota_of_alice)), ("queue", "night", QueueRow("night", 7, 3)))
-    store.commit(Batch({(kind, key): encode(kind, row) for kind, key, row in rows}, [], [], {}))
+    store.commit(CommitBatch({(kind, key): encode(kind, row) for kind, key, row in rows}, [], [], {}))
     store.close()
     with sqlite3.connect(tmp_path / FILE_NAME) as older:
         older.executescript("PRAGMA user_version = 1; DROP TABLE history; DROP TABLE records; DROP TABLE events;")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client_plugin.ways import lasting
-from client_plugin.ways.choice import PATIENCE_S, Way
+from client_plugin.ways.choice import ASK_TIMEOUT_S, Way
 from client_plugin.ways.conversation import parsed
 from client_plugin.ways.faults import Away, Fault, Lost
 from client_plugin.ways.lasting import AWAY_S, LastingWay
@@ -24,7 +24,7 @@ class Scripted(Way):
     def __init__(self, *answers: Any) -> None:
         self.left = list(answers)
 
-    def ask(self, verb: str, timeout_s: float | None = PATIENCE_S, **arguments: Any) -> Any:
+    def ask(self, verb: str, timeout_s: float | None = ASK_TIMEOUT_S, **arguments: Any) -> Any:
         answer = self.left.pop(0)
         if isinstance(answer, Fault):
             raise answer
@@ -71,7 +71,7 @@ def test_a_manager_that_never_answered_is_an_error_at_once(clock: list[float]) -
 
 
 @pytest.mark.parametrize("answer", [BUSY, Away("no manager answers")])
-def test_patience_ends(clock: list[float], answer: Any) -> None:
+def test_the_retry_timeout_ends(clock: list[float], answer: Any) -> None:
     with pytest.raises(Away, match=r"no (room|manager)"):
         asked(*[answer] * int(2 * AWAY_S))
     assert AWAY_S < clock[0] <= AWAY_S + 2

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nodemgr.cli.admins.demo import HOLD
-from nodemgr.edge.store.store import Batch, Store
+from nodemgr.edge.store.store import CommitBatch, Store
 from tests.cli.conftest import Run, clean_environment, one_line
 from tests.support.manager import Manager
 
@@ -183,7 +183,7 @@ def test_doctor_after_the_manager_s_death(verb: Node, node: Manager) -> None:
 
 def test_a_manager_that_cannot_read_its_store_says_so_in_one_line(nodemgr_process: Run, short_dir: Path) -> None:
     store = Store(short_dir)
-    store.commit(Batch({("env", "alice"): '{"colour": "red"}', ("env", "bob"): "{}"}, [], [], {}))
+    store.commit(CommitBatch({("env", "alice"): '{"colour": "red"}', ("env", "bob"): "{}"}, [], [], {}))
     store.close()
     result = nodemgr_process("serve", "--simulate", "1x1GiB", "--state-dir", short_dir, "--run-dir", short_dir / "run")
     assert result.returncode == 1

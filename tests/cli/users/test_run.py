@@ -15,8 +15,8 @@ import pytest
 
 from client_plugin.verbs.commands import run as run_verb
 from client_plugin.verbs.launch.surroundings import Wish, environment
-from client_plugin.ways import places
-from client_plugin.ways.places import client_library, preload_entry
+from client_plugin.ways import locations
+from client_plugin.ways.locations import client_library, preload_entry
 from tests.cli.conftest import EnvStandIn, Run, clean_environment, one_line, quota, status
 
 DIRECTORY = "/run/nodemgr/envs/alice"
@@ -98,7 +98,7 @@ def test_a_user_s_own_choice_of_gpus_is_kept() -> None:
 
 
 def test_without_the_library_the_command_runs_with_a_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
-    monkeypatch.setattr(places, "payload_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(locations, "payload_dir", lambda: str(tmp_path))
     variables = made({"PYTHONPATH": "/mine"})
     assert variables["PYTHONPATH"] == f"{tmp_path}/sitecustomize:/mine"
     assert "LD_PRELOAD" not in variables
@@ -109,7 +109,7 @@ def test_a_path_that_ld_preload_cannot_name(monkeypatch: pytest.MonkeyPatch, tmp
     payload = tmp_path / "a b"
     (payload / "client_plugin" / "_lib").mkdir(parents=True)
     (payload / "client_plugin" / "_lib" / "libnodemgr.so").touch()
-    monkeypatch.setattr(places, "payload_dir", lambda: str(payload))
+    monkeypatch.setattr(locations, "payload_dir", lambda: str(payload))
     variables = made()
     assert variables["PYTHONPATH"] == f"{payload}/sitecustomize"
     assert "LD_PRELOAD" not in variables

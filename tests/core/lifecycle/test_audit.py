@@ -26,7 +26,7 @@ def node_of(enforce: str = "warn", **config: object) -> Node:
 
 
 def twice(node: Node, *what: Seen) -> None:
-    """Two looks, a beat apart."""
+    """Two readings, a beat apart."""
     node.audit_sees(*what)
     node.now_ns += BEAT_MS * 1_000_000
     node.audit_sees(*what)
@@ -197,7 +197,7 @@ def test_kill_asks_first_and_kills_after_the_grace_time_once(what: Seen) -> None
 
 @pytest.mark.parametrize("policy", ["env", "quota"])
 def test_a_policy_that_changes_after_a_kill_starts_with_sigterm_again(policy: str) -> None:
-    """The env of a killed process is unknown for one look, or its quota says "warn" for one look."""
+    """The env of a killed process is unknown for one reading, or its quota says "warn" for one reading."""
     node = node_of("kill", enforce_grace_ms=5_000)
     twice(node, CHILD)
     node.now_ns += 5_000 * 1_000_000
@@ -224,7 +224,7 @@ def test_nobody_is_killed_who_is_not_provably_of_an_env() -> None:
     assert node.published("audit.violation")[0]["env"] is None
 
 
-def test_a_quota_says_otherwise_than_the_node_and_a_change_holds_from_the_next_look() -> None:
+def test_a_quota_says_otherwise_than_the_node_and_a_change_holds_from_the_next_audit() -> None:
     node = node_of("kill")
     node.quota("alice", 1, 40, enforce="warn")
     twice(node, CHILD)

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.lifecycle import job_orders, jobs, telling
+from nodemgr.core.lifecycle import job_actions, jobs, notify
 from nodemgr.core.manager import step
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import ForgetJob, OpenLedger, Save, SetLimit, StartJob, StopJob, SubmitAnswered
 from nodemgr.core.model.model import (
     AWAITED_BYTES,
     JOB_ROW_BYTES,
-    KEPT_ATTEMPTS,
-    KEPT_DEEDS,
     LOG_TAIL_CHARACTERS,
+    RETAINED_ATTEMPTS,
+    RETAINED_HISTORY_ENTRIES,
     Cause,
     DenyCode,
     JobPayload,
@@ -258,15 +258,15 @@ def test_being_told_twice_is_being_told_once() -> None:
 def test_what_is_remembered_of_a_job_has_a_bound() -> None:
     node = node_of()
     job_id = submitted(node, max_restarts=100)
-    for _ in range(KEPT_ATTEMPTS + 5):
+    for _ in range(RETAINED_ATTEMPTS + 5):
         node.job_ends(job_id, 1, log_tail="x" * 10_000)
     job = node.job(job_id)
     assert [attempt.number for attempt in job.attempts] == list(range(7, 17))
     assert {len(attempt.log_tail) for attempt in job.attempts[:-1]} == {LOG_TAIL_CHARACTERS}
-    for _ in range(KEPT_DEEDS):
+    for _ in range(RETAINED_HISTORY_ENTRIES):
         node.requeues(job_id)
         node.job_ends(job_id, None, signal=15)
-    assert len(node.job(job_id).deeds) == KEPT_DEEDS
+    assert len(node.job(job_id).deeds) == RETAINED_HISTORY_ENTRIES
 
 
 # Submitting.
@@ -379,7 +379,7 @@ def test_of_jobs_without_a_gpu_a_bounded_number_runs_at_once() -> None:
 
     assert started() == [*mine[:2], his[0]]
     assert node.job(with_gpu).state is JobState.STARTING
-    lines = {request.job_id: line for request, _, line in telling.listing(node.state)}
+    lines = {request.job_id: line for request, _, line in notify.listing(node.state)}
     assert lines[mine[2]].endswith("2 jobs of alice without a GPU run, as many as may (max_env_cpu_jobs): waits for one of them to end")
     assert lines[his[1]].endswith("3 jobs of this node without a GPU run, as many as may (max_cpu_jobs): waits for one of them to end")
     node.restart()
@@ -416,7 +416,7 @@ def test_a_job_waits_for_another_to_end_well() -> None:
     node = node_of()
     first = submitted(node, gpus=1)
     second = submitted(node, gpus=1, after=(first,))
-    assert node.job(second).state is JobState.AFTER
+    assert node.job(second).state is JobState.DEPENDENCY
     node.job_ends(first)
     assert node.job(second).state is JobState.STARTING
 
@@ -426,7 +426,7 @@ def test_a_restart_of_the_other_is_no_end() -> None:
     first = submitted(node, gpus=1, max_restarts=1)
     second = submitted(node, gpus=1, after=(first,))
     node.job_ends(first, 1)
-    assert node.job(second).state is JobState.AFTER
+    assert node.job(second).state is JobState.DEPENDENCY
 
 
 def test_who_waits_for_what_failed_is_withdrawn_and_so_on_down_the_chain() -> None:
@@ -458,7 +458,7 @@ def test_a_job_waits_for_all_of_an_array() -> None:
     node.submits("alice", gpus=1, array=(0, 1))
     last = submitted(node, gpus=1, after=("j1",), ended={"j1.2": JobState.DONE})
     node.job_ends("j1.0")
-    assert (node.job(last).state, node.job(last).after) == (JobState.AFTER, ("j1",))
+    assert (node.job(last).state, node.job(last).after) == (JobState.DEPENDENCY, ("j1",))
     node.job_ends("j1.1")
     assert node.job(last).state is JobState.STARTING
 
@@ -524,7 +524,7 @@ def test_an_ended_job_is_not_run_again_beyond_the_bytes_of_its_env() -> None:
     node.job_ends(job)
     submitted(node, gpus=1, payload=payload(200))
     event = events.RequeueJob(job, "ann", WALL, node.history[job].job, node.history[job].spec)
-    assert "(max_env_job_bytes)" in (job_orders.objection(node.state, event) or "")
+    assert "(max_env_job_bytes)" in (job_actions.objection(node.state, event) or "")
 
 
 def test_a_payload_is_saved_once_and_is_not_in_the_state() -> None:
@@ -568,10 +568,10 @@ def test_a_held_job_waits_for_its_order() -> None:
     assert (node.job(job_id).state, node.queued_jobs()) == (JobState.HELD, [])
     node.frees(job_id)
     assert node.job(job_id).state is JobState.STARTING
-    assert [deed.what for deed in node.job(job_id).deeds] == ["submitted, held", "freed"]
+    assert [entry.what for entry in node.job(job_id).deeds] == ["submitted, held", "unheld"]
 
 
-def test_hold_takes_it_out_of_the_queue_and_free_puts_it_at_the_end() -> None:
+def test_hold_takes_it_out_of_the_queue_and_unhold_puts_it_at_the_end() -> None:
     node = node_of(1, 1)
     running, *waiting = [submitted(node) for _ in range(4)]
     node.holds(waiting[0])
@@ -591,7 +591,7 @@ def test_a_held_job_that_waits_for_another_goes_on_waiting_for_it() -> None:
     third = submitted(node, gpus=1, after=(second,))
     node.holds(third)
     node.frees(third)
-    assert node.job(third).state is JobState.AFTER
+    assert node.job(third).state is JobState.DEPENDENCY
 
 
 def test_withdrawn_while_it_waits() -> None:
@@ -683,16 +683,16 @@ def test_an_order_that_makes_no_sense_is_objected_to_and_does_nothing(state: str
     submitted(node, gpus=0)
     node.withdraws("j4")
     job_id = {"running": "j1", "queued": "j2", "held": "j3", "stopping": "j4", "unknown": "j9"}[state]
-    event: job_orders.Order = {
+    event: job_actions.JobAction = {
         "hold": events.HoldJob(job_id, "ann", WALL),
-        "free": events.FreeJob(job_id, "ann", WALL),
+        "free": events.UnholdJob(job_id, "ann", WALL),
         "requeue": events.RequeueJob(job_id, "ann", WALL),
         "withdraw": events.WithdrawJob(job_id, "ann", WALL),
         "move": events.MoveJob(job_id, "urgent", False, "ann", WALL),
         "nowhere": events.MoveJob(job_id, None, False, "ann", WALL),
         "front": events.MoveJob(job_id, None, True, "ann", WALL),
     }[order]
-    assert job_orders.objection(node.state, event) == words
+    assert job_actions.objection(node.state, event) == words
     before = node.rows()
     assert node.happens(event) == []
     assert node.rows() == before
@@ -715,8 +715,8 @@ def test_a_quota_lowered_for_a_moment_fails_no_job() -> None:
     follower = submitted(node, gpus=1, after=(waiting,))
     node.quota("alice", 1)
     assert node.job(running).state is JobState.STARTING
-    assert [node.job(job_id).state for job_id in (waiting, follower)] == [JobState.QUEUED, JobState.AFTER]
-    *_, (_, position, line) = telling.listing(node.state)
+    assert [node.job(job_id).state for job_id in (waiting, follower)] == [JobState.QUEUED, JobState.DEPENDENCY]
+    *_, (_, position, line) = notify.listing(node.state)
     why = "needs 2 GPUs, but the quota of alice is 1 now: waits until an admin raises it"
     assert (position, line) == (1, f"place 1 in queue normal: {why}")
     node.frees(held)
@@ -744,7 +744,7 @@ def test_a_job_above_its_lowered_quota_is_not_named_as_first_of_its_environment(
     node.quota("alice", 1)
     submitted(node, gpus=1)
     submitted(node, gpus=1)
-    _, first, second = telling.listing(node.state)
+    _, first, second = notify.listing(node.state)
     assert first[2].endswith("0 left: waits for its own tasks")
     assert f"{first[0].job_id} of its own environment comes first" in second[2]
     assert above not in first[2] + second[2]
@@ -769,7 +769,7 @@ def test_a_requeued_job_that_needs_more_gpus_than_the_node_has_is_refused() -> N
     node.job_ends(job_id)
     over = node.history[job_id]
     bigger = events.RequeueJob(job_id, "root (uid 0)", WALL, replace(over.job, gpus=3), over.spec)
-    assert job_orders.objection(node.state, bigger) == "3 GPUs asked, but this node has 2: ask for at most 2"
+    assert job_actions.objection(node.state, bigger) == "3 GPUs asked, but this node has 2: ask for at most 2"
 
 
 def test_an_environment_that_is_removed_takes_its_jobs_along() -> None:
@@ -863,8 +863,8 @@ def test_a_queue_has_a_cap_for_jobs_and_for_waiters() -> None:
     assert denied.code is DenyCode.QUEUE_FULL
     low = submitted(node, priority="low")
     held = submitted(node, hold=True)
-    assert job_orders.objection(node.state, events.FreeJob(held, "ann", WALL)) == reason
-    assert job_orders.objection(node.state, events.MoveJob(low, "normal", False, "ann", WALL)) == reason
+    assert job_actions.objection(node.state, events.UnholdJob(held, "ann", WALL)) == reason
+    assert job_actions.objection(node.state, events.MoveJob(low, "normal", False, "ann", WALL)) == reason
 
 
 def test_queues_are_set_and_removed() -> None:
@@ -895,7 +895,7 @@ def test_queues_are_set_and_removed() -> None:
     ],
 )
 def test_a_queue_that_is_needed_stays(queue: str, words: str) -> None:
-    from nodemgr.core.lifecycle import queues
+    from nodemgr.core.lifecycle import queue_settings
 
     node = node_of(1, 1)
     submitted(node, priority="low")
@@ -905,7 +905,7 @@ def test_a_queue_that_is_needed_stays(queue: str, words: str) -> None:
     node.job_ends("j1", None, signal=15)
     submitted(node, priority="low")
     order = events.RemoveQueue(queue, "root", WALL)
-    assert queues.objection(node.state, order) == words
+    assert queue_settings.objection(node.state, order) == words
     assert node.happens(order) == []
 
 

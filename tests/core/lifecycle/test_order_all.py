@@ -39,7 +39,7 @@ def test_what_a_bound_lets_in_is_let_in_and_no_more() -> None:
     node.happens(events.SetQueue(QueueRow("normal", 200, 2), "ann", WALL))
     node.submits("alice", gpus=2)  # holds the node
     held = [node.submits("alice", gpus=2, hold=True) for _ in range(3)]
-    node.happens(all_of(events.FreeJob, *(job_id for job_id in held if job_id is not None)))
+    node.happens(all_of(events.UnholdJob, *(job_id for job_id in held if job_id is not None)))
     assert [node.job(job_id or "").state for job_id in held] == [JobState.QUEUED, JobState.QUEUED, JobState.HELD]
 
 
@@ -47,13 +47,13 @@ def test_an_array_and_one_of_its_jobs_are_each_held_once() -> None:
     node = node_of()
     array = node.submits("alice", gpus=2, array=(0, 1, 2), hold=True)
     assert array is not None
-    node.happens(all_of(events.FreeJob, f"{array}.1", array))
+    node.happens(all_of(events.UnholdJob, f"{array}.1", array))
     assert sorted(job.state for job in node.state.jobs.values()) == [JobState.QUEUED, JobState.QUEUED, JobState.STARTING]
     node.happens(all_of(events.HoldJob, array, f"{array}.2"))
     assert sorted(job.state for job in node.state.jobs.values()) == [JobState.HELD, JobState.HELD, JobState.STARTING]
 
 
-KINDS = (events.WithdrawJob, events.HoldJob, events.FreeJob, events.RequeueJob)
+KINDS = (events.WithdrawJob, events.HoldJob, events.UnholdJob, events.RequeueJob)
 
 
 @pytest.mark.parametrize("seed", range(examples(12)))
@@ -67,10 +67,10 @@ def test_it_leaves_what_the_same_orders_leave_one_after_the_other(seed: int) -> 
         for _ in range(6):
             node.submits("alice", gpus=2, hold=dice_of_one.random() < 0.5, array=tuple(range(dice_of_one.randrange(3))))
     kind, names = dice.choice(KINDS), [f"j{dice.randrange(2, 9)}" for _ in range(6)]
-    together, apart = nodes
+    together, held_or_dependent = nodes
     together.happens(all_of(kind, *names))
     for name in names:
-        apart.happens(kind(name, "ann", WALL))
+        held_or_dependent.happens(kind(name, "ann", WALL))
     states = [{job.job_id: (job.state, job.why) for job in node.state.jobs.values()} for node in nodes]
     assert states[0] == states[1]
-    assert together.queued_jobs() == apart.queued_jobs()
+    assert together.queued_jobs() == held_or_dependent.queued_jobs()

@@ -22,9 +22,7 @@ def full_node(gpus: int = 1) -> Node:
 def test_a_request_that_cannot_be_served_waits_and_is_told_why() -> None:
     node = full_node()
     node.asks("alice", 10)
-    assert node.told(10) == SendWait(
-        10, "a10", 1, "place 1 in queue normal: needs 1 GPU, 0 free; bob/t1 holds GPU 0 since 22:13 UTC"
-    )
+    assert node.told(10) == SendWait(10, "a10", 1, "place 1 in queue normal: needs 1 GPU, 0 free; bob/t1 holds GPU 0 since 22:13 UTC")
     assert node.of(Watch) == [Watch(key(10), 10)]
     waiting = node.published("task.waiting")[0]
     assert (waiting["task"], waiting["position"], waiting["gpus_wanted"]) == ("r2", 1, 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.lifecycle import job_orders, telling
+from nodemgr.core.lifecycle import job_actions, notify
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import StartJob, StopJob
 from nodemgr.core.model.endings import NEXT, Next, pause_ns
@@ -273,10 +273,10 @@ def test_the_pause_is_seen_in_every_list() -> None:
     assert (row["resumes"], told["resumes"]) == ((WALL // MS + FIRST_MS + 2 * FIRST_MS) // 1_000,) * 2
     assert row["reason"] == (
         "paused until 22:13:50 UTC, then back at its place: its supervisor was killed, interruption 2 in a row "
-        f"(nodemgr queue free {job_id} ends the pause)"
+        f"(nodemgr queue unhold {job_id} ends the pause)"
     )
     assert (told["attempts"][-1]["cause"], told["interruptions"]) == ("supervisor_lost", 2)
-    assert list(telling.listing(node.state)) == []
+    assert list(notify.listing(node.state)) == []
 
 
 def test_who_waits_for_it_waits_on() -> None:
@@ -284,7 +284,7 @@ def test_who_waits_for_it_waits_on() -> None:
     job_id = running(node)
     second = node.submits("alice", gpus=1, after=(job_id,))
     interrupted(node, job_id)
-    assert node.job(str(second)).state is JobState.AFTER
+    assert node.job(str(second)).state is JobState.DEPENDENCY
 
 
 @pytest.mark.parametrize("verb", ["frees", "holds", "moves", "requeues"])
@@ -295,7 +295,7 @@ def test_orders_on_a_paused_job(verb: str) -> None:
     interrupted(node, job_id)
     third = node.submits("alice", gpus=1, priority="low")
     if verb == "requeues":
-        assert job_orders.objection(node.state, events.RequeueJob(job_id, "ann", WALL)) == f"{job_id} waits already: paused"
+        assert job_actions.objection(node.state, events.RequeueJob(job_id, "ann", WALL)) == f"{job_id} waits already: paused"
         return
     if verb == "moves":
         node.moves(job_id, "low")

@@ -98,9 +98,9 @@ TABLE = {
         [gpu(0, used=True, tasks=1), gpu(1), gpu(2)],
         ([1], [0]),
     ),
-    "kept for an earlier request: not fresh": (ask(1, 1), [gpu(0, kept=True), gpu(1, remaining=50)], ([1], [])),
-    "kept for an earlier request: reused all the same": (ask(1, 1), [gpu(0, used=True, kept=True)], ([], [0])),
-    "everything kept: shortage of the node's": (ask(1, 1), [gpu(0, kept=True)], Shortage.NODE),
+    "kept for an earlier request: not fresh": (ask(1, 1), [gpu(0, reserved=True), gpu(1, remaining=50)], ([1], [])),
+    "kept for an earlier request: reused all the same": (ask(1, 1), [gpu(0, used=True, reserved=True)], ([], [0])),
+    "everything kept: shortage of the node's": (ask(1, 1), [gpu(0, reserved=True)], Shortage.NODE),
     "named memory that no fresh GPU's grant could hold": (ask(1, 1), [gpu(0, big_enough=False), gpu(1)], ([1], [])),
     "named memory is not free where it is used": (
         ask(1, 2),

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodemgr.core.lifecycle import telling
+from nodemgr.core.lifecycle import notify
 from nodemgr.core.manager import step
 from nodemgr.core.model import events
 from nodemgr.core.model.model import JobState
-from nodemgr.core.scheduler import looking
+from nodemgr.core.scheduler import passes
 from tests.core.scheduler.test_plan import Entry, in_order
 from tests.core.world import GIB, WALL, Node, S, gpu, submission
 from tests.support.examples import examples
@@ -38,13 +38,13 @@ def submit(node: Node, env: str, gpus: int, limit_s: int | None = None, **more: 
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The env of each request for which the node's GPUs are looked at, in order."""
     envs: list[str] = []
-    judge = looking.judge
+    judge = passes.judge
 
-    def counted(draft: Any, request: Any, kept: Any) -> looking.Verdict:
+    def counted(draft: Any, request: Any, reserved: Any) -> passes.PlacementResult:
         envs.append(request.env)
-        return judge(draft, request, kept)
+        return judge(draft, request, reserved)
 
-    monkeypatch.setattr(looking, "judge", counted)
+    monkeypatch.setattr(passes, "judge", counted)
     return envs
 
 
@@ -302,10 +302,10 @@ def test_ten_thousand_jobs_behind_one_lease_are_one_question_and_wake_nobody(ask
     quickly(busy, events.Match(WALL))
     assert len(asked) == 1, "carol needs no look: the only GPU is kept"
     asked.clear()
-    *_, (last, position, line) = telling.listing(busy.state)
+    *_, (last, position, line) = notify.listing(busy.state)
     assert (last.env, position, len(asked)) == ("carol", 10_001, 3), "bob's first, his others, carol"
     assert line == "place 10001 in queue normal: needs 1 GPU, 0 free; alice/j1 holds GPU 0 since 22:13 UTC"
-    assert telling.Standings(busy.state).of(last) == (position, line)
+    assert notify.Standings(busy.state).of(last) == (position, line)
     asked.clear()
     quickly(busy, events.JobEnded(holder, 1, 0, None, "", False, "", None, WALL))
     assert len(busy.queued_jobs()) == 10_000
@@ -490,9 +490,7 @@ def test_two_equal_jobs_that_may_run_beside_each_other_are_both_provided_for() -
     assert [len(runs(busy, job) or ()) for job in two] == [2, 2]
 
 
-@pytest.mark.parametrize(
-    ("gpus", "limit_s", "starts"), [(2, None, True), (3, 17, False), (3, None, False), (4, 16, True), (4, 17, False)]
-)
+@pytest.mark.parametrize(("gpus", "limit_s", "starts"), [(2, None, True), (3, 17, False), (3, None, False), (4, 16, True), (4, 17, False)])
 def test_all_of_an_envs_backlog_with_limits_is_planned_behind_its_first(gpus: int, limit_s: int | None, starts: bool) -> None:
     """alice's first has 4 GPUs from 6 to 16, her second 6 from then on; she never has more than 6."""
     busy = node(8)
@@ -530,9 +528,7 @@ def test_a_gpu_that_a_job_without_a_limit_shares_has_no_known_end() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "limit_s", "starts"), [(4, None, True), (5, None, False), (5, 101, False), (6, 100, True)])
-def test_behind_a_planned_job_without_a_limit_its_env_may_take_its_quota_and_no_more(
-    gpus: int, limit_s: int | None, starts: bool
-) -> None:
+def test_behind_a_planned_job_without_a_limit_its_env_may_take_its_quota_and_no_more(gpus: int, limit_s: int | None, starts: bool) -> None:
     busy = node(8)
     busy.quota("alice", 4)
     submit(busy, "alice", 2, 100)

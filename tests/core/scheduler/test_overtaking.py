@@ -25,7 +25,7 @@ from nodemgr.core.manager import step
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import StartJob
 from nodemgr.core.model.model import JobState
-from nodemgr.core.scheduler import looking
+from nodemgr.core.scheduler import passes
 from tests.core.world import GIB, Node, S, gpu
 from tests.support.examples import examples
 
@@ -48,8 +48,8 @@ class Row(NamedTuple):
 @contextmanager
 def nobody_overtakes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(looking, "_plan", lambda *_: None)
-        patch.setattr(looking.Hold, "lets_pass", lambda *_: None)
+        patch.setattr(passes, "_plan", lambda *_: None)
+        patch.setattr(passes.Hold, "lets_pass", lambda *_: None)
         yield
 
 
@@ -195,10 +195,10 @@ def test_whoever_overtakes_delays_nobody_who_stood_before_him(
     nodes: list[Watched] = []
     serve = matching._serve
 
-    def served(draft: object, scan: looking.Scan, request: object, choice: object, now_ns: int, wall_ns: int) -> None:
-        if choice.fresh and (nodes[-1].takes_whole_gpus() or any(gpu.uuid in scan.kept for gpu in choice.fresh)):  # type: ignore[attr-defined]
+    def served(draft: object, scheduling_pass: passes.SchedulingPass, request: object, choice: object, now_ns: int, wall_ns: int) -> None:
+        if choice.fresh and (nodes[-1].takes_whole_gpus() or any(gpu.uuid in scheduling_pass.reserved for gpu in choice.fresh)):  # type: ignore[attr-defined]
             nodes[-1].overtook.add(request.job_id)  # type: ignore[attr-defined]
-        serve(draft, scan, request, choice, now_ns, wall_ns)  # type: ignore[arg-type]
+        serve(draft, scheduling_pass, request, choice, now_ns, wall_ns)  # type: ignore[arg-type]
 
     monkeypatch.setattr(matching, "_serve", served)
     for seed in (*range(SEEDS), *FOUND):

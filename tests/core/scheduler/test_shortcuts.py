@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.lifecycle import telling
-from nodemgr.core.scheduler import looking
+from nodemgr.core.lifecycle import notify
+from nodemgr.core.scheduler import passes
 from nodemgr.core.state.work_queue import Walk, WorkQueue
 from tests.core.world import GIB, Node, gpu
 from tests.support.examples import examples
@@ -30,9 +30,9 @@ INSIDE = "alice/1000/box"
 @contextlib.contextmanager
 def plainly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WorkQueue, "sleep", lambda queue, owner: None)
+        patch.setattr(WorkQueue, "set_inadmissible", lambda queue, owner: None)
         patch.setattr(Walk, "narrow", lambda walk, owners: None)
-        patch.setattr(looking, "_whose", lambda draft, env: env)
+        patch.setattr(passes, "_whose", lambda draft, env: env)
         yield
 
 
@@ -43,19 +43,19 @@ class Twins:
         config = {"max_tasks_per_gpu": 2, "backfill_depth": 3}
         self.quick, self.plain = Node(GPUS, **config), Node(GPUS, **config)
         self.pids = 0
-        self.slept = 0
+        self.steps_with_inadmissible = 0
         """In how many steps somebody slept."""
 
     def both(self, what: Callable[[Node], Any]) -> None:
         what(self.quick)
         with plainly():
             what(self.plain)
-            assert not self.plain.state.queue.sleepers()
-            plain = list(telling.listing(self.plain.state))
+            assert not self.plain.state.queue.inadmissible()
+            plain = list(notify.listing(self.plain.state))
         assert self.quick.effects == self.plain.effects
-        assert list(telling.listing(self.quick.state)) == plain
+        assert list(notify.listing(self.quick.state)) == plain
         assert self.quick.state.reasons == self.plain.state.reasons
-        self.slept += bool(self.quick.state.queue.sleepers())
+        self.steps_with_inadmissible += bool(self.quick.state.queue.inadmissible())
 
 
 def set_quota(twins: Twins, dice: random.Random) -> None:
@@ -148,7 +148,7 @@ def walk(seed: int) -> int:
     for _ in range(STEPS):
         rules = [(weight, rule) for weight, rule, may in WEIGHTS if may(twins)]
         dice.choices([rule for _, rule in rules], [weight for weight, _ in rules])[0](twins, dice)
-    return twins.slept
+    return twins.steps_with_inadmissible
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -167,11 +167,11 @@ def test_who_waits_for_his_own_tasks_is_woken_by_a_place_that_comes_up() -> None
     assert node.submits("alice", gpus=1) is not None
     assert node.submits("alice", gpus=1, place=INSIDE) is not None
     assert node.submits("alice", gpus=1) is not None
-    assert node.state.queue.sleepers() == {"alice"}
-    assert [line for *_, line in telling.listing(node.state)][1].endswith("waits for its own tasks")
+    assert node.state.queue.inadmissible() == {"alice"}
+    assert [line for *_, line in notify.listing(node.state)][1].endswith("waits for its own tasks")
     node.place(INSIDE)
-    assert [line for *_, line in telling.listing(node.state)][1].endswith("j2 of its own environment comes first")
-    assert node.state.queue.sleepers() == {"alice"}
+    assert [line for *_, line in notify.listing(node.state)][1].endswith("j2 of its own environment comes first")
+    assert node.state.queue.inadmissible() == {"alice"}
     node.job_ends("j1")
     assert node.state.jobs["j2"].attempt == 1
 
@@ -182,4 +182,4 @@ def test_an_env_whose_quota_has_room_is_not_passed_by() -> None:
     node.quota("alice", 2)
     assert node.submits("alice", gpus=1) is not None
     assert node.submits("alice", gpus=2) is not None
-    assert not node.state.queue.sleepers()
+    assert not node.state.queue.inadmissible()

@@ -147,7 +147,7 @@ class Queues(RuleBasedStateMachine):
         self.ranks = {"a": 1, "b": 3, "c": 3}
         self.clock = 100
         self.numbers = 0
-        self.asleep: set[str] = set()
+        self.inadmissible: set[str] = set()
 
     @initialize(ageing=st.sampled_from([0, 1, 4]))
     def ages(self, ageing: int) -> None:
@@ -228,27 +228,27 @@ class Queues(RuleBasedStateMachine):
             self.queue.remove(name)
 
     @rule(owner=st.sampled_from("pq"))
-    def sleep(self, owner: str) -> None:
-        self.queue.sleep(owner)
-        self.asleep.add(owner)
+    def set_inadmissible(self, owner: str) -> None:
+        self.queue.set_inadmissible(owner)
+        self.inadmissible.add(owner)
 
     @rule(owner=st.sampled_from("pq"))
-    def wake(self, owner: str) -> None:
-        self.queue.wake(owner)
-        self.asleep.discard(owner)
+    def readmit(self, owner: str) -> None:
+        self.queue.readmit(owner)
+        self.inadmissible.discard(owner)
 
     @rule(
         groups=st.lists(st.tuples(st.integers(0, 6), st.sampled_from("xyz")), max_size=3),
-        woken=st.sets(st.sampled_from("pq")),
+        readmitted=st.sets(st.sampled_from("pq")),
         narrowed=st.none() | st.tuples(st.integers(0, 6), st.sets(st.sampled_from("pqr"))),
     )
-    def walk(self, groups: list[tuple[int, str]], woken: set[str], narrowed: tuple[int, set[str]] | None) -> None:
+    def walk(self, groups: list[tuple[int, str]], readmitted: set[str], narrowed: tuple[int, set[str]] | None) -> None:
         """Each group is dropped after so many entries; after so many it is narrowed to some owners. Nobody who sleeps is passed, but
         for those that this walk wakes."""
-        walk, seen = self.queue.walk(woken), []
+        walk, seen = self.queue.walk(readmitted), []
         expected: list[Waits] = []
         dropped: set[str] = set()
-        owners = set("pq") - (self.asleep - woken)
+        owners = set("pq") - (self.inadmissible - readmitted)
         for waits in self.in_order():
             dropped |= {group for after, group in groups if after <= len(expected)}
             if narrowed is not None and narrowed[0] <= len(expected):
@@ -296,7 +296,7 @@ class Queues(RuleBasedStateMachine):
         assert list(self.queue.names()) == sorted(self.ranks, key=lambda name: (-self.ranks[name], name))
         orders = [self.queue.order(waits.entry) for waits in order]
         assert orders == sorted(set(orders))
-        assert self.queue.sleepers() == self.asleep
+        assert self.queue.inadmissible() == self.inadmissible
         for owner in "pq":
             firsts = {group: [waits.entry for waits in order if (waits.name, waits.group) == group] for group in self.groups(owner)}
             assert sorted(self.queue.firsts_of(owner)) == sorted(entries[0] for entries in firsts.values())

@@ -19,8 +19,8 @@ HOOK = cdi.Hook("createRuntime", "/usr/bin/gate", ("gate", "shut"))
 ENV_NAMES = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True).filter(is_env_name)
 
 
-def device(name: str, *hooks: cdi.Hook) -> cdi.Device:
-    return cdi.Device(name, cdi.Edits((cdi.Mount(f"/run/nodemgr/containers/{name}", "/run/nodemgr-env"),), hooks=hooks))
+def device(name: str, *hooks: cdi.Hook) -> cdi.CdiDevice:
+    return cdi.CdiDevice(name, cdi.Edits((cdi.Mount(f"/run/nodemgr/containers/{name}", "/run/nodemgr-env"),), hooks=hooks))
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -51,7 +51,7 @@ def test_a_device_is_its_envs_directory_and_hook_and_what_all_get() -> None:
 
 def test_a_node_that_the_host_has_not_says_its_number() -> None:
     edits = cdi.Edits(numbered_nodes=(cdi.NumberedNode("/dev/nvidia1", 195, 1),))
-    spec = json.loads(cdi.document(KIND, COMMON, [cdi.Device("alice", edits)]))
+    spec = json.loads(cdi.document(KIND, COMMON, [cdi.CdiDevice("alice", edits)]))
     assert spec["cdiVersion"] == cdi_rules.check(spec)
     (node,) = spec["devices"][0]["containerEdits"]["deviceNodes"]
     assert node == {"path": "/dev/nvidia1", "type": "c", "major": 195, "minor": 1, "fileMode": 0o666}
@@ -59,7 +59,7 @@ def test_a_node_that_the_host_has_not_says_its_number() -> None:
 
 def test_a_hook_that_does_not_end_is_given_up() -> None:
     edits = cdi.Edits(hooks=(cdi.Hook("createRuntime", "/usr/bin/gate", timeout_s=20),))
-    spec = json.loads(cdi.document(KIND, COMMON, [cdi.Device("alice", edits)]))
+    spec = json.loads(cdi.document(KIND, COMMON, [cdi.CdiDevice("alice", edits)]))
     assert cdi_rules.check(spec)
     assert spec["devices"][0]["containerEdits"]["hooks"] == [{"hookName": "createRuntime", "path": "/usr/bin/gate", "timeout": 20}]
 

@@ -8,7 +8,7 @@ import pytest
 
 from nodemgr.core.model.model import JobState
 from nodemgr.core.views import job_rows
-from nodemgr.core.views.job_rows import BEGINNING, Row
+from nodemgr.core.views.job_rows import BEGINNING, JobRow
 from tests.core.world import Node
 from tests.support.examples import examples
 
@@ -31,7 +31,7 @@ def node(jobs: int, dice: random.Random) -> Node:
     return busy
 
 
-def whole(busy: Node, env: str | None = None) -> list[Row]:
+def whole(busy: Node, env: str | None = None) -> list[JobRow]:
     rows, end = job_rows.page(busy.state, busy.now_ns, env=env, limit=10_000, enough=lambda: False)
     assert end is None
     return rows
@@ -79,7 +79,7 @@ def test_who_waits_all_the_while_is_listed_once_and_in_order(seed: int) -> None:
     dice = random.Random(seed)
     busy = node(24, dice)
     stayed = [(row["request"] or row["id"], row["state"]) for row in whole(busy)]
-    rows: list[Row] = []
+    rows: list[JobRow] = []
     end: job_rows.Cursor | None = BEGINNING
     while end is not None:
         page, end = job_rows.page(busy.state, busy.now_ns, env=None, after=end, limit=4, enough=lambda: False)

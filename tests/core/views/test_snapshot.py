@@ -134,7 +134,7 @@ def test_what_waits_is_shown_with_its_job_and_what_is_in_no_queue_without_a_plac
         ("j3", "j3", None, "held"),
         ("j4", "j4", None, "after"),
     ]
-    assert [row["reason"] for row in shown[2:]] == ["held by ann (uid 1000) (nodemgr queue free j3)", "waits for j1, j2 to end well"]
+    assert [row["reason"] for row in shown[2:]] == ["held by ann (uid 1000) (nodemgr queue unhold j3)", "waits for j1, j2 to end well"]
     for row in shown:
         assert KEYS["queue"] <= row.keys()
     assert (shown[0]["name"], shown[0]["users"], shown[0]["pids"]) == ("second", ["ann"], [])
@@ -164,5 +164,5 @@ def test_a_job_that_ended_makes_the_same_row() -> None:
         3,
         "the last line\n",
     )
-    assert [deed["what"] for deed in row["deeds"]] == ["submitted", "withdrawn"]
+    assert [entry["what"] for entry in row["deeds"]] == ["submitted", "withdrawn"]
     assert json.loads(json.dumps(row)) == row

@@ -15,8 +15,8 @@ import pytest
 import zmq
 
 from nodemgr.edge.admin.control_client import MAX_SYNC_BYTES, ControlClient, EventStream, ManagerRefused, ManagerUnreachable
-from tests.support.clients import FakeClient
 from tests.support.local import GIB, LocalManager
+from tests.support.udp_clients import FakeClient
 
 
 @pytest.fixture
@@ -268,11 +268,11 @@ def test_the_doctor_tells_what_is_ill_with_its_cure(manager: LocalManager) -> No
     manager.gpus.set_healthy(2, False)
     manager.store.fault = "disk I/O error"
     refusal(manager, "quota_set", env="alice", gpus=1)
-    manager.do(lambda: manager.daemon.gpus.look(lambda reading: None))
+    manager.do(lambda: manager.daemon.gpus.read_soon(lambda reading: None))
     manager.do(lambda: manager.daemon.journal.retry())
-    look = threading.Event()
-    manager.do(lambda: manager.daemon.gpus.look(lambda reading: look.set()))
-    assert look.wait(60)
+    read_soon = threading.Event()
+    manager.do(lambda: manager.daemon.gpus.read_soon(lambda reading: read_soon.set()))
+    assert read_soon.wait(60)
     checks = {check["name"]: check for check in manager.call("doctor")["checks"]}
     assert not checks["gpus"]["ok"]
     assert "ill: GPU 2" in checks["gpus"]["detail"]

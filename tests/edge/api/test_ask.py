@@ -9,7 +9,7 @@ import pytest
 
 from nodemgr.core.model.model import Transport
 from nodemgr.edge.api.ask import Questions
-from nodemgr.edge.clients.sessions import Session
+from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.host.loop import new_loop
 from tests.edge.hub import settle

@@ -9,8 +9,8 @@ import pytest
 
 from nodemgr.core.views import snapshot
 from nodemgr.edge.api import views
-from tests.support.clients import FakeClient
 from tests.support.local import LocalManager
+from tests.support.udp_clients import FakeClient
 
 Client = Callable[..., FakeClient]
 
@@ -36,8 +36,8 @@ def both(manager: LocalManager, env: str | None = None) -> tuple[object, object]
             text.pop(key, None)
         for request in text["queue"]:
             assert [place["pid"] for place in request.pop("places")] == request["pids"]
-        for residue in text["residues"]:
-            residue.pop("places")
+        for row in text["residues"]:
+            row.pop("places")
         for task in text["tasks"]:
             assert {place["pid"] for place in task.pop("places")} == set(task["pids"])
         return text, json.loads(json.dumps(plain))

@@ -30,4 +30,4 @@ def test_only_so_many_processes_are_looked_at(monkeypatch: pytest.MonkeyPatch) -
     looked: list[int] = []
     monkeypatch.setattr(crowd, "container_of", looked.append)
     Crowd.of("mallory", Counter(range(1_000)))
-    assert len(looked) == crowd.MAX_LOOKED_AT
+    assert len(looked) == crowd.MAX_EXAMINED

@@ -10,8 +10,8 @@ import pytest
 
 from nodemgr._native import lib
 from nodemgr.edge.clients import udp as module
-from nodemgr.edge.clients.rates import Share
-from nodemgr.edge.clients.sessions import BEAT_NS
+from nodemgr.edge.clients.client_sessions import BEAT_NS
+from nodemgr.edge.clients.rate_limits import CpuTimeShare
 from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.host.loop import new_loop
@@ -222,7 +222,7 @@ def beat(world: World, epoch: int, counter: int) -> bytes:
 def test_of_forged_packets_none_keeps_a_new_client_out_until_their_share_is_spent(world: World) -> None:
     """Each is checked, from however many addresses: no number of them is too many."""
     epoch = world.epoch()
-    world.server._share = Share(10**12)
+    world.server._share = CpuTimeShare(10**12)
     for number in range(20_000):
         world.deliver(forged(world), host=f"10.0.0.{number % 8}", port=number % 100)
     assert world.hub.counters["packets_forged"] == 20_000
@@ -257,7 +257,7 @@ def test_where_their_share_is_spent_clients_are_heard_and_no_others(world: World
 
 
 def test_made_up_addresses_cost_a_bounded_share_of_the_processor(world: World) -> None:
-    world.server._share = Share(5_000_000)
+    world.server._share = CpuTimeShare(5_000_000)
     number = 0
     while world.hub.counters["packets_throttled"] < 1_000:
         number += 1
@@ -344,7 +344,7 @@ def test_many_packets_are_read_at_once_and_each_of_them_counts(world: World) -> 
 
 def test_an_env_that_floods_with_its_own_key_is_slowed_and_the_others_are_not(world: World) -> None:
     epochs = {env: world.epoch(env) for env in KEYS}
-    most = module.ALLOWANCE_NS // BEAT_NS
+    most = module.RATE_LIMIT_NS // BEAT_NS
     for number in range(1, 2 * most):
         client = f"{number % 50:x}"
         packet = world.packet("BEAT", client=client, rid=1, task="ab", epoch=epochs["alice"], counter=number)

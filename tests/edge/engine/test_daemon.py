@@ -21,9 +21,9 @@ from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.api import ask
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.ledger import ledgers
-from nodemgr.edge.ledger.ledger import Ledger, LedgerError
-from tests.support.clients import FakeClient
+from nodemgr.edge.ledger.native_ledger import Ledger, LedgerError
 from tests.support.local import GIB, FakeGpus, LocalManager
+from tests.support.udp_clients import FakeClient
 
 QUICK = {"beat_ms": 20, "timeout_ms": 1_500}
 """A client that beats is not taken for silent on a busy machine."""
@@ -212,7 +212,7 @@ def test_ancestors_are_looked_for_only_where_the_env_has_somebody(
     manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
-    monkeypatch.setattr("nodemgr.edge.clients.clients.ancestors", lambda pid: looked.append(pid) or ())
+    monkeypatch.setattr("nodemgr.edge.clients.client_server.ancestors", lambda pid: looked.append(pid) or ())
     first, second, other = (make_client(manager.env_dir(env)) for env in ("alice", "alice", "bob"))
     for client in (first, other, second):
         client.acquire(1)
@@ -317,13 +317,13 @@ def test_without_leases_nobody_looks_at_words(make: Make, make_client: Client) -
     manager.call("quota_set", env="alice", gpus=4)
     client = make_client(manager.env_dir("alice"))
     daemon = manager.daemon
-    assert daemon._look is None
+    assert daemon._beat_timer is None
     client.acquire(1)
     manager.call("status")
-    assert daemon._look is not None
+    assert daemon._beat_timer is not None
     client.release()
     manager.call("status")
-    assert daemon._look is None
+    assert daemon._beat_timer is None
 
 
 def test_a_stalled_task_is_killed_where_policy_says_so(make: Make, make_client: Client) -> None:
@@ -438,17 +438,17 @@ def test_a_reading_that_was_under_way_at_the_last_look_says_nothing_new(make: Ma
     shown[grant["gpus"]][client.pid] = 3 * GIB
     manager.gpus.gate.clear()  # from here on only what is looked at here
 
-    def look(began_ns: int) -> int:
+    def read_soon(began_ns: int) -> int:
         reading = replace(manager.daemon.gpus.last, processes=shown, at_ns=began_ns)
         manager.do(lambda: manager.daemon.audit(reading))
         return int(client.order("limit", row=int(grant["rows"]))["correction"])
 
-    look(RealClock().monotonic_ns())  # who is seen for the first time is believed
+    read_soon(RealClock().monotonic_ns())  # who is seen for the first time is believed
     before_ns = RealClock().monotonic_ns()
-    assert look(before_ns) == 3 * GIB
+    assert read_soon(before_ns) == 3 * GIB
     shown[grant["gpus"]][client.pid] = 5 * GIB
-    assert look(before_ns) == 3 * GIB
-    assert look(RealClock().monotonic_ns()) == 5 * GIB
+    assert read_soon(before_ns) == 3 * GIB
+    assert read_soon(RealClock().monotonic_ns()) == 5 * GIB
 
 
 def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(make: Make, make_client: Client) -> None:
@@ -461,8 +461,8 @@ def test_memory_of_the_dead_stays_charged_until_the_driver_shows_it_gone(make: M
     waiter.ask(1)
     waiter.receive()
     dead.kill()
-    residue = until(manager, "memory.residue")
-    assert (residue["pid"], residue["memory_bytes"]) == (dead.pid, 30 * GIB)
+    unreclaimed = until(manager, "memory.residue")
+    assert (unreclaimed["pid"], unreclaimed["memory_bytes"]) == (dead.pid, 30 * GIB)
     assert manager.call("status")["gpus"][0]["memory_residue_bytes"] == 30 * GIB
     (row,) = manager.call("status")["residues"]
     assert (row["env"], row["pid"], row["alive"], row["memory_bytes"], row["at_most"]) == ("alice", dead.pid, False, 30 * GIB, False)
@@ -576,7 +576,7 @@ def test_a_waiter_keeps_its_place_and_one_that_stays_away_loses_it(make: Make, m
     for client in (first, second):
         rids.append(client.ask(1))
         client.receive()
-    places = [row["pids"] for row in manager.call("status")["queue"]]
+    pids = [row["pids"] for row in manager.call("status")["queue"]]
     manager = restarted(make, manager, beat_ms=50, timeout_ms=1_000)
     holder.connect()
     holder.rejoin()
@@ -584,7 +584,7 @@ def test_a_waiter_keeps_its_place_and_one_that_stays_away_loses_it(make: Make, m
     second.connect()
     second.ask(1, rid=rids[1])
     assert second.receive()["position"] == "2"  # type: ignore[index]
-    assert [row["pids"] for row in manager.call("status")["queue"]] == places
+    assert [row["pids"] for row in manager.call("status")["queue"]] == pids
     moved = second.receive()
     assert moved is not None
     assert (moved["verb"], moved["position"]) == ("WAIT", "1")

@@ -11,12 +11,12 @@ import pytest
 
 from nodemgr.edge.engine import event_loop
 from nodemgr.edge.engine.event_loop import EventLoop
-from nodemgr.edge.executor.resource_factory import Order
+from nodemgr.edge.executor.resource_factory import RunOrder
 from tests.edge.hub import settle
 
 
-def order(number: int) -> Order:
-    return Order(f"j{number}", 1, "alice", "alice", 1, 1, ("true",), "/", ())
+def order(number: int) -> RunOrder:
+    return RunOrder(f"j{number}", 1, "alice", "alice", 1, 1, ("true",), "/", ())
 
 
 class Script:
@@ -24,20 +24,20 @@ class Script:
 
     def __init__(self) -> None:
         self.queued = True
-        self.served: list[list[Order]] = []
-        self.scans = 0
+        self.served: list[list[RunOrder]] = []
+        self.passes = 0
         self.refused: list[tuple[str, str]] = []
         self.during: Callable[[], None] = lambda: None
 
     def is_queued(self) -> bool:
         return self.queued
 
-    def scan(self) -> Iterable[Order]:
-        self.scans += 1
+    def run_pass(self) -> Iterable[RunOrder]:
+        self.passes += 1
         self.during()
         return self.served.pop(0) if self.served else []
 
-    def not_started(self, order: Order, why: str) -> None:
+    def not_started(self, order: RunOrder, why: str) -> None:
         self.refused.append((order.job_id, why))
 
 
@@ -48,7 +48,7 @@ class Door:
         self.created: list[str] = []
         self.broken: str | None = None
 
-    def create(self, order: Order) -> None:
+    def create(self, order: RunOrder) -> None:
         if self.broken is not None:
             raise OSError(28, self.broken)
         self.created.append(order.job_id)
@@ -80,35 +80,35 @@ def test_it_sleeps_while_nothing_is_queued_whatever_stirs(world: World) -> None:
     for _ in range(5):
         world.queue.wake("a lease ended")
         settle(world.loop)
-    assert (world.queue.wakes.total(), world.queue.scans) == (5, 0)
+    assert (world.queue.wakes.total(), world.queue.passes) == (5, 0)
     world.matcher.queued = True
     world.queue.wake("something was inserted")
     settle(world.loop)
-    assert world.queue.scans == 1
+    assert world.queue.passes == 1
 
 
 def test_it_sleeps_while_nothing_queued_fits_until_something_stirs(world: World) -> None:
     world.queue.wake("inserted")
     settle(world.loop)
-    assert world.matcher.scans == 1
+    assert world.matcher.passes == 1
     settle(world.loop, 100)
-    assert world.matcher.scans == 1, "nothing stirs, and nothing is looked at"
+    assert world.matcher.passes == 1, "nothing stirs, and nothing is looked at"
     world.matcher.served = [[order(1)]]
     world.queue.wake("a lease ended")
     settle(world.loop)
-    assert (world.matcher.scans, world.door.created) == (2, ["j1"])
+    assert (world.matcher.passes, world.door.created) == (2, ["j1"])
 
 
 @pytest.mark.parametrize("signals", [1, 2, 1_000])
-def test_many_signals_are_one_scan(world: World, signals: int) -> None:
+def test_many_signals_are_one_pass(world: World, signals: int) -> None:
     for number in range(signals):
         world.queue.wake("inserted" if number % 2 else "a lease ended")
     settle(world.loop)
-    assert (world.queue.wakes.total(), world.queue.scans) == (signals, 1)
+    assert (world.queue.wakes.total(), world.queue.passes) == (signals, 1)
 
 
-def test_a_signal_during_a_scan_is_the_next_scans(world: World) -> None:
-    """Between the look and the sleep nothing is lost: what stirs while it looks is looked at again, once."""
+def test_a_signal_during_a_pass_is_for_the_next_pass(world: World) -> None:
+    """Between the reading and the sleep nothing is lost: what stirs while it looks is looked at again, once."""
 
     def stir_once() -> None:
         world.matcher.during = lambda: None
@@ -118,7 +118,7 @@ def test_a_signal_during_a_scan_is_the_next_scans(world: World) -> None:
     world.matcher.during = stir_once
     world.queue.wake("inserted")
     settle(world.loop)
-    assert world.matcher.scans == 2
+    assert world.matcher.passes == 2
 
 
 def test_each_start_goes_through_the_factory_in_order(world: World) -> None:
@@ -144,7 +144,7 @@ def test_a_door_that_fails_is_told_and_the_others_are_started(world: World, caps
     assert world.door.created == ["j2"]
 
 
-def test_a_scan_that_fails_does_not_end_the_task(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pass_that_fails_does_not_end_the_task(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         world.matcher.during = lambda: None
         raise RuntimeError("a fault of ours")
@@ -165,8 +165,9 @@ def test_the_factory_is_its_only_way_to_what_executes() -> None:
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {f"{node.module}.{alias.name}" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     allowed = {
-        "__future__.annotations", "asyncio", "collections.Counter", "collections.abc.Iterable", "typing.Protocol", "nodemgr.edge.host.log",
-        "nodemgr.edge.executor.resource_factory.Order", "nodemgr.edge.executor.resource_factory.ResourceFactory",
+        "__future__.annotations", "asyncio", "collections.Counter", "collections.abc.Iterable", "typing.Protocol",
+        "nodemgr.edge.host.stderr_log",
+        "nodemgr.edge.executor.resource_factory.RunOrder", "nodemgr.edge.executor.resource_factory.ResourceFactory",
     }  # fmt: skip
     assert names <= allowed
     reached = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self._factory"}

@@ -9,8 +9,8 @@ import pytest
 
 from nodemgr.edge.admin.control_client import ManagerRefused
 from nodemgr.edge.engine.informer import Resource
-from tests.support.clients import FakeClient
 from tests.support.local import LocalManager
+from tests.support.udp_clients import FakeClient
 
 Client = Callable[..., FakeClient]
 
@@ -39,14 +39,14 @@ def told(manager: LocalManager) -> list[tuple[str, Resource]]:
 def read_again(manager: LocalManager) -> None:
     """Until the devices were read once more, and what followed from that is done."""
     done = threading.Event()
-    manager.do(lambda: manager.daemon.gpus.look(lambda _reading: done.set()))
+    manager.do(lambda: manager.daemon.gpus.read_soon(lambda _reading: done.set()))
     assert done.wait(60)
     for _ in range(3):
         manager.do(lambda: None)
 
 
-def scans(manager: LocalManager) -> int:
-    return int(manager.do(lambda: manager.daemon.event_loop.scans))
+def passes(manager: LocalManager) -> int:
+    return int(manager.do(lambda: manager.daemon.event_loop.passes))
 
 
 def of_gpus(news: list[tuple[str, Resource]]) -> list[tuple[str, Resource]]:
@@ -65,15 +65,15 @@ def test_a_gpu_that_is_lost_is_removed_and_one_that_is_back_wakes_the_matcher_on
     manager.gpus.set_healthy(3, False)
     assert lost.wait(60), "nobody asked for a look"
     read_again(manager)
-    before = scans(manager)
+    before = passes(manager)
     manager.gpus.set_healthy(3, True)
     for _ in range(3):
         read_again(manager)
     assert of_gpus(news) == [("removed", Resource("gpu", uuid)), ("added", Resource("gpu", uuid))]
-    assert scans(manager) == before + 1
+    assert passes(manager) == before + 1
 
 
-def test_an_idle_node_reads_nothing_and_tells_at_the_next_look(manager: LocalManager) -> None:
+def test_an_idle_node_reads_nothing_and_tells_at_the_next_audit(manager: LocalManager) -> None:
     news = told(manager)
     reads = manager.gpus.reads
     manager.gpus.set_healthy(0, False)
@@ -81,7 +81,7 @@ def test_an_idle_node_reads_nothing_and_tells_at_the_next_look(manager: LocalMan
     assert (manager.gpus.reads, news) == (reads, [])
     read_again(manager)
     assert of_gpus(news) == [("removed", Resource("gpu", manager.gpus.gpus[0].uuid))]
-    assert scans(manager) == 0, "nothing is queued"
+    assert passes(manager) == 0, "nothing is queued"
 
 
 def test_a_device_that_says_that_something_happened_is_looked_at_once(manager: LocalManager) -> None:

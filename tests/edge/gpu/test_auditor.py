@@ -15,7 +15,7 @@ from nodemgr.core.model.events import Seen
 from nodemgr.core.model.model import Config, Gpu, Process, Transport
 from nodemgr.core.state.state import State
 from nodemgr.edge.gpu.auditor import Auditor
-from nodemgr.edge.gpu.gpus import Reading
+from nodemgr.edge.gpu.gpus import DriverReading
 from nodemgr.edge.kernel.belonging import Belonging
 from nodemgr.edge.kernel.processes import Credentials, credentials, process_key, start_ticks
 
@@ -50,9 +50,9 @@ class World:
         self.words = Words()
         self.auditor = Auditor(state, self.words, {10: MEMBER.key}.get, strangers)  # type: ignore[arg-type]
 
-    def look(self, **gib_by_pid: int) -> tuple[Seen, ...]:
+    def audit(self, **gib_by_pid: int) -> tuple[Seen, ...]:
         shown = {int(name[1:]): size * GIB for name, size in gib_by_pid.items()}
-        return self.auditor.look(Reading((), {}, {UUID: shown, "GPU-unknown": shown}), 0).seen
+        return self.auditor.audit(DriverReading((), {}, {UUID: shown, "GPU-unknown": shown}), 0).seen
 
     @property
     def correction_gib(self) -> int:
@@ -61,29 +61,29 @@ class World:
 
 def test_the_first_sight_of_a_process_corrects_nothing() -> None:
     world = World()
-    world.look(p10=5)
+    world.audit(p10=5)
     assert world.correction_gib == 0
-    world.look(p10=5)
+    world.audit(p10=5)
     assert world.correction_gib == 5
-    world.look()
+    world.audit()
     assert world.correction_gib == 0
 
 
 def test_memory_that_was_freed_while_the_driver_was_read_is_no_bypass() -> None:
     world = World()
     world.words.word_bytes = 30 * GIB
-    world.look(p10=30)
+    world.audit(p10=30)
     world.words.word_bytes = 10 * GIB  # after the driver was read
-    (seen,) = world.look(p10=30)
+    (seen,) = world.audit(p10=30)
     assert (world.correction_gib, seen.charged_bytes) == (0, 30 * GIB)
-    world.look(p10=30)
+    world.audit(p10=30)
     assert world.correction_gib == 20, "what the driver goes on to show is one"
 
 
 def test_a_stranger_of_an_env_counts_in_that_envs_ledger() -> None:
     own = os.getpid()
     world = World(strangers={own: "alice"}.get)
-    (seen,) = world.look(**{f"p{own}": 2})
+    (seen,) = world.audit(**{f"p{own}": 2})
     assert (seen.process, seen.env) == (process_key(own, start_ticks(own) or 0), "alice")
     assert (Path(sys.executable).name in seen.command or "pytest" in seen.command, world.correction_gib) == (True, 2)
 
@@ -92,13 +92,13 @@ def test_a_proof_may_come_later_and_holds_then() -> None:
     proofs: list[str | None] = [None, "alice"]
     world = World(strangers=lambda pid: proofs.pop(0))
     own = {f"p{os.getpid()}": 2}
-    assert [world.look(**own)[0].env for _ in range(4)] == [None, "alice", "alice", "alice"]
+    assert [world.audit(**own)[0].env for _ in range(4)] == [None, "alice", "alice", "alice"]
 
 
 def test_the_dead_are_not_seen() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert World().look(**{f"p{child.pid}": 2}) == ()
+    assert World().audit(**{f"p{child.pid}": 2}) == ()
 
 
 # -- whose

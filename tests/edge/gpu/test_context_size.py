@@ -10,8 +10,8 @@ import pytest
 from nodemgr.core.model.model import Gpu, Process, Transport
 from nodemgr.edge.gpu.auditor import Figure
 from nodemgr.edge.gpu.context_size import INITIAL_BYTES, ContextSizes
-from tests.support.clients import FakeClient
 from tests.support.local import FakeGpus, LocalManager
+from tests.support.udp_clients import FakeClient
 
 MIB = 2**20
 GPUS = {"GPU-0": Gpu("GPU-0", 0, "H100", 80 << 30), "GPU-1": Gpu("GPU-1", 1, "H100", 80 << 30), "GPU-2": Gpu("GPU-2", 2, "T4", 16 << 30)}
@@ -35,18 +35,18 @@ class World:
         self.sizes = ContextSizes(self.store.__setitem__, {key: text for key, text in self.store.items() if text is not None})
         return self.sizes
 
-    def look(self, *figures: Figure, env: str = "alice") -> int | None:
+    def learn(self, *figures: Figure, env: str = "alice") -> int | None:
         """MiB that the env is told anew; None: nothing is."""
         limits_bytes = {(name, uuid): self.limit_mib * MIB for name in ENVS for uuid in GPUS}
-        changed = self.sizes.look(list(figures), GPUS, limits_bytes, ENVS)
+        changed = self.sizes.learn(list(figures), GPUS, limits_bytes, ENVS)
         assert changed <= {env}
         return self.sizes.told_bytes(env) // MIB if changed else None
 
 
 def test_a_process_with_hardly_more_than_a_context_shows_what_that_takes() -> None:
     world = World()
-    assert world.look(figure(1, 520, 84)) == 500
-    assert world.look(figure(1, 520, 84)) is None
+    assert world.learn(figure(1, 520, 84)) == 500
+    assert world.learn(figure(1, 520, 84)) is None
     assert world.store == {"context_bytes:alice:H100": str(500 * MIB)}
 
 
@@ -57,29 +57,29 @@ def test_a_process_with_hardly_more_than_a_context_shows_what_that_takes() -> No
 )
 def test_odd_figures_teach_nothing(odd: Figure) -> None:
     world = World()
-    assert world.look(odd) is None
+    assert world.learn(odd) is None
     assert world.store == {}
 
 
 def test_who_was_charged_by_an_earlier_estimate_is_not_measured_by_the_new_one() -> None:
     world = World()
-    world.look(figure(1, 500, 64), figure(2, 1_400, 900))
-    assert world.look(figure(2, 700, 510)) is None
-    assert world.look(figure(3, 700, 500)) is None, "one of two is the lower median"
-    assert world.look(figure(4, 700, 500)) == 700
+    world.learn(figure(1, 500, 64), figure(2, 1_400, 900))
+    assert world.learn(figure(2, 700, 510)) is None
+    assert world.learn(figure(3, 700, 500)) is None, "one of two is the lower median"
+    assert world.learn(figure(4, 700, 500)) == 700
 
 
 def test_an_estimate_that_is_too_large_falls_also_where_the_shim_charged_less() -> None:
     world = World()
-    world.look(figure(1, 900, 64))
-    world.look(figure(2, 400, 350))
+    world.learn(figure(1, 900, 64))
+    world.learn(figure(2, 400, 350))
     assert world.sizes.told_bytes("alice") == 400 * MIB
 
 
 def test_the_smallest_of_several_models_is_told_and_a_restart_remembers() -> None:
     world = World()
-    world.look(figure(1, 500, 64))
-    assert world.look(figure(2, 300, 500, uuid="GPU-2")) == 300
+    world.learn(figure(1, 500, 64))
+    assert world.learn(figure(2, 300, 500, uuid="GPU-2")) == 300
     sizes = world.again()
     assert sizes.told_bytes("alice") == INITIAL_BYTES
     assert sizes.settle(GPUS.values(), ENVS) == {"alice"}
@@ -91,9 +91,9 @@ def test_the_smallest_of_several_models_is_told_and_a_restart_remembers() -> Non
 def test_a_process_of_one_env_teaches_nothing_about_another() -> None:
     """It may have allocated past the shim: the others would be charged for contexts that are not so large."""
     world = World()
-    assert world.look(figure(1, 900, 64)) == 900
+    assert world.learn(figure(1, 900, 64)) == 900
     assert world.sizes.told_bytes("bob") == INITIAL_BYTES
-    assert world.look(figure(2, 400, 64, env="bob"), env="bob") == 400
+    assert world.learn(figure(2, 400, 64, env="bob"), env="bob") == 400
     assert world.sizes.told_bytes("alice") == 900 * MIB
 
 
@@ -101,24 +101,24 @@ def test_an_env_beyond_its_limit_teaches_nothing() -> None:
     """The estimate would not fit into the limit: no process of the env could make a context and show its true size."""
     world = World()
     world.limit_mib = 700
-    assert world.look(figure(1, 400, 64), figure(2, 400, 64)) is None
-    assert world.look(figure(1, 800, 64)) is None
-    assert world.look(figure(1, 700, 64)) == 700
+    assert world.learn(figure(1, 400, 64), figure(2, 400, 64)) is None
+    assert world.learn(figure(1, 800, 64)) is None
+    assert world.learn(figure(1, 700, 64)) == 700
 
 
 def test_a_removed_env_is_forgotten() -> None:
     world = World()
-    world.look(figure(1, 500, 64))
-    assert world.sizes.look([], GPUS, {}, ["bob"]) == set()
+    world.learn(figure(1, 500, 64))
+    assert world.sizes.learn([], GPUS, {}, ["bob"]) == set()
     assert world.store == {"context_bytes:alice:H100": None}
     assert world.sizes.settle(GPUS.values(), ENVS) == set()
 
 
 def test_small_differences_are_not_told() -> None:
     world = World()
-    world.look(figure(1, 500, 64))
+    world.learn(figure(1, 500, 64))
     for pid in range(2, 9):
-        assert world.look(figure(pid, 505, 500)) is None
+        assert world.learn(figure(pid, 505, 500)) is None
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_small_differences_are_not_told() -> None:
 def test_what_is_first_seen_near_the_initial_estimate_or_below_does_not_move_it(seen: Figure) -> None:
     """Told less, the next processes would have more than their grant."""
     world = World()
-    assert world.look(seen) is None
+    assert world.learn(seen) is None
     assert world.sizes.told_bytes("alice") == INITIAL_BYTES
     assert world.store == {"context_bytes:alice:H100": str(INITIAL_BYTES)}
 

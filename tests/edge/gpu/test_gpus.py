@@ -13,7 +13,7 @@ import pytest
 
 from nodemgr.core.model.model import Gpu
 from nodemgr.edge.gpu import gpus as module
-from nodemgr.edge.gpu.gpus import GpuWatcher, Nvml, NvmlUnavailable, Reading
+from nodemgr.edge.gpu.gpus import DriverReading, GpuWatcher, Nvml, NvmlUnavailable
 from nodemgr.edge.host.clock import RealClock
 from tests.edge.hub import turn
 from tests.support.local import FakeGpus
@@ -98,7 +98,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return driver
 
 
-def shown(reading: Reading) -> list[tuple[int, str, bool]]:
+def shown(reading: DriverReading) -> list[tuple[int, str, bool]]:
     return [(gpu.index, gpu.uuid, gpu.healthy) for gpu in reading.gpus]
 
 
@@ -195,7 +195,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 class Watching:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.gpus = FakeGpus()
-        self.seen: list[Reading] = []
+        self.seen: list[DriverReading] = []
         self.watcher = GpuWatcher(self.gpus, RealClock(), loop, self.gpus.read(0), self.seen.append)
 
 
@@ -208,10 +208,10 @@ def test_an_idle_node_is_not_read_and_has_no_thread(loop: asyncio.AbstractEventL
 
 def test_a_look_is_answered_with_a_reading_that_began_after_it(loop: asyncio.AbstractEventLoop) -> None:
     watching = Watching(loop)
-    answers: list[Reading] = []
+    answers: list[DriverReading] = []
     watching.gpus.set_healthy(1, False)
-    watching.watcher.look(answers.append)
-    watching.watcher.look(answers.append)
+    watching.watcher.read_soon(answers.append)
+    watching.watcher.read_soon(answers.append)
     turn(loop, lambda: len(answers) == 2)
     assert not answers[0].gpus[1].healthy
     assert watching.watcher.last is watching.seen[-1]
@@ -223,23 +223,23 @@ def test_it_reads_on_while_somebody_needs_it(loop: asyncio.AbstractEventLoop) ->
     watching.watcher.set_period(0.005)
     turn(loop, lambda: len(watching.seen) >= 5)
     watching.watcher.set_period(None)
-    answers: list[Reading] = []
-    watching.watcher.look(answers.append)
+    answers: list[DriverReading] = []
+    watching.watcher.read_soon(answers.append)
     turn(loop, lambda: answers)
     before = watching.gpus.reads
-    watching.watcher.look(answers.append)
+    watching.watcher.read_soon(answers.append)
     turn(loop, lambda: len(answers) == 2)
     assert watching.gpus.reads == before + 1, "nothing but the look that was asked for"
     watching.watcher.stop()
 
 
 def test_a_driver_that_hangs_holds_up_nobody(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(module, "READING_TIMEOUT_S", 0.02)
     watching = Watching(loop)
     first = watching.watcher.last
     watching.gpus.gate.clear()
-    answers: list[Reading] = []
-    watching.watcher.look(answers.append)
+    answers: list[DriverReading] = []
+    watching.watcher.read_soon(answers.append)
     turn(loop, lambda: answers)
     assert answers == [first], "the last that is known"
     watching.gpus.gate.set()
@@ -249,10 +249,10 @@ def test_a_driver_that_hangs_holds_up_nobody(loop: asyncio.AbstractEventLoop, mo
 
 
 def test_a_hanging_driver_keeps_no_manager_from_ending(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(module, "READING_TIMEOUT_S", 0.02)
     watching = Watching(loop)
     watching.gpus.gate.clear()
-    watching.watcher.look(lambda reading: None)
+    watching.watcher.read_soon(lambda reading: None)
     turn(loop, lambda: watching.gpus.reads == 2)
     watching.watcher.stop()
     loop.close()

@@ -1,4 +1,4 @@
-"""Waiting that a signal ends, in the moment in which Python would miss it: behind its last look, before poll(2) sleeps."""
+"""Waiting that a signal ends, in the moment in which Python would miss it: behind its last reading, before poll(2) sleeps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nodemgr.edge.host.interruptible import readable, signals_told
 from tests.client_c.compiled import compile_c
 
 HERE = Path(__file__).parent
-PATIENCE_S = 60
+WAIT_LIMIT_S = 60
 
 WAIT = """
 import sys, zmq
@@ -46,7 +46,7 @@ def test_a_signal_between_the_last_look_and_the_sleep_is_heard(narrow_signal: Pa
     when.touch()
     result = subprocess.run(
         [sys.executable, "-c", WAIT, timeout_ms], env={**os.environ, "LD_PRELOAD": str(narrow_signal), "NARROW_SIGNAL": str(when)},
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False,
     )  # fmt: skip
     assert (result.stdout, result.stderr, result.returncode) == ("waits\ninterrupted\n", "", 0)
     assert not when.exists()
@@ -66,7 +66,7 @@ def test_a_handler_that_raises_nothing_ends_no_wait(pair: tuple[zmq.Socket[bytes
     timer = threading.Timer(0.0, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1))
     try:
         timer.start()
-        assert readable((ours,), PATIENCE_S * 1_000) == {ours}
+        assert readable((ours,), WAIT_LIMIT_S * 1_000) == {ours}
         assert ours.recv() == b"from the handler"
     finally:
         timer.join()

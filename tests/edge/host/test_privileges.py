@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from nodemgr.edge.host import privileges
-from nodemgr.edge.host.privileges import DRIVER_LIMITS, GATE_BY_PROGRAM, KEPT, V1_DEVICES, kept
+from nodemgr.edge.host.privileges import DRIVER_LIMITS, GATE_BY_PROGRAM, RETAINED, V1_DEVICES, retained
 
 NET_ADMIN, SYS_ADMIN, BPF = 12, 21, 39
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user than root has nothing to give up")
@@ -34,12 +34,12 @@ def bits(numbers: frozenset[int]) -> int:
 
 
 def test_sys_admin_is_kept_only_where_something_needs_it() -> None:
-    assert SYS_ADMIN not in kept(())
-    assert kept((DRIVER_LIMITS,)) == kept((V1_DEVICES,)) == kept(()) | {SYS_ADMIN}
+    assert SYS_ADMIN not in retained(())
+    assert retained((DRIVER_LIMITS,)) == retained((V1_DEVICES,)) == retained(()) | {SYS_ADMIN}
 
 
 def test_the_device_gates_rights_are_kept_where_there_is_one() -> None:
-    assert kept((GATE_BY_PROGRAM,)) == kept(()) | {NET_ADMIN, BPF}
+    assert retained((GATE_BY_PROGRAM,)) == retained(()) | {NET_ADMIN, BPF}
 
 
 def test_a_kernel_that_lacks_the_finer_capabilities_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +50,8 @@ def test_a_kernel_that_lacks_the_finer_capabilities_is_known(monkeypatch: pytest
 
 
 def test_every_row_gives_its_reason() -> None:
-    assert len({row.number for row in KEPT}) == len({row.name for row in KEPT}) == len(KEPT)
-    assert all(row.why for row in KEPT)
+    assert len({row.number for row in RETAINED}) == len({row.name for row in RETAINED}) == len(RETAINED)
+    assert all(row.why for row in RETAINED)
 
 
 @needs_root
@@ -63,7 +63,7 @@ print(said())
 thread = threading.Thread(target=lambda: print(said(f"self/task/{threading.get_native_id()}"))); thread.start(); thread.join()
 print(os.popen("grep CapEff /proc/self/status").read().split()[1])
 """
-    wanted = bits(kept(()))
+    wanted = bits(retained(()))
     own, thread, program_said = child(program).splitlines()
     assert own == thread == str([0, wanted, wanted, wanted, 0, 1])
     assert int(program_said, 16) & ~wanted == 0
@@ -128,7 +128,7 @@ print(said()[2], said()[5])
 
 def test_a_kernel_that_refuses_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(privileges, "PR_SET_NO_NEW_PRIVS", 9_999)
-    with pytest.raises(privileges.PrivilegesKept, match="prctl: Invalid argument"):
+    with pytest.raises(privileges.PrivilegesNotDropped, match="prctl: Invalid argument"):
         privileges.give_up_the_rest(())
 
 

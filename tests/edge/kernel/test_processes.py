@@ -22,7 +22,7 @@ from tests.edge.hub import settle, turn
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+def sleeping() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(["sleep", "60"])
     yield process
     process.kill()
@@ -42,7 +42,7 @@ def key_of(pid: int) -> str:
     return processes.process_key(pid, ticks)
 
 
-def test_a_peer_is_named_by_pid_and_start(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_peer_is_named_by_pid_and_start(sleeping: subprocess.Popen[bytes]) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     identity = identify_peer(ours, peer_credentials(ours))
     assert (identity.pid, identity.uid) == (os.getpid(), os.geteuid())
@@ -133,18 +133,18 @@ def test_without_a_free_descriptor_a_peer_is_not_taken_for_dead() -> None:
         os.close(fd)
 
 
-def test_a_stored_key_is_the_same_process_or_none(sleeper: subprocess.Popen[bytes]) -> None:
-    found = identify(key_of(sleeper.pid))
+def test_a_stored_key_is_the_same_process_or_none(sleeping: subprocess.Popen[bytes]) -> None:
+    found = identify(key_of(sleeping.pid))
     assert found is not None
     os.close(found.pidfd)
-    assert identify(f"unix:{sleeper.pid}:1") is None, "another process of that PID"
+    assert identify(f"unix:{sleeping.pid}:1") is None, "another process of that PID"
     assert identify("unix:4194304:1") is None
 
 
-def test_ancestors_reach_init(sleeper: subprocess.Popen[bytes]) -> None:
-    found = processes.ancestors(sleeper.pid)
+def test_ancestors_reach_init(sleeping: subprocess.Popen[bytes]) -> None:
+    found = processes.ancestors(sleeping.pid)
     assert found[0] == os.getpid()
-    for child, parent in zip((sleeper.pid, *found), (*found, 0), strict=True):
+    for child, parent in zip((sleeping.pid, *found), (*found, 0), strict=True):
         fields = processes.stat_fields(child)
         assert fields is not None
         assert int(fields[1]) == parent
@@ -181,13 +181,13 @@ def test_users_and_groups_by_name_or_number() -> None:
     assert processes.user_name(2**31 - 7) == str(2**31 - 7)
 
 
-def test_a_death_is_told_once(loop: asyncio.AbstractEventLoop, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_death_is_told_once(loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]) -> None:
     told: list[str] = []
     table = ProcessTable(loop, told.append)
-    key = key_of(sleeper.pid)
+    key = key_of(sleeping.pid)
     assert table.watch(key)
     assert table.watch(key)
-    sleeper.kill()
+    sleeping.kill()
     turn(loop, lambda: told)
     settle(loop)
     assert told == [key]
@@ -197,7 +197,7 @@ def test_a_death_is_told_once(loop: asyncio.AbstractEventLoop, sleeper: subproce
 
 
 def test_who_cannot_be_looked_at_for_want_of_descriptors_is_not_dead(
-    loop: asyncio.AbstractEventLoop, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "RETRY_S", 0)
 
@@ -206,7 +206,7 @@ def test_who_cannot_be_looked_at_for_want_of_descriptors_is_not_dead(
 
     gone: list[str] = []
     table = ProcessTable(loop, gone.append)
-    key = key_of(sleeper.pid)
+    key = key_of(sleeping.pid)
     with monkeypatch.context() as out_of_descriptors:
         out_of_descriptors.setattr(os, "pidfd_open", exhausted)
         assert table.watch(key)
@@ -214,14 +214,14 @@ def test_who_cannot_be_looked_at_for_want_of_descriptors_is_not_dead(
         settle(loop)
     turn(loop, lambda: table.is_watched(key))
     assert gone == []
-    sleeper.kill()
+    sleeping.kill()
     turn(loop, lambda: gone == [key])
     table.close()
 
 
-def test_a_pidfd_lives_as_long_as_somebody_needs_it(loop: asyncio.AbstractEventLoop, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_pidfd_lives_as_long_as_somebody_needs_it(loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]) -> None:
     table = ProcessTable(loop, lambda key: None)
-    key = key_of(sleeper.pid)
+    key = key_of(sleeping.pid)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
         identity = identify(key)
@@ -237,10 +237,10 @@ def test_a_pidfd_lives_as_long_as_somebody_needs_it(loop: asyncio.AbstractEventL
     table.close()
 
 
-def test_an_order_to_kill_reaches_exactly_that_process(loop: asyncio.AbstractEventLoop, sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_order_to_kill_reaches_exactly_that_process(loop: asyncio.AbstractEventLoop, sleeping: subprocess.Popen[bytes]) -> None:
     told: list[str] = []
     table = ProcessTable(loop, told.append)
-    key = key_of(sleeper.pid)
+    key = key_of(sleeping.pid)
     table.watch(key)
     assert table.kill(key)
     turn(loop, lambda: told)
@@ -249,11 +249,11 @@ def test_an_order_to_kill_reaches_exactly_that_process(loop: asyncio.AbstractEve
     table.close()
 
 
-def test_a_process_is_told_by_the_numbers_it_has_in_each_namespace(sleeper: subprocess.Popen[bytes]) -> None:
-    assert processes.seen_as(sleeper.pid) == (sleeper.pid,)
-    sleeper.kill()
-    sleeper.wait()
-    assert processes.seen_as(sleeper.pid) == ()
+def test_a_process_is_told_by_the_numbers_it_has_in_each_namespace(sleeping: subprocess.Popen[bytes]) -> None:
+    assert processes.seen_as(sleeping.pid) == (sleeping.pid,)
+    sleeping.kill()
+    sleeping.wait()
+    assert processes.seen_as(sleeping.pid) == ()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: makes a PID namespace")

@@ -14,8 +14,8 @@ import pytest
 
 from nodemgr._native import ffi, lib
 from nodemgr.edge.ledger import ledgers
-from nodemgr.edge.ledger.ledger import Ledger, SlotState
-from nodemgr.edge.ledger.ledgers import KEPT_LIMITS, LedgerFiles, Ledgers, Row, Slot, file_id
+from nodemgr.edge.ledger.ledgers import RETAINED_LIMITS, LedgerFiles, LedgerRow, Ledgers, Slot, file_id
+from nodemgr.edge.ledger.native_ledger import Ledger, SlotState
 
 GIB = 2**30
 HOLDER = """
@@ -58,8 +58,8 @@ class World:
 
     def __init__(self) -> None:
         self.remembered = Remembered()
-        self.kept = Store()
-        self.ledgers = Ledgers(self.remembered.put, self.kept)
+        self.stored = Store()
+        self.ledgers = Ledgers(self.remembered.put, self.stored)
         self._children: list[subprocess.Popen[bytes]] = []
 
     def holder(self, ledger: Ledger, how: str = "open") -> int:
@@ -79,19 +79,19 @@ class World:
 
     def restart(self) -> None:
         self.ledgers.forget_all()
-        self.ledgers = Ledgers(self.remembered.put, self.kept)
-        self.ledgers.hand_over(self.kept.handed_over())
+        self.ledgers = Ledgers(self.remembered.put, self.stored)
+        self.ledgers.hand_over(self.stored.handed_over())
 
-    def lose_kept(self) -> None:
-        for name in list(self.kept):
-            self.kept.drop(name)
+    def lose_stored(self) -> None:
+        for name in list(self.stored):
+            self.stored.drop(name)
 
     def close(self) -> None:
         for child in self._children:
             child.communicate(b"\n")
         self.ledgers.refuse_rest()
         self.ledgers.forget_all()
-        self.lose_kept()
+        self.lose_stored()
 
 
 @pytest.fixture
@@ -173,15 +173,15 @@ def test_after_a_restart_a_living_process_shows_it(world: World, how: str) -> No
 
 def test_many_restarts_find_it_through_a_client_that_never_came_back(world: World) -> None:
     pid = world.holder(opened(world))
-    for _ in range(KEPT_LIMITS - 1):
+    for _ in range(RETAINED_LIMITS - 1):
         world.restart()
         assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
-    assert len(world.remembered["alice"].limits) == KEPT_LIMITS
+    assert len(world.remembered["alice"].limits) == RETAINED_LIMITS
 
 
 def test_without_a_process_that_shows_it_it_is_not_found(world: World) -> None:
     opened(world)
-    world.lose_kept()
+    world.lose_stored()
     world.restart()
     assert not world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [os.getpid(), 4_194_304])
 
@@ -213,7 +213,7 @@ def test_the_cores_books_are_said_again_on_an_adopted_ledger(world: World) -> No
     pid = world.holder(opened(world))
     world.restart()
     world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
-    world.ledgers.rebuild("alice", [Row(2, "GPU-2", 80 * GIB, 5 * GIB)], [Slot(4, 17, SlotState.STALLED)])
+    world.ledgers.rebuild("alice", [LedgerRow(2, "GPU-2", 80 * GIB, 5 * GIB)], [Slot(4, 17, SlotState.STALLED)])
     ledger = world.ledgers.get("alice")
     assert ledger is not None
     assert (ledger.limit(2), ledger.slot_generation(4)) == (5 * GIB, 17)
@@ -224,7 +224,7 @@ def test_a_limits_file_older_than_a_slot_takes_nothing_from_its_process(world: W
     pid = world.holder(opened(world))
     world.restart()
     assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
-    rows, slots = [Row(0, "GPU-0", 80 * GIB, 8 * GIB)], [Slot(4, 17, SlotState.LIVE)]
+    rows, slots = [LedgerRow(0, "GPU-0", 80 * GIB, 8 * GIB)], [Slot(4, 17, SlotState.LIVE)]
     world.ledgers.rebuild("alice", rows, slots)
     assert reserve(world, 4, 17, 3 * GIB) == lib.NM_OK
 
@@ -239,18 +239,18 @@ def test_a_limits_file_older_than_a_slot_takes_nothing_from_its_process(world: W
 def test_words_of_nobody_do_not_outlive_a_restart(world: World) -> None:
     """The manager was killed after it had written down a process's death, and before it had cleared its slot."""
     pid = world.holder(opened(world))
-    world.ledgers.set_limit("alice", Row(0, "GPU-0", 80 * GIB, 8 * GIB))
+    world.ledgers.set_limit("alice", LedgerRow(0, "GPU-0", 80 * GIB, 8 * GIB))
     world.ledgers.set_slot("alice", Slot(2, 5, SlotState.LIVE))
     assert reserve(world, 2, 5, 3 * GIB) == lib.NM_OK
     world.restart()
     assert world.ledgers.adopt_from_processes("alice", world.remembered["alice"], [pid])
-    world.ledgers.rebuild("alice", [Row(0, "GPU-0", 80 * GIB, 8 * GIB)], [])
+    world.ledgers.rebuild("alice", [LedgerRow(0, "GPU-0", 80 * GIB, 8 * GIB)], [])
     assert world.ledgers.used("alice", 0) == 0
     assert reserve(world, 2, 5, 1) == lib.NM_FENCED
 
 
 def test_orders_for_an_env_without_a_ledger_wait_for_the_rebuild(world: World) -> None:
-    world.ledgers.set_limit("alice", Row(0, "GPU-0", GIB, GIB))
+    world.ledgers.set_limit("alice", LedgerRow(0, "GPU-0", GIB, GIB))
     world.ledgers.set_slot("alice", Slot(0, 1, SlotState.LIVE))
     world.ledgers.clear_slot("alice", 0, 1)
     world.ledgers.set_correction("alice", 0, 1)
@@ -261,7 +261,7 @@ def test_orders_for_an_env_without_a_ledger_wait_for_the_rebuild(world: World) -
 
 def test_figures_with_the_drivers_correction(world: World) -> None:
     ledger = opened(world)
-    world.ledgers.set_limit("alice", Row(0, "GPU-0", 8 * GIB, 4 * GIB))
+    world.ledgers.set_limit("alice", LedgerRow(0, "GPU-0", 8 * GIB, 4 * GIB))
     world.ledgers.set_slot("alice", Slot(0, 5, SlotState.LIVE))
     world.ledgers.set_correction("alice", 0, 300)
     assert (world.ledgers.used("alice", 0), world.ledgers.slot_used("alice", 0, 0)) == (300, 0)
@@ -286,21 +286,21 @@ def test_a_kept_ledger_comes_back_without_any_client(world: World) -> None:
     ledger.set_limit(0, 3 * GIB)
     opened(world, "bob")
     world.restart()
-    assert world.ledgers.adopt_kept("alice", world.remembered["alice"])
+    assert world.ledgers.adopt_stored("alice", world.remembered["alice"])
     world.ledgers.refuse_rest()
     again = world.ledgers.get("alice")
     assert again is not None
     assert (file_id(again.fds[1]), again.limit(0)) == (usage, 3 * GIB)
     assert file_id(again.fds[0]) != limits
-    inodes = {os.fstat(fd).st_ino for fd in world.kept.values()}
+    inodes = {os.fstat(fd).st_ino for fd in world.stored.values()}
     assert inodes == {usage[1], os.fstat(again.fds[0]).st_ino}, "the older limits, and bob's, who is gone, are kept no longer"
 
 
 def test_a_ledger_that_is_closed_is_kept_no_longer(world: World) -> None:
     opened(world)
-    assert len(world.kept) == 2
+    assert len(world.stored) == 2
     world.ledgers.close("alice")
-    assert world.kept == {}
+    assert world.stored == {}
 
 
 def test_a_stranger_among_what_was_kept_is_refused(world: World) -> None:
@@ -308,13 +308,13 @@ def test_a_stranger_among_what_was_kept_is_refused(world: World) -> None:
     opened(world)
     unsealed, other = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING), os.memfd_create("other")
     files = LedgerFiles(file_id(unsealed), (file_id(other),))
-    world.kept |= {"unsealed": unsealed, "other": other}
+    world.stored |= {"unsealed": unsealed, "other": other}
     world.restart()
-    assert not world.ledgers.adopt_kept("alice", files)
+    assert not world.ledgers.adopt_stored("alice", files)
     assert "alice" not in world.ledgers
-    assert not {"unsealed", "other"} & set(world.kept)
-    assert world.ledgers.adopt_kept("alice", world.remembered["alice"])
-    assert not world.ledgers.adopt_kept("alice", world.remembered["alice"]), "what is not there is not adopted"
+    assert not {"unsealed", "other"} & set(world.stored)
+    assert world.ledgers.adopt_stored("alice", world.remembered["alice"])
+    assert not world.ledgers.adopt_stored("alice", world.remembered["alice"]), "what is not there is not adopted"
 
 
 # -- what a stranger shows instead of a ledger --

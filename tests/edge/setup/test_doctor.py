@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge.gpu.gpus import Reading
+from nodemgr.edge.gpu.gpus import DriverReading
 from nodemgr.edge.host import privileges
 from nodemgr.edge.setup import doctor
-from nodemgr.edge.setup.doctor import Surroundings
+from nodemgr.edge.setup.doctor import CheckContext
 from nodemgr.edge.store.store import Store
 
 
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def row(name: str, store: Store, **said: Any) -> tuple[bool, str]:
-    around = Surroundings(store, None, Reading(()), 0, **{"descriptors_used": 40, **said})
+    around = CheckContext(store, None, DriverReading(()), 0, **{"descriptors_used": 40, **said})
     (found,) = [check for check in doctor.examine(around) if check["name"] == name]
     return found["ok"], found["detail"]
 

@@ -141,7 +141,7 @@ def test_what_was_edited_is_kept(world: World) -> None:
     with (world.root / UNIT_FILE).open("a") as file:
         file.write("Nice=5\n")
     plan = world.plan()
-    assert (plan[f"File/{CONFIG}"], plan[f"File/{UNIT_FILE}"]) == ("keep", "keep")
+    assert (plan[f"InstalledFile/{CONFIG}"], plan[f"InstalledFile/{UNIT_FILE}"]) == ("keep", "keep")
     world.take_back()
     assert world.files() == {"etc/group", CONFIG, UNIT_FILE}
 
@@ -149,7 +149,7 @@ def test_what_was_edited_is_kept(world: World) -> None:
 def test_a_later_version_replaces_what_is_still_ours(world: World) -> None:
     world.set_up()
     world.program = ("/opt/newer/bin/nodemgr",)
-    assert world.plan()[f"File/{UNIT_FILE}"] == "replace"
+    assert world.plan()[f"InstalledFile/{UNIT_FILE}"] == "replace"
     (world.root / WANTED).unlink()
     (world.root / WANTED).parent.rmdir()
     world.set_up()
@@ -272,7 +272,7 @@ def test_the_page_of_the_settings_is_made_from_their_table() -> None:
 def test_the_unit_gives_what_the_manager_keeps_and_the_right_to_give_up_the_rest(tmp_path: Path) -> None:
     text = installation.unit(Machine(tmp_path, PROGRAM))
     bounding = " ".join(re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE))
-    assert set(bounding.split()) == {row.name for row in privileges.KEPT} | {"CAP_SETPCAP"}
+    assert set(bounding.split()) == {row.name for row in privileges.RETAINED} | {"CAP_SETPCAP"}
     assert f"ExecStart={PROGRAM[0]} serve\n" in text
     assert "@PROGRAM@" not in text
 

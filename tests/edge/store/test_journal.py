@@ -12,7 +12,7 @@ from nodemgr.core.model.effects import Publish, Save
 from nodemgr.core.model.model import Ended, Env, Job, JobSpec, JobState, Quota, Record
 from nodemgr.edge.host.clock import SimulatedClock
 from nodemgr.edge.store.journal import Journal, Spread
-from nodemgr.edge.store.store import Batch, Store, StoreFailed
+from nodemgr.edge.store.store import CommitBatch, Store, StoreFailed
 from tests.support.local import FailingStore
 
 SECOND_NS = 1_000_000_000
@@ -187,7 +187,7 @@ def test_a_refusal_says_why_though_small_things_can_be_stored(world: World) -> N
     """A commit may be too large for the disk, and the event that tells of it is not."""
     commit = world.store.commit
 
-    def too_large(batch: Batch, *, durable: bool = False) -> None:
+    def too_large(batch: CommitBatch, *, durable: bool = False) -> None:
         if batch.current:
             raise StoreFailed("state.db: the disk is full (database or disk is full)")
         commit(batch, durable=durable)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge.store.past import MAX_QUESTIONS, Past, PastFault, Reading
-from nodemgr.edge.store.store import Batch, RecordRow, Store
+from nodemgr.edge.store.past import MAX_QUESTIONS, HistoryQuery, HistoryReader, PastFault
+from nodemgr.edge.store.store import CommitBatch, RecordRow, Store
 from tests.support.examples import examples
 
 SECOND = 10**9
@@ -27,7 +27,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def ask(loop: asyncio.AbstractEventLoop, path: Path, question: Any) -> Any:
-    past, answers = Past(loop, path), []
+    past, answers = HistoryReader(loop, path), []
 
     def take(answer: Any) -> None:
         answers.append(answer)
@@ -42,7 +42,7 @@ def ask(loop: asyncio.AbstractEventLoop, path: Path, question: Any) -> Any:
 def store_of(directory: Path, leases: list[dict[str, Any]]) -> Path:
     store = Store(directory)
     rows = [RecordRow(number, lease["env"], lease["granted_wall_ns"], json.dumps(lease)) for number, lease in enumerate(leases, 1)]
-    store.commit(Batch({}, rows, [], {}))
+    store.commit(CommitBatch({}, rows, [], {}))
     path = store.path
     store.close()
     return path
@@ -108,7 +108,7 @@ def test_what_cannot_be_read_is_a_fault_and_the_next_question_is_answered(tmp_pa
     assert isinstance(fault, PastFault)
     assert "\n" not in str(fault)
 
-    def wrong(_past: Reading) -> None:
+    def wrong(_past: HistoryQuery) -> None:
         raise ZeroDivisionError("a mistake of ours")
 
     path = store_of(tmp_path, [])
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_a_fault_and_the_next_question_is_answered(tmp_pa
 
 
 def test_one_environment_cannot_fill_the_line(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
-    past, answers = Past(loop, store_of(tmp_path, [])), []
+    past, answers = HistoryReader(loop, store_of(tmp_path, [])), []
 
     def take(answer: Any) -> None:
         answers.append(answer)

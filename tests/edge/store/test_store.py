@@ -16,11 +16,11 @@ import pytest
 from nodemgr.edge.store import history_rows
 from nodemgr.edge.store import store as module
 from nodemgr.edge.store.history_rows import Bounds, HistoryRow, PayloadRow
-from nodemgr.edge.store.store import Batch, EventRow, RecordRow, Store, StoreFailed, StoreUnusable
+from nodemgr.edge.store.store import CommitBatch, EventRow, RecordRow, Store, StoreFailed, StoreUnusable
 
 
-def batch(**rows: str) -> Batch:
-    return Batch({("task", key): value for key, value in rows.items()}, [], [], {})
+def batch(**rows: str) -> CommitBatch:
+    return CommitBatch({("task", key): value for key, value in rows.items()}, [], [], {})
 
 
 def rows(store: Store) -> dict[str, str]:
@@ -29,9 +29,9 @@ def rows(store: Store) -> dict[str, str]:
 
 def test_what_was_committed_is_there_after_the_writer_died(tmp_path: Path) -> None:
     program = (
-        "import os, signal, sys; from pathlib import Path; from nodemgr.edge.store.store import Batch, EventRow, RecordRow, Store\n"
+        "import os, signal, sys; from pathlib import Path; from nodemgr.edge.store.store import CommitBatch, EventRow, RecordRow, Store\n"
         "store = Store(Path(sys.argv[1]))\n"
-        "store.commit(Batch({('task', 't1'): '{}'}, [RecordRow(1, 'alice', 5, 'r')], [EventRow(1, 'e')], {'epoch': '7'}))\n"
+        "store.commit(CommitBatch({('task', 't1'): '{}'}, [RecordRow(1, 'alice', 5, 'r')], [EventRow(1, 'e')], {'epoch': '7'}))\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)])
@@ -48,7 +48,7 @@ def test_what_was_committed_is_there_after_the_writer_died(tmp_path: Path) -> No
 def test_a_row_is_replaced_and_deleted(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.commit(batch(t1="a", t2="b"))
-    store.commit(Batch({("task", "t1"): "c", ("task", "t2"): None}, [], [], {"gone": None}))
+    store.commit(CommitBatch({("task", "t1"): "c", ("task", "t2"): None}, [], [], {"gone": None}))
     assert rows(store) == {"t1": "c"}
     store.close()
 
@@ -60,7 +60,7 @@ def test_a_commit_that_fails_changes_nothing(tmp_path: Path) -> None:
     spoiler.execute("CREATE TRIGGER spoil BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'spoilt'); END")
     spoiler.commit()
     with pytest.raises(StoreFailed, match="spoilt"):
-        store.commit(Batch({("task", "t1"): "b"}, [RecordRow(1, "alice", 0, "r")], [EventRow(1, "e")], {}))
+        store.commit(CommitBatch({("task", "t1"): "b"}, [RecordRow(1, "alice", 0, "r")], [EventRow(1, "e")], {}))
     assert rows(store) == {"t1": "a"}
     assert store.records() == []
     spoiler.execute("DROP TRIGGER spoil")
@@ -88,15 +88,15 @@ def test_a_store_that_somebody_locks_says_so_and_recovers(tmp_path: Path, monkey
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     """The kernel refuses to let the files grow, as a full disk does."""
     program = (
-        "import resource, sys; from pathlib import Path; from nodemgr.edge.store.store import Batch, Store, StoreFailed\n"
+        "import resource, sys; from pathlib import Path; from nodemgr.edge.store.store import CommitBatch, Store, StoreFailed\n"
         "store = Store(Path(sys.argv[1]))\n"
-        "store.commit(Batch({('task', 't1'): 'kept'}, [], [], {}))\n"
+        "store.commit(CommitBatch({('task', 't1'): 'kept'}, [], [], {}))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, resource.RLIM_INFINITY))\n"
-        "try: store.commit(Batch({('task', f'big{n}'): 'x' * 9000 for n in range(40)}, [], [], {}))\n"
+        "try: store.commit(CommitBatch({('task', f'big{n}'): 'x' * 9000 for n in range(40)}, [], [], {}))\n"
         "except StoreFailed as error: print('refused:', error)\n"
         "print(sorted(key for _, key, _ in store.current()))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
-        "store.commit(Batch({('task', 't2'): 'later'}, [], [], {}))\n"
+        "store.commit(CommitBatch({('task', 't2'): 'later'}, [], [], {}))\n"
         "print(sorted(key for _, key, _ in store.current())); store.close()"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60)
@@ -152,7 +152,7 @@ def test_whoever_changes_a_table_makes_another_version() -> None:
 
 def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.commit(Batch({("task", f"t{n}"): "x" * 3000 for n in range(50)}, [], [], {}))
+    store.commit(CommitBatch({("task", f"t{n}"): "x" * 3000 for n in range(50)}, [], [], {}))
     store.close()
     path = tmp_path / module.FILE_NAME
     content = bytearray(path.read_bytes())
@@ -170,10 +170,10 @@ def test_a_directory_that_cannot_be_written_is_refused_in_one_line(tmp_path: Pat
 
 
 def test_events_are_bounded_and_paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_EVENTS", 2_000)
+    monkeypatch.setattr(module, "RETAINED_EVENTS", 2_000)
     store = Store(tmp_path)
     for start in range(1, 5_001, 500):
-        store.commit(Batch({}, [], [EventRow(number, str(number)) for number in range(start, start + 500)], {}))
+        store.commit(CommitBatch({}, [], [EventRow(number, str(number)) for number in range(start, start + 500)], {}))
     assert store.events(0, 1) == ["3041"], "a fiftieth more than it must"
     assert store.events(4_990, 3) == ["4991", "4992", "4993"]
     assert store.events(None, 2) == ["4999", "5000"]
@@ -182,16 +182,16 @@ def test_events_are_bounded_and_paged(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_flood_washes_away_its_own_past_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_EVENTS", 2_000)
-    monkeypatch.setattr(module, "KEPT_RECORDS", 2_000)
+    monkeypatch.setattr(module, "RETAINED_EVENTS", 2_000)
+    monkeypatch.setattr(module, "RETAINED_RECORDS", 2_000)
     store = Store(tmp_path)
     quiet = [EventRow(n, f"bob {n}", "bob") for n in range(1, 501)] + [EventRow(n, f"node {n}") for n in range(501, 601)]
     records = [RecordRow(n, "bob", n, f"bob {n}") for n in range(1, 501)]
-    store.commit(Batch({}, records, quiet, {}))
+    store.commit(CommitBatch({}, records, quiet, {}))
     for start in range(601, 10_001, 100):
         flood = range(start, start + 100)
         events = [EventRow(n, f"alice {n}", "alice") for n in flood]
-        store.commit(Batch({}, [RecordRow(n, "alice", n, f"alice {n}") for n in flood], events, {}))
+        store.commit(CommitBatch({}, [RecordRow(n, "alice", n, f"alice {n}") for n in flood], events, {}))
     kept = store.events(0, 10_000)
     assert kept[:600] == [event.value for event in quiet]
     assert len(kept) <= 2_000
@@ -204,7 +204,7 @@ def test_a_flood_washes_away_its_own_past_alone(tmp_path: Path, monkeypatch: pyt
 
 def test_records_are_found_by_env_and_time(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.commit(Batch({}, [RecordRow(n, "alice" if n % 2 else "bob", n * 10, str(n)) for n in range(1, 7)], [], {}))
+    store.commit(CommitBatch({}, [RecordRow(n, "alice" if n % 2 else "bob", n * 10, str(n)) for n in range(1, 7)], [], {}))
     assert store.records() == ["1", "2", "3", "4", "5", "6"]
     assert store.records("alice") == ["1", "3", "5"]
     assert store.records("alice", since_wall_ns=30) == ["3", "5"]
@@ -223,7 +223,7 @@ def test_the_log_is_kept_short_by_a_thread(tmp_path: Path, monkeypatch: pytest.M
         store.commit(batch(**{f"t{n % 10}": "x" * 500}))
         largest = max(largest, store.log_bytes())
     assert store._checkpoint is not None
-    # It wrote some 50 MB. Between two looks it grows by at most LOOK_EVERY_COMMITS commits; then a commit waits.
+    # It wrote some 50 MB. Between two readings it grows by at most LOOK_EVERY_COMMITS commits; then a commit waits.
     assert 200_000 < largest < 8_000_000
     store.close()
     assert store.log_bytes() == 0
@@ -281,7 +281,7 @@ def ended(
 def history(store: Store, *rows: HistoryRow | str) -> None:
     """Commits rows, and that the jobs of these names run again."""
     changes = {row: None for row in rows if isinstance(row, str)} | {row.job_id: row for row in rows if isinstance(row, HistoryRow)}
-    store.commit(Batch({}, [], [], {}, changes))
+    store.commit(CommitBatch({}, [], [], {}, changes))
 
 
 def test_the_history_is_paged_by_env_and_time(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_key_finds_its_job_in_its_env_alone(tmp_path: Path) -> None:
 
 
 def test_the_history_is_bounded_and_the_fullest_env_loses_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_rows, "KEPT_ROWS", 2_000)
+    monkeypatch.setattr(history_rows, "RETAINED_ROWS", 2_000)
     store = Store(tmp_path)
     history(store, ended("j0", env="bob"))
     for start in range(1, 4_000, 500):
@@ -365,8 +365,8 @@ def payload(size_bytes: int) -> bytes:
 def runs(store: Store, job_id: str, env: str = "alice", size_bytes: int = 1_000) -> None:
     """A job is submitted and ends."""
     spec_id = f"s{job_id[1:]}"
-    store.commit(Batch({("spec", spec_id): "{}"}, [], [], {}, payloads=[PayloadRow(spec_id, b"/", payload(size_bytes - 1))]))
-    end = Batch({("spec", spec_id): None}, [], [], {}, {job_id: ended(job_id, env)}, specs={spec_id: env})
+    store.commit(CommitBatch({("spec", spec_id): "{}"}, [], [], {}, payloads=[PayloadRow(spec_id, b"/", payload(size_bytes - 1))]))
+    end = CommitBatch({("spec", spec_id): None}, [], [], {}, {job_id: ended(job_id, env)}, specs={spec_id: env})
     store.commit(end)
 
 
@@ -395,13 +395,13 @@ def test_the_newest_ended_jobs_keep_what_they_ran_and_the_older_ones_their_rows(
 
 def test_the_payload_of_a_job_that_lives_is_not_the_historys(tmp_path: Path) -> None:
     store = Store(tmp_path, bounds=Bounds(payload_bytes=2_500))
-    store.commit(Batch({}, [], [], {}, payloads=[PayloadRow("s99", b"/", payload(50_000))]))
+    store.commit(CommitBatch({}, [], [], {}, payloads=[PayloadRow("s99", b"/", payload(50_000))]))
     runs(store, "j1")
-    store.commit(Batch({("spec", "s1"): "{}"}, [], [], {}, {"j1": None}, specs={"s1": None}))
+    store.commit(CommitBatch({("spec", "s1"): "{}"}, [], [], {}, {"j1": None}, specs={"s1": None}))
     for number in range(2, 8):
         runs(store, f"j{number}")
     assert kept(store, 99) == [1, 6, 7, 99], "j1 was requeued and waits again, j99 has not ended"
-    store.commit(Batch({}, [], [], {}, {"j1": ended("j1")}, specs={"s1": "alice"}))
+    store.commit(CommitBatch({}, [], [], {}, {"j1": ended("j1")}, specs={"s1": "alice"}))
     assert kept(store, 99) == [1, 7, 99]
     store.close()
 
@@ -434,9 +434,9 @@ def test_all_histories_together_are_bounded_and_the_fullest_loses_first(tmp_path
 
 def test_the_elements_of_an_array_share_what_they_run_until_the_last_of_them_goes(tmp_path: Path) -> None:
     store = Store(tmp_path, bounds=Bounds(env_bytes=2_000))
-    store.commit(Batch({}, [], [], {}, payloads=[PayloadRow("s1", b"/", payload(500))]))
+    store.commit(CommitBatch({}, [], [], {}, payloads=[PayloadRow("s1", b"/", payload(500))]))
     rows = {f"j1.{index}": ended(f"j1.{index}")._replace(spec_id="s1") for index in range(5)}
-    store.commit(Batch({}, [], [], {}, rows, specs={"s1": "alice"}))
+    store.commit(CommitBatch({}, [], [], {}, rows, specs={"s1": "alice"}))
     assert store.payload("s1") is not None
     for number in range(2, 20):
         history(store, ended(f"j{number}"))
@@ -453,7 +453,7 @@ def test_a_commit_that_fails_leaves_the_bounds_right(tmp_path: Path) -> None:
     spoiler.commit()
     for _ in range(5):
         with pytest.raises(StoreFailed, match="spoilt"):
-            store.commit(Batch({}, [], [], {"a": "b"}, {"j2": ended("j2")}, [PayloadRow("s2", b"/", payload(999))], {"s2": "alice"}))
+            store.commit(CommitBatch({}, [], [], {"a": "b"}, {"j2": ended("j2")}, [PayloadRow("s2", b"/", payload(999))], {"s2": "alice"}))
     spoiler.execute("DROP TRIGGER spoil")
     spoiler.commit()
     spoiler.close()

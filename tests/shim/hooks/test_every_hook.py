@@ -203,7 +203,7 @@ def close(probe: Probe, fd: int) -> None:
 
 
 def looked_at(probe: Probe, env: World, left: int) -> None:
-    """An allocation that needs all other room looks for closed descriptors before it is refused, whenever the last look was."""
+    """An allocation that needs all other room looks for closed descriptors before it is refused, whenever the last reading was."""
     assert probe.cuMemFree_v2(probe.memory(GIB - left)) == 0
     assert probe.cuMemRelease(create(probe, GRANULE)) == 0  # the simulator's driver looks then
     env.agree(left)
@@ -956,6 +956,7 @@ def test_every_row_has_a_scenario() -> None:
 
 
 # -- the refusal is the same on every path --
+
 
 def launch_of(probe: Probe, size: int) -> int:
     exec_out = probe.alloc(8)

@@ -13,7 +13,7 @@ import pytest
 from tests.shim.hooks.test_every_hook import GRANULE, POSIX_FD, close, create, exported, memory_properties, new_pool, reserve, take
 from tests.shim.world import MIB, OUT_OF_MEMORY, Probe, World
 
-PATIENCE_S = 30
+WAIT_LIMIT_S = 30
 
 
 def let_go(probe: Probe, size: int) -> int:
@@ -26,7 +26,7 @@ def let_go(probe: Probe, size: int) -> int:
 
 def until_used(env: World, size: int) -> None:
     """The ledger comes to that, without a call of the program."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + WAIT_LIMIT_S
     while env.used() != size:
         assert time.monotonic() < end, env.used()
         time.sleep(0.02)

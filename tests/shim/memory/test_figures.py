@@ -7,7 +7,7 @@ import re
 import threading
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.ledger.ledger import SlotState
+from nodemgr.edge.ledger.native_ledger import SlotState
 from tests.shim.world import GIB, MIB, OUT_OF_MEMORY, Probe, World
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": GIB}
@@ -71,7 +71,7 @@ def test_a_stalled_process_without_an_answer_is_told_so(env: World) -> None:
     assert "GPU memory is refused for now" in lines[0]
 
 
-def test_a_refusal_names_the_drivers_surplus_apart(env: World) -> None:
+def test_a_refusal_names_the_drivers_surplus_separately(env: World) -> None:
     with env.probe() as probe:
         probe.memory(500 * MIB)
         env.manager.ledger.set_correction(0, 64 * MIB)

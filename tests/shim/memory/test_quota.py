@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from nodemgr.edge.ledger.ledger import SlotState
+from nodemgr.edge.ledger.native_ledger import SlotState
 from tests.shim.hooks.test_every_hook import keep_all, new_pool
 from tests.shim.world import GIB, LIBRARY, MIB, NO_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, World, compiled
 
@@ -18,7 +18,7 @@ MakeWorld = Callable[..., World]
 
 
 def racers(env: World, count: int, *, threads: int, steps: int) -> list[subprocess.Popen[str]]:
-    program = compiled("racers.c")
+    program = compiled("race_threads.c")
     return [
         subprocess.Popen(
             [program, str(threads), str(steps), str(seed)], env=env.environment(), text=True,

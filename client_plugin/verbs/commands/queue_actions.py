@@ -1,0 +1,197 @@
+"""What may follow `nodemgr queue`: orders to jobs, and to queues.
+
+Knows: the options of each, the line that tells what came of it. Must not know: whether an order makes sense, which the manager decides.
+"""
+
+from __future__ import annotations
+
+from client_plugin.verbs.arguments import kinds
+from client_plugin.verbs.arguments.parser import JSON, RUN_DIR, Said, ValueKind, Verb, VerbOption, mistake
+from client_plugin.verbs.commands.queue import UNDER, standing
+from client_plugin.verbs.presentation import tables
+from client_plugin.ways import choice
+from client_plugin.ways.faults import Exit, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+    from client_plugin.ways.choice import Way, Whom
+
+MAX_RANK = 1_000_000
+NO_BOUND = "none"
+AS_USER = VerbOption("--env", kind=kinds.ENV, help="As a user of this environment.")
+
+
+FILTERS = (
+    VerbOption("--name", kind=kinds.TEXT, metavar="PATTERN", help="All of this name; * and ? stand for other letters."),
+    VerbOption("--state", kind=kinds.TEXT, help="All in this state, as nodemgr queue (or history) shows it."),
+    VerbOption("--mine", help="All that are yours."),
+    VerbOption("--all-of", kind=kinds.ENV, help="All of this environment."),
+)
+"""In place of ids. What has several of them has all of them."""
+MAX_LINES = 20
+"""Of what went well."""
+MANY_TEXT = (
+    "Several are ordered in one step. A filter (--name, --state, --mine, --all-of) takes what it matches and the order makes sense "
+    "for; ids that cannot be ordered are told one by one, and end the verb with 1."
+)
+
+
+def order(said: Said, ids: List[str], verb: str, done: str) -> int:
+    """To several, by their ids or by a filter, in one order for each way that they are reached by; the exit code."""
+    whom, asked = said.whom(), {"name": said.name, "state": said.state, "mine": said.mine}
+    if bool(ids) is bool(said.all_of or any(asked.values())):
+        mistake(said.verb, "say what it is for: ids, or a filter (--name, --state, --mine, --all-of), and not both")
+    if said.all_of:
+        if whom.env not in (None, said.all_of):
+            mistake(said.verb, "--env and --all-of name two environments")
+        if not said.inside:
+            choice.known_env_dir(whom.found_run_dir(), said.all_of)
+        whom.env = said.all_of
+    ways = choice.choose(whom) if verb != "release" or not ids else [choice.node_or_env(whom)]
+    if ids:
+        of_way = _by_way(ids, ways, whom)
+        answers = [way.ask("job_orders", order=verb, jobs=some) for way, some in of_way]
+    else:
+        answers = [way.ask("job_orders", order=verb, **_filter(way, whom, asked)) for way in ways]
+    return _report([row for answer in answers for row in answer["jobs"]], done)
+
+
+def _by_way(ids: List[str], ways: Sequence[Way], whom: Whom) -> List[Tuple[Way, List[str]]]:
+    if len(ways) == 1:
+        return [(ways[0], ids)]
+    found: Dict[Optional[str], Tuple[Way, List[str]]] = {}
+    for one in ids:
+        way = choice.way_to(one, whom)
+        found.setdefault(way.env, (way, []))[1].append(one)
+    return list(found.values())
+
+
+def _filter(way: Way, whom: Whom, asked: Dict[str, Any]) -> Dict[str, Any]:
+    """As the manager takes it: who an administrator is it hears from him, who a user is from the kernel."""
+    said = {key: value for key, value in asked.items() if value}
+    if isinstance(way, choice.AdminWay) and said.pop("mine", False):
+        said["user"] = choice.user()
+    return said if whom.env is None else {**said, "env": whom.env}
+
+
+def _report(rows: List[Dict[str, Any]], done: str) -> int:
+    """Elements of one array that went alike are one line."""
+    same: Dict[Tuple[str, Optional[str]], List[str]] = {}
+    for row in rows:
+        array = row["job"].partition(".")[0]
+        same.setdefault((array if row["error"] is None else row["job"], row["error"]), []).append(row["job"])
+    lines: Dict[bool, List[str]] = {True: [], False: []}
+    for (name, error), ids in same.items():
+        what = ids[0] if len(ids) == 1 else f"{name} ({len(ids)} jobs)"
+        lines[error is None].append(f"{what} {done}" if error is None else _refusal(what, error))
+    for line in (*lines[True][:MAX_LINES], *lines[False]):
+        say(tables.printable(line))
+    if len(lines[True]) > MAX_LINES:
+        say(f"and {len(lines[True]) - MAX_LINES} more of {len(lines[True])}")
+    return Exit.FAILED if any(row["error"] is not None for row in rows) else 0
+
+
+def _refusal(job_id: str, error: str) -> str:
+    """Most errors name the job themselves."""
+    words = (word.strip(",:;()'") for word in error.split())
+    return error if job_id in words else f"{job_id}: {error}"
+
+
+def _action(verb: str, done: str) -> Callable[[Said], int]:
+    def run(said: Said) -> int:
+        ids = list(dict.fromkeys(said.job))
+        if len(ids) != 1 or said.all_of or said.name or said.state or said.mine:
+            return order(said, ids, verb, done)
+        choice.way_to(ids[0], said.whom()).ask(f"job_{verb}", job=ids[0])
+        say(f"{ids[0]} {done}")
+        return 0
+
+    return run
+
+
+def _position(said: Said) -> int:
+    told = choice.way_to(said.job, said.whom()).ask("job_show", job=said.job)
+    if said.as_json:
+        tables.print_json(told)
+        return 0
+    for row in told["jobs"]:
+        print(tables.printable(f"{row.get('job') or row['id']}: {standing(row)}"))
+    return 0
+
+
+def _move(said: Said) -> int:
+    if (said.queue is None) is not said.first:
+        mistake(said.verb, "say either the queue to whose end it goes, or --first for the front of its own")
+    choice.way_to(said.job, said.whom()).ask("job_move", job=said.job, queue=said.queue, first=said.first)
+    say(f"{said.job} is moved to the {'front of its queue' if said.first else f'end of queue {said.queue}'}")
+    return 0
+
+
+def _create(said: Said) -> int:
+    if said.everybody and (said.user or said.group):
+        mistake(said.verb, "--everybody together with --user or --group: name one of them")
+    order = {"rank": said.rank, "cap": said.cap, "max_restarts": said.max_restarts}
+    order = {name: value for name, value in order.items() if value is not None}
+    if said.cap == NO_BOUND:
+        order["cap"] = None
+    if said.everybody or said.user or said.group:
+        order.update(users=said.user or [], groups=said.group or [])
+    row = choice.admins_way(said.whom()).ask("queue_create", queue=said.queue, **order)
+    takes = f", takes {row['cap']} at most" if row["cap"] is not None else ""
+    again = f", restarts failed jobs {row['max_restarts']} times" if row["max_restarts"] else ""
+    whose = ", ".join([*row["users"], *(f"@{group}" for group in row["groups"])])
+    say(f"queue {said.queue} has rank {row['rank']}{takes}{again}" + (f", is for {whose} alone" if whose else ""))
+    return 0
+
+
+def _remove(said: Said) -> int:
+    choice.admins_way(said.whom()).ask("queue_rm", queue=said.queue)
+    say(f"queue {said.queue} is removed")
+    return 0
+
+
+def _cap(text: str) -> object:
+    return NO_BOUND if text == NO_BOUND else kinds.count(0, MAX_RANK).parse(text)
+
+
+CAP = ValueKind("n", _cap)
+
+
+def _one(kind: ValueKind) -> VerbOption:
+    return VerbOption("job", kind=kind, required=True)
+
+
+def _several(kind: ValueKind) -> Sequence[VerbOption]:
+    return (VerbOption("job", kind=kind, repeat=True), *FILTERS, AS_USER)
+
+
+def _verb(name: str, run: Callable[[Said], int], *options: VerbOption, text: str = "") -> Verb:
+    return Verb(f"queue {name}", UNDER[name], run, (*options, RUN_DIR), text=text)
+
+
+VERBS = {
+    "position": _verb("position", _position, _one(kinds.JOB_OR_REQUEST), AS_USER, JSON,
+                      text="Of an array's name: of all its jobs. r17: of a waiting request. Its place, why it waits, how it ended."),
+    "withdraw": _verb("withdraw", _action("withdraw", "is withdrawn"), *_several(kinds.JOB_OR_REQUEST), text=MANY_TEXT),
+    "hold": _verb("hold", _action("hold", "is held"), *_several(kinds.JOB), text=MANY_TEXT),
+    "unhold": _verb("unhold", _action("free", "is unheld"), *_several(kinds.JOB), text=MANY_TEXT),
+    "move": _verb("move", _move, _one(kinds.JOB), VerbOption("queue", kind=kinds.QUEUE),
+                  VerbOption("--first", help="To the front of its queue (for admins)."), AS_USER),
+    "requeue": _verb("requeue", _action("requeue", "waits again"), *_several(kinds.JOB_OR_ENDED), text=MANY_TEXT),
+    "create": _verb(
+        "create", _create, VerbOption("queue", kind=kinds.QUEUE, required=True),
+        VerbOption("--rank", kind=kinds.count(1, MAX_RANK),
+               help="The higher, the sooner: high 300, normal 200, low 100. A new queue needs it."),
+        VerbOption("--cap", kind=CAP, help="So many may wait in it at most; more are refused. none: no bound."),
+        VerbOption("--max-restarts", kind=kinds.count(0, 1_000),
+               help="How often a job that fails is tried again at the end of this queue, where submit names no number."),
+        VerbOption("--user", kind=kinds.TEXT, repeat=True, metavar="USER", help="Who may ask for it (repeatable)."),
+        VerbOption("--group", kind=kinds.TEXT, repeat=True, metavar="GROUP", help="The same for a group."),
+        VerbOption("--everybody", help="Forget the users and groups named before."),
+        text="What is not said of a queue that exists keeps its value. Users need the right of their environment too: quota set "
+        "--max-priority. Admins are bound by neither.",
+    ),
+    "rm": _verb("rm", _remove, VerbOption("queue", kind=kinds.QUEUE, required=True)),
+}  # fmt: skip

@@ -1,0 +1,55 @@
+"""Retries with a manager that restarts: what it did not answer is asked again.
+
+Knows: how long, and when the user hears of it. Must not know: what is asked. The caller makes sure that asking twice does no harm.
+"""
+
+from __future__ import annotations
+
+import time
+
+from client_plugin.ways.faults import Away, Fault, Lost, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Optional, TypeVar
+
+    T = TypeVar("T")
+
+WAIT_S = 30.0
+SAY_S = 1.0
+"""After so long a user should know why nothing happens."""
+PAUSE_S = 0.05
+
+
+class RetryTimeout:
+    def __init__(self, wait_s: float = WAIT_S) -> None:
+        """`wait_s` 0: the first failure is the last."""
+        self._wait_s = wait_s
+        self.lost = False
+        """A manager went away after it was asked: what it has done is not known yet."""
+
+    def outlast(self, attempt: Callable[[], T]) -> T:
+        """What `attempt` returns once a manager answers. Raises Fault."""
+        began: Optional[float] = None
+        told = False
+        while True:
+            try:
+                result = attempt()
+            except Away as away:
+                self.lost = self.lost or isinstance(away, Lost)
+                now = time.monotonic()
+                began = now if began is None else began
+                if now - began >= self._wait_s:
+                    if not told:
+                        raise
+                    raise type(away)(f"{away.message}; given up after {now - began:.0f} s") from None
+                if not told and now - began >= SAY_S:
+                    told = True
+                    say(f"{away.message}; trying for {self._wait_s:.0f} s in all (--no-wait: not at all)")
+                time.sleep(PAUSE_S)
+            except Fault:
+                self.lost = False
+                raise
+            else:
+                self.lost = False
+                return result

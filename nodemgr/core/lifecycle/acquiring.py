@@ -1,0 +1,227 @@
+"""A process asks for GPUs: to whom does it belong, may it have them, does it wait?
+
+Knows: who holds, who waits, who may join whom, and what refuses a request. Must not know: which GPUs anybody gets
+(matching.py, scheduler/allocator.py), what a lease is made of (leasing.py).
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.lifecycle import answers, leasing, matching, queue_settings, waiting
+from nodemgr.core.model.events import Acquire, Caller
+from nodemgr.core.model.model import MS, Asker, DenyCode, ProcessKey, Quota, Request, Task, TaskState
+from nodemgr.core.model.schema import IDS
+from nodemgr.core.model.values import maker, replace
+from nodemgr.core.scheduler import admission, allocator, passes, reasons
+from nodemgr.core.state.draft import Draft
+
+_request = maker(Request)
+
+
+def acquire(draft: Draft, event: Acquire, now_ns: int) -> None:
+    caller = event.caller
+    if event.used_bytes:
+        draft.figures = {(caller.env, uuid): used_bytes for uuid, used_bytes in event.used_bytes.items()}
+    env = draft.envs.get(caller.env)
+    if env is None:
+        _deny(draft, event, DenyCode.UNKNOWN_ENV, f"environment {caller.env} has no quota on this node")
+        return
+    draft.connect(caller.process, caller.connection)
+    kin = _kin(draft, caller)
+    task = _task_of(draft, event, kin, now_ns)
+    if task is not None:
+        _join_task(draft, event, task, now_ns)
+        return
+    request_id = _request_of(draft, event, kin) if draft.state.requests else None
+    gpus = _asked_gpus(draft, event, env.quota)
+    refusal = admission.refused(draft, caller.env, env.quota, gpus, event.memory_bytes, explicit=_is_explicit(event))
+    if request_id is not None:
+        _ask_again(draft, event, draft.requests[request_id], gpus, refusal, now_ns)
+    elif refusal is not None:
+        _deny(draft, event, *refusal)
+    else:
+        _ask(draft, event, env.quota, gpus, now_ns)
+
+
+def _deny(draft: Draft, event: Acquire, code: DenyCode, reason: str) -> None:
+    caller = event.caller
+    answers.deny(draft, caller.connection, event.rid, code, reason)
+    draft.publish(
+        "request.denied",
+        {"env": caller.env, "code": code.value, "reason": reason, "pid": caller.pid, "user": caller.user, "command": event.command},
+    )
+    if caller.process not in draft.processes and caller.process not in draft.request_of:
+        draft.disconnect(caller.process)
+
+
+def _task_of(draft: Draft, event: Acquire, kin: list[ProcessKey], now_ns: int) -> Task | None:
+    """The task that the caller belongs to: by itself, by its token, by its kin, or by the job that it is part of. A stalled one is
+    resumed, or, if it cannot be, fenced; then the caller asks for a lease of its own."""
+    caller = event.caller
+    task = _held(draft, caller.process)
+    if task is None:
+        task_id = draft.task_of_token.get((caller.env, event.token))
+        task = None if task_id is None else draft.tasks[task_id]
+    if task is None and kin and (caller.env, event.token) not in draft.request_of_token:
+        task = next((held for key in kin if (held := _held(draft, key)) is not None), None)
+    if task is None and caller.job_id is not None and (caller.env, event.token) not in draft.request_of_token:
+        task = _of_job(draft, caller.env, caller.job_id)
+    if task is None or task.state is TaskState.RUNNING:
+        return task
+    return leasing.wake(draft, task, caller.process, now_ns, event.wall_ns)
+
+
+def _kin(draft: Draft, caller: Caller) -> list[ProcessKey]:
+    """The caller's ancestors who hold or wait, the nearest first."""
+    env, process_of_pid = caller.env, draft.process_of_pid.get
+    return [key for pid in caller.ancestors if (key := process_of_pid((env, pid))) is not None]
+
+
+def _of_job(draft: Draft, env: str, job_id: str) -> Task | None:
+    """What the job holds: of one that takes no GPU nothing, and its processes ask as any other does."""
+    job = draft.jobs.get(job_id)
+    return None if job is None or job.env != env or job.task_id is None else draft.tasks[job.task_id]
+
+
+def _held(draft: Draft, key: ProcessKey) -> Task | None:
+    process = draft.processes.get(key)
+    return None if process is None or process.fenced else draft.tasks[process.task_id]
+
+
+def _join_task(draft: Draft, event: Acquire, task: Task, now_ns: int) -> None:
+    caller = event.caller
+    process = draft.processes.get(caller.process)
+    if process is not None and not process.fenced:
+        if process.rid != event.rid:
+            process = replace(process, rid=event.rid)
+            draft.put_process(process)
+        answers.grant(draft, process, task, event.rid)
+        return
+    waiting.leave(draft, caller.process, "it joined a task that has a lease", now_ns)
+    task = leasing.join(draft, task, _asker(event))
+    if caller.process in task.processes:
+        if task.job_id is None or caller.pid is None:
+            draft.at_latest("silence", now_ns + draft.config.timeout_ms * MS)
+        draft.publish(
+            "task.joined",
+            {"env": task.env, "task": task.task_id, "pid": caller.pid, "user": caller.user, "processes": len(task.processes)},
+        )
+
+
+def _asker(event: Acquire) -> Asker:
+    caller = event.caller
+    return Asker(caller.process, event.rid, caller.transport, caller.pid, caller.user)
+
+
+def _request_of(draft: Draft, event: Acquire, kin: list[ProcessKey]) -> str | None:
+    """The waiting request that the caller belongs to: its own, its token's, or its kin's."""
+    caller = event.caller
+    own = draft.request_of.get(caller.process) or draft.request_of_token.get((caller.env, event.token))
+    if own is not None or not kin:
+        return own
+    return next((found for key in kin if (found := draft.request_of.get(key)) is not None), None)
+
+
+def _is_explicit(event: Acquire) -> bool:
+    """Does it say how many GPUs it needs?"""
+    return event.gpus is not None or event.world > 1
+
+
+def _asked_gpus(draft: Draft, event: Acquire, quota: Quota) -> int:
+    """DESIGN.md's n, without what refuses it; for a task of several processes at least as many."""
+    if event.gpus == 0:
+        return 0
+    gpus = admission.default_gpus(draft, quota) if event.gpus is None else event.gpus
+    return max(gpus, event.world) if event.world > 1 else gpus
+
+
+def _ask(draft: Draft, event: Acquire, quota: Quota, gpus: int, now_ns: int) -> None:
+    """A new request: served at once if it can be, else it waits."""
+    number = draft.count(IDS)
+    request = _request(
+        request_id=f"r{number}",
+        env=event.caller.env,
+        token=event.token,
+        gpus=gpus,
+        memory_bytes=event.memory_bytes or None,
+        command=event.command,
+        priority=quota.priority,
+        sequence=number,
+        since_ns=now_ns,
+        since_wall_ns=event.wall_ns,
+        wait_ms=event.wait_ms,
+        askers=(_asker(event),),
+        world=max(1, event.world),
+        queued_ns=draft.stamp(now_ns),
+        is_default=not _is_explicit(event),
+    )
+    if not draft.state.requests and not draft.rescan:
+        answer = passes.reuse(draft, request) or passes.judge(draft, request, {}).answer
+        if isinstance(answer, allocator.Choice):
+            leasing.begin(draft, request, answer, now_ns, event.wall_ns)
+            return
+    draft.put_request(request)
+    if event.wait_ms is not None:
+        draft.schedule(("wait", request.request_id), now_ns + event.wait_ms * MS)
+    _match_now(draft, event, now_ns)
+
+
+def _ask_again(draft: Draft, event: Acquire, request: Request, gpus: int, refusal: tuple[DenyCode, str] | None, now_ns: int) -> None:
+    """A waiter sends its request again, or comes back to its place, or another process of the task begins to wait."""
+    process = event.caller.process
+    before = next((asker for asker in request.askers if asker.process == process), None)
+    if before is not None:
+        askers = tuple(_asker(event) if asker is before else asker for asker in request.askers)
+        draft.put_request(replace(request, askers=askers))
+        if process in draft.state.away:  # while it was, its request was passed by
+            matching.match(draft, now_ns, event.wall_ns)
+        if draft.request_of.get(process) is not None:
+            position, reason = draft.positions.get(request.request_id) or 0, draft.reasons.get(request.request_id) or ""
+            answers.wait(draft, process, event.rid, position, reason)
+    elif refusal is not None:
+        _deny(draft, event, *refusal)
+    else:
+        draft.reasons.drop(request.request_id)  # so that the new asker is told, too
+        joined = _joined(event, request, gpus)
+        draft.put_request(joined)
+        _put_off(draft, event, joined, now_ns)
+        _match_now(draft, event, now_ns)
+
+
+def _joined(event: Acquire, request: Request, gpus: int) -> Request:
+    """The request with one asker more: as much as any of them asks, as long as any of them waits."""
+    return replace(
+        request,
+        askers=(*request.askers, _asker(event)),
+        gpus=max(request.gpus, gpus),
+        memory_bytes=max(request.memory_bytes or 0, event.memory_bytes or 0) or None,
+        world=max(request.world, event.world),
+        wait_ms=None if request.wait_ms is None or event.wait_ms is None else max(request.wait_ms, event.wait_ms),
+    )
+
+
+def _put_off(draft: Draft, event: Acquire, request: Request, now_ns: int) -> None:
+    """The request's deadline, with one asker more: none, or the later one."""
+    deadline = ("wait", request.request_id)
+    before_ns = draft.agenda.get(deadline)
+    if request.wait_ms is None:
+        draft.schedule(deadline, None)
+    elif before_ns is not None and event.wait_ms is not None:
+        draft.schedule(deadline, max(before_ns, now_ns + event.wait_ms * MS))
+
+
+def _match_now(draft: Draft, event: Acquire, now_ns: int) -> None:
+    """A new asker's first scheduling pass: it is served, or told why it waits, or will not wait."""
+    process = event.caller.process
+    matching.match(draft, now_ns, event.wall_ns)
+    request_id = draft.request_of.get(process)
+    if request_id is None:
+        return
+    request, why = draft.requests[request_id], draft.reasons[request_id]
+    if event.wait_ms == 0:
+        waiting.remove(draft, request, process)
+        _deny(draft, event, DenyCode.WAIT_TIMEOUT, reasons.would_not_wait(why))
+    elif len(request.askers) == 1 and (full := queue_settings.full(draft, request.priority, 0)) is not None:
+        waiting.remove(draft, request, process)
+        _deny(draft, event, DenyCode.QUEUE_FULL, full)
+    else:
+        waiting.entered(draft, request, request.askers[-1], now_ns)

@@ -1,0 +1,226 @@
+"""What people order of jobs: withdraw, hold, unhold, move, requeue.
+
+Knows: which order makes sense in which state, and says so before it is given (`objection`). Must not know: who may order it.
+An order to an array is one to each of its elements that it makes sense for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nodemgr.core.lifecycle import jobs, queue_settings, submissions
+from nodemgr.core.model.events import HoldJob, MoveJob, RequeueJob, UnholdJob, WithdrawJob
+from nodemgr.core.model.job_ids import order
+from nodemgr.core.model.model import FINAL, HELD_OR_DEPENDENT, DenyCode, Job, JobSpec, JobState
+from nodemgr.core.model.values import replace
+from nodemgr.core.scheduler import reasons
+from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.state import State
+
+JobAction = WithdrawJob | HoldJob | UnholdJob | RequeueJob | MoveJob
+
+WAITING = HELD_OR_DEPENDENT | {JobState.QUEUED}
+
+
+def living(state: State | Draft, name: str) -> list[Job]:
+    """The job of that name, or an array's elements, that have not ended; in their order."""
+    job = state.jobs.get(name)
+    if job is not None:
+        return [job]
+    members = state.elements.members(name) if isinstance(state, Draft) else state.elements.get(name, ())
+    return [state.jobs[job_id] for job_id in sorted(members, key=order)]
+
+
+def objection(state: State | Draft, event: JobAction) -> str | None:
+    """Why the order makes no sense as things are, in one line; then it does nothing."""
+    found = living(state, event.job_id)
+    if not found:
+        if isinstance(event, RequeueJob) and event.job is not None and event.spec is not None:
+            return _not_again(state, event.job, event.spec)
+        return reasons.no_job(event.job_id)
+    against = _AGAINST[type(event)]
+    said = [against(job, event) for job in found]
+    if None not in said:
+        return said[0]
+    entering = sum(why is None and _enters(job, event) for job, why in zip(found, said, strict=True))
+    target = event.queue if isinstance(event, MoveJob) else None
+    if target is not None and target not in (known := queue_settings.rows(state)):
+        return reasons.no_queue(target, known)
+    return queue_settings.full(state, target or found[0].priority, entering) if entering else None
+
+
+def _enters(job: Job, event: JobAction) -> bool:
+    """Will there be one more in the queue?"""
+    if isinstance(event, MoveJob):
+        return job.state is JobState.QUEUED and event.queue not in (None, job.priority)
+    return isinstance(event, UnholdJob) and not job.after
+
+
+def _not_again(state: State | Draft, job: Job, spec: JobSpec) -> str | None:
+    """Why a job that has ended cannot be run again."""
+    if job.state not in FINAL:
+        return f"{job.job_id} has not ended"
+    env = state.envs.get(job.env)
+    if env is None:
+        return reasons.no_quota(job.env)
+    there, limit = state.env_jobs.get(job.env) or 0, state.config.max_env_jobs
+    if there >= limit:
+        return reasons.too_many_jobs(job.env, there, limit)
+    if (full := submissions.too_large(state, job.env, job.row_bytes + spec.payload_bytes)) is not None:
+        return full
+    if job.gpus > len(state.gpus):  # a quota can be raised, the node stays as it is
+        return reasons.refusal(DenyCode.MORE_THAN_NODE, job.env, env.quota.gpus, job.gpus, len(state.gpus))
+    return queue_settings.full(state, job.priority)
+
+
+# What speaks against each order.
+
+
+def _being_ended(job: Job, _event: JobAction) -> str | None:
+    return f"{job.job_id} is being ended already" if job.state is JobState.STOPPING and job.then in FINAL else None
+
+
+def _not_waiting(job: Job, _event: JobAction) -> str | None:
+    if job.state is JobState.HELD:
+        return f"{job.job_id} is held already"
+    return None if job.state in WAITING else reasons.job_is_under_way(job)
+
+
+def _not_held(job: Job, _event: JobAction) -> str | None:
+    return None if job.state in (JobState.HELD, JobState.PAUSED) else f"{job.job_id} is not held: it is {job.state.value}"
+
+
+def _waits(job: Job, _event: JobAction) -> str | None:
+    if job.state in WAITING:
+        return f"{job.job_id} waits already: {job.state.value}"
+    return f"{job.job_id} is being ended already" if job.state is JobState.STOPPING else None
+
+
+def _immovable(job: Job, event: MoveJob) -> str | None:
+    if job.state not in WAITING:
+        return reasons.job_is_under_way(job)
+    if event.queue is None and not event.first:
+        return "name a queue, or the front of its own"
+    if event.first and job.state is not JobState.QUEUED:
+        return f"{job.job_id} is in no queue: it is {job.state.value}"
+    return None
+
+
+_AGAINST: dict[type, Callable[[Job, Any], str | None]] = {
+    WithdrawJob: _being_ended,
+    HoldJob: _not_waiting,
+    UnholdJob: _not_held,
+    RequeueJob: _waits,
+    MoveJob: _immovable,
+}
+
+
+# The orders.
+
+
+def _concerned(draft: Draft, event: JobAction) -> list[Job]:
+    """The jobs that the order is for."""
+    if objection(draft, event) is not None:
+        return []
+    against = _AGAINST[type(event)]
+    return [job for job in living(draft, event.job_id) if against(job, event) is None]
+
+
+def withdraw(draft: Draft, event: WithdrawJob, now_ns: int) -> None:
+    for job in _concerned(draft, event):
+        withdraw_one(draft, job, event.by, now_ns, event.wall_ns)
+
+
+def withdraw_one(draft: Draft, job: Job, by: str, now_ns: int, wall_ns: int) -> None:
+    job = jobs.noted(job, wall_ns, by, "withdrawn")
+    why = f"{by} withdrew it"
+    if job.state in WAITING:
+        jobs.finish(draft, job, JobState.WITHDRAWN, why, now_ns, wall_ns)
+    else:
+        jobs.stop(draft, job, JobState.WITHDRAWN, why)
+
+
+def hold(draft: Draft, event: HoldJob, _now_ns: int) -> None:
+    for job in _concerned(draft, event):
+        held = jobs.noted(jobs.dequeue(draft, job), event.wall_ns, event.by, "held")
+        draft.put_job(replace(held, state=JobState.HELD, why=reasons.held_by(event.by), resumes_wall_ns=None))
+        draft.publish("job.held", {**jobs.facts(job), "by": event.by})
+
+
+def unhold(draft: Draft, event: UnholdJob, now_ns: int) -> None:
+    for job in _concerned(draft, event):
+        if job.state is JobState.PAUSED:
+            draft.put_job(jobs.noted(job, event.wall_ns, event.by, "unheld: its pause ends"))
+            jobs.resume(draft, job.job_id, now_ns, event.wall_ns)
+            continue
+        unheld = replace(jobs.noted(job, event.wall_ns, event.by, "unheld"), state=JobState.DEPENDENCY, why="")
+        draft.put_job(unheld)
+        if unheld.after:
+            draft.publish("job.freed", {**jobs.facts(job), "by": event.by, "position": None})
+        else:
+            _into_queue(draft, unheld, "job.freed", event.by, now_ns, event.wall_ns)
+
+
+def _into_queue(
+    draft: Draft, job: Job, name: str, by: str, now_ns: int, wall_ns: int, queued_ns: int | None = None, **more: object
+) -> None:
+    queued = jobs.enqueue(draft, job, now_ns, wall_ns, queued_ns)
+    jobs.publish_queued(draft, queued, queued.why, name=name, by=by, **more)
+
+
+def move(draft: Draft, event: MoveJob, now_ns: int) -> None:
+    moved = _concerned(draft, event)
+    if not moved:
+        return
+    queue = moved[0].priority if event.queue is None else event.queue
+    front_ns = draft.front_ns(queue, now_ns) - len(moved) if event.first else None
+    for place, job in enumerate(moved):
+        what = f"moved to the front of {queue}" if event.first else f"moved to {queue}"
+        after = jobs.noted(replace(jobs.dequeue(draft, job), priority=queue), event.wall_ns, event.by, what)
+        draft.put_job(after)
+        if job.state is JobState.QUEUED:
+            queued_ns = None if front_ns is None else front_ns + place
+            _into_queue(draft, after, "job.moved", event.by, now_ns, event.wall_ns, queued_ns, first=event.first)
+        else:
+            if job.state is JobState.PAUSED:
+                draft.put_job(replace(after, queued_ns=draft.stamp(now_ns)))
+            draft.publish("job.moved", {**jobs.facts(after), "by": event.by, "first": False, "position": None})
+
+
+def requeue(draft: Draft, event: RequeueJob, now_ns: int) -> None:
+    if not living(draft, event.job_id) and objection(draft, event) is None:
+        _run_again(draft, event, now_ns)
+    for job in _concerned(draft, event):
+        noted = jobs.noted(job, event.wall_ns, event.by, "requeued")
+        then = JobState.PAUSED if event.by_admin else JobState.QUEUED
+        jobs.stop(draft, noted, then, f"{event.by} requeued it")
+        draft.publish("job.requeued", {**jobs.facts(job), "by": event.by, "position": None})
+
+
+def _run_again(draft: Draft, event: RequeueJob, now_ns: int) -> None:
+    """A job that had ended, under its old name; the history's row of it goes."""
+    job, spec = event.job, event.spec
+    assert job is not None
+    assert spec is not None
+    if job.priority not in queue_settings.rows(draft):
+        job = replace(job, priority=draft.envs[job.env].quota.priority)
+    draft.specs.put(spec.spec_id, spec)
+    draft.history[job.job_id] = None
+    job = replace(
+        jobs.noted(job, event.wall_ns, event.by, "requeued"), state=JobState.DEPENDENCY, why="", restarts=0, interruptions=0, after=()
+    )
+    draft.put_job(job)
+    _into_queue(draft, job, "job.requeued", event.by, now_ns, event.wall_ns)
+
+
+def environment_removed(draft: Draft, env: str, reason: str, now_ns: int, wall_ns: int) -> None:
+    """Its jobs go with it; the leases of those that run have been taken already."""
+    for job_id in [job.job_id for job in draft.jobs.values() if job.env == env]:
+        job = draft.jobs.get(job_id)
+        if job is None:
+            continue  # it waited for another of them
+        if job.state in WAITING:
+            jobs.finish(draft, job, JobState.WITHDRAWN, reason, now_ns, wall_ns)
+        else:
+            jobs.stop(draft, replace(job, task_id=None), JobState.WITHDRAWN, reason)

@@ -1,0 +1,174 @@
+"""What those who wait are told, and what a listing says of them: the place of each, and why it waits.
+
+Knows: what a scheduling pass along the queues found (scheduler/passes.py). Must not know: how it is decided who is served.
+An interactive waiter's line is kept and sent again when it changes. Nobody is told of a job's: its line is made when somebody
+looks, so ten thousand of them that wait cost nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from nodemgr.core.lifecycle import answers
+from nodemgr.core.model.model import Request, Uuid
+from nodemgr.core.scheduler import admission, launch_hosts, passes, reasons
+from nodemgr.core.scheduler.allocator import POLICIES, Choice, Shortage, choose
+from nodemgr.core.scheduler.passes import PlacementResult
+from nodemgr.core.state import cpu_jobs
+from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.state import State
+from nodemgr.core.state.work_queue import ServiceOrder
+
+
+def notify(draft: Draft, scheduling_pass: passes.SchedulingPass, now_ns: int) -> None:
+    """Tells those who wait, where it changed for them. (Who would not wait is refused within this step.)"""
+    waiters = [draft.requests[request_id] for request_id in set(draft.request_of.values())]
+    if not waiters:
+        return
+    positions, words = QueuePositions(draft), WaitReasons(draft, scheduling_pass)
+    for request in sorted(waiters, key=draft.order):
+        position, ahead = positions.of(request)
+        line = words.line(request, position, ahead)
+        if draft.reasons.get(request.request_id) != line:
+            draft.reasons.put(request.request_id, line)
+            draft.positions.put(request.request_id, position)
+            if (draft.agenda.get(("wait", request.request_id)) or now_ns + 1) > now_ns:
+                for asker in request.askers:
+                    answers.wait(draft, asker.process, asker.rid, position, line)
+
+
+class WaitReasons:
+    """Why requests wait, at one scheduling pass: what is true of many is worked out once."""
+
+    def __init__(self, draft: Draft, scheduling_pass: passes.SchedulingPass) -> None:
+        self._draft = draft
+        self._scheduling_pass = scheduling_pass
+        self._keepers = sorted({draft.order(keeper) for keeper in scheduling_pass.reserved.values()})
+        """Where those stand who keep GPUs."""
+        self._inadmissible = draft.inadmissible_envs()
+        """Envs that the scheduling pass did not come by."""
+        self._reserved: dict[int, dict[Uuid, Request]] = {}
+        """What the first so many of them keep."""
+        self._said: dict[tuple[object, ...], tuple[PlacementResult, str]] = {}
+
+    def line(self, request: Request, position: int, ahead: int) -> str:
+        """`position` in its queue; `ahead`: how many in other queues are served before it."""
+        is_last = request.is_default and position + ahead == sum(self._draft.queued.values())
+        return reasons.line(request.priority, position, ahead, self._why(request, is_last))
+
+    def _why(self, request: Request, is_last: bool) -> str:
+        """What those before it keep, whatever the scheduling pass passed by."""
+        draft = self._draft
+        if not launch_hosts.is_up(draft, request):
+            return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))
+        if not admission.fits_quota(draft, request):
+            quota = draft.envs[request.env].quota
+            return reasons.above_quota(request, quota.gpus, admission.most_memory(draft, quota))
+        if request.gpus == 0 and (limit := cpu_jobs.limit(draft, request.env)) is not None:
+            return reasons.cpu_jobs(*limit)
+        order = draft.order(request)
+        before = self._turn(request.env)
+        if before is not None and draft.order(before) < order:
+            return reasons.behind(request, before)
+        reserved = self._reserved_before(order, request)
+        result = passes.result_beside(draft, self._scheduling_pass, request, reserved)
+        if isinstance(result.answer, Choice):
+            return reasons.away(request) if passes.away(draft, request) else reasons.at_once(request)
+        whose = None if result.answer is Shortage.NODE else request.env
+        fewer = _fewer(draft, result) if is_last else None
+        same = (id(result), whose, request.gpus, request.memory_bytes, fewer)
+        said = self._said.get(same)
+        if said is None:
+            text = reasons.of_shortage(draft, request, result.answer, result.ask, result.rows, reserved, fewer)
+            said = self._said[same] = result, text
+        return said[1]
+
+    def _turn(self, env: str) -> Request | None:
+        """Behind whom its others wait."""
+        before = self._scheduling_pass.turns.get(env)
+        if before is None and env in self._inadmissible and (before := passes.first_of(self._draft, env)) is not None:
+            self._scheduling_pass.turns[env] = before
+        return before
+
+    def _reserved_before(self, order: ServiceOrder, request: Request) -> dict[Uuid, Request]:
+        held = [
+            (uuid, hold.request) for uuid, hold in self._scheduling_pass.held.items() if not hold.lets_pass(request, self._draft.now_ns)
+        ]
+        before = {uuid: holder for uuid, holder in held if self._draft.order(holder) < order}
+        reserved = self._all_reserved_before(order)
+        return {**before, **reserved} if before else reserved
+
+    def _all_reserved_before(self, order: ServiceOrder) -> dict[Uuid, Request]:
+        count = bisect_left(self._keepers, order)
+        reserved = self._reserved.get(count)
+        if reserved is None:
+            keepers = self._scheduling_pass.reserved.items()
+            reserved = self._reserved[count] = {uuid: keeper for uuid, keeper in keepers if self._draft.order(keeper) < order}
+        return reserved
+
+
+def _fewer(draft: Draft, result: PlacementResult) -> int | None:
+    """The most GPUs that would do now in place of what is asked; None: no number would. This holds for a new request only while the
+    other one is the last in the order of service: those behind it come before a new one."""
+    policy = POLICIES[draft.config.placement]
+    numbers = range(result.ask.gpus - 1, 0, -1)
+    return next((gpus for gpus in numbers if isinstance(choose(result.ask._replace(gpus=gpus), result.rows, policy), Choice)), None)
+
+
+class QueuePositions:
+    """Where requests stand, as a step leaves the queues."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._queue = draft.state.queue
+        self._gone: dict[str, list[ServiceOrder]] = {}
+        self._came: dict[str, list[ServiceOrder]] = {}
+        for request_id, request in draft.requests.changes.items():
+            if request_id in self._queue:
+                if request is None:
+                    self._gone.setdefault(draft.state.requests[request_id].priority, []).append(self._queue.order(request_id))
+            elif request is not None:
+                self._came.setdefault(request.priority, []).append(draft.order(request))
+        for orders in (*self._gone.values(), *self._came.values()):
+            orders.sort()
+
+    def of(self, request: Request) -> tuple[int, int]:
+        """Its position in its queue, from 1, and how many in other queues are served before it."""
+        name, order = request.priority, self._draft.order(request)
+        if request.request_id in self._queue:
+            position = self._queue.position(request.request_id)
+        else:
+            position = self._queue.count_up_to(name, request.queued_ns) + 1
+        position += self._changed(name, order)
+        others = {*self._gone, *self._came} - {name}
+        return position, self._queue.ahead(name, request.queued_ns) + sum(self._changed(other, order) for other in others)
+
+    def _changed(self, name: str, order: ServiceOrder) -> int:
+        return bisect_left(self._came.get(name, []), order) - bisect_left(self._gone.get(name, []), order)
+
+
+def listing(state: State, env: str | None = None, after: tuple[str, int] | None = None) -> Iterator[tuple[Request, int, str]]:
+    """Every waiting request (of this env) in the order of service, with its position in its queue and its line; behind where one of a
+    queue with a stamp stands or stood. The state may not change meanwhile."""
+    draft = Draft(state)
+    words = WaitReasons(draft, passes.survey(draft))
+    for request_id, position, ahead in state.queue.listed(after, None if env is None else (env, "")):
+        request = state.requests[request_id]
+        if env in (None, request.env):
+            told = state.reasons.get(request_id)
+            yield request, position, told or words.line(request, position, ahead)
+
+
+class Standings:
+    """Where single requests stand, for as long as the state does not change."""
+
+    def __init__(self, state: State) -> None:
+        draft = Draft(state)
+        self._positions = QueuePositions(draft)
+        self._words = WaitReasons(draft, passes.survey(draft))
+
+    def of(self, request: Request) -> tuple[int, str]:
+        """One's position in its queue, and its line."""
+        position, ahead = self._positions.of(request)
+        return position, self._words.line(request, position, ahead)

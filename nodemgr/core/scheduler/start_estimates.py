@@ -1,0 +1,175 @@
+"""When those who wait may expect to start: an estimate, with its spread.
+
+Knows: time limits, and how long the same command of the same env took before. Must not know: where that is kept, and who asks.
+
+It is as if everybody were served strictly in the order of service, each on the GPUs that are free first; that others go before
+him where they delay nobody (backfill.py) makes nobody later. It is counted three times: as if everything took as long as the
+quickest quarter of its kind, as its middle, as its slowest quarter. A time limit bounds each of them, and is what is expected of
+who has never run before. Where somebody may run for ever, nothing is known of those who need his GPUs, nor of those behind them.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from nodemgr.core.model.model import MS, Request, Task, TaskState, Uuid
+from nodemgr.core.model.values import value
+from nodemgr.core.scheduler import admission
+from nodemgr.core.state import books
+from nodemgr.core.state.state import State
+
+
+class Ran(Protocol):
+    """How long a command took, where it ended well."""
+
+    @property
+    def quarter_ms(self) -> int: ...
+    @property
+    def median_ms(self) -> int: ...
+    @property
+    def three_quarters_ms(self) -> int: ...
+
+
+RanBefore = Callable[[str, str], Ran | None]
+"""By env and command."""
+
+
+@value
+class StartEstimate:
+    """Times of the monotonic clock."""
+
+    low_ns: int
+    likely_ns: int
+    high_ns: int
+    by_history: bool
+    """False: time limits alone say so."""
+
+
+class FreeFrom(NamedTuple):
+    """When a GPU is free; compared by that."""
+
+    time_ns: int
+    by_history: bool
+
+
+FOR_EVER = 1 << 63
+"""Nanoseconds."""
+
+Quantile = Callable[[Ran], int]
+
+QUANTILES: tuple[Quantile, ...] = (lambda ran: ran.quarter_ms, lambda ran: ran.median_ms, lambda ran: ran.three_quarters_ms)
+"""The three ways to count: low, likely, high."""
+
+
+def start_estimates(state: State, now_ns: int, ran_before: RanBefore, most: int) -> dict[str, StartEstimate]:
+    """By request, of the first `most` in the order of service those of whom something is known."""
+    rows = [row for request_id in islice(state.queue, most) if _may_start(state, row := state.requests[request_id])]
+    commands = {(row.env, row.command) for row in rows} | {(task.env, task.command) for task in state.tasks.values()}
+    ran = {(env, command): ran_before(env, command) for env, command in commands}
+    low, likely, high = (_Count(state, now_ns, ran, quantile).starts(rows) for quantile in QUANTILES)
+    found = {}
+    for request_id, middle in likely.items():
+        if request_id in low and request_id in high:
+            least_ns, likely_ns, most_ns = sorted((low[request_id].time_ns, middle.time_ns, high[request_id].time_ns))
+            found[request_id] = StartEstimate(least_ns, likely_ns, most_ns, middle.by_history)
+    return found
+
+
+def _may_start(state: State, request: Request) -> bool:
+    """Nobody knows when a place comes up that is down, nor when a quota is raised."""
+    return (request.job_id is None or state.is_up(request.place)) and admission.fits_quota(state, request)
+
+
+class _Count:
+    """One of the three."""
+
+    def __init__(self, state: State, now_ns: int, ran: dict[tuple[str, str], Ran | None], quantile: Quantile) -> None:
+        self._state = state
+        self._now_ns = now_ns
+        self._ran = ran
+        self._quantile = quantile
+        self._free: dict[Uuid, FreeFrom] = {gpu.uuid: FreeFrom(now_ns, False) for gpu in state.gpus.values() if gpu.healthy}
+        """Without those of which nobody knows."""
+        self._held: dict[str, list[int]] = {}
+        """By env, when it gives back each GPU that it has; never is FOR_EVER."""
+        for uuid in list(self._free):
+            tasks = [state.tasks[task_id] for task_id in state.gpu_tasks.get(uuid, ())]
+            ends = [self._end(task) for task in tasks]
+            last_ns: dict[str, int] = {}
+            for task, end in zip(tasks, ends, strict=True):
+                end_ns = FOR_EVER if end is None else end.time_ns
+                last_ns[task.env] = max(last_ns.get(task.env, end_ns), end_ns)
+            for env, end_ns in last_ns.items():
+                insort(self._held.setdefault(env, []), end_ns)
+            known = [end for end in ends if end is not None]
+            if len(known) < len(ends) or uuid in state.unbooked:
+                del self._free[uuid]
+            elif known:
+                self._free[uuid] = max(known)
+
+    def _lasts(self, env: str, command: str, limit_ms: int | None, at_least_ns: int = 0) -> FreeFrom | None:
+        """How long something runs, that has run for so long."""
+        ran = self._ran.get((env, command))
+        limit_ns = None if limit_ms is None else limit_ms * MS
+        if ran is not None:
+            for lasts_ns in (self._quantile(ran) * MS, ran.three_quarters_ms * MS):
+                if lasts_ns >= at_least_ns:
+                    return FreeFrom(lasts_ns if limit_ns is None else min(lasts_ns, limit_ns), True)
+        return None if limit_ns is None or limit_ns < at_least_ns else FreeFrom(limit_ns, False)
+
+    def _end(self, task: Task) -> FreeFrom | None:
+        if task.state is not TaskState.RUNNING:
+            return None
+        lasts = self._lasts(task.env, task.command, task.time_limit_ms, self._now_ns - task.since_ns)
+        return None if lasts is None else FreeFrom(task.since_ns + lasts.time_ns, lasts.by_history)
+
+    def starts(self, requests: list[Request]) -> dict[str, FreeFrom]:
+        found: dict[str, FreeFrom] = {}
+        for request in requests:
+            if request.gpus == 0:
+                continue
+            mine = sorted((free, uuid) for uuid, free in self._free.items() if self._fits(request, uuid))
+            within_ns = self._within_quota(request)
+            if len(mine) < self._needs(request) or within_ns is None:
+                for _, uuid in mine if within_ns is not None else ():
+                    del self._free[uuid]  # whenever that may be, he comes first
+                continue
+            mine = mine[: self._needs(request)]
+            time_ns = max(self._now_ns, within_ns, *(free.time_ns for free, _ in mine))
+            found[request.request_id] = FreeFrom(time_ns, any(free.by_history for free, _ in mine))
+            self._take(request, time_ns, [uuid for _, uuid in mine])
+        return found
+
+    def _fits(self, request: Request, uuid: Uuid) -> bool:
+        if request.memory_bytes is None:
+            return True
+        return request.memory_bytes <= books.full_grant(self._state.envs[request.env].quota, self._state.gpus[uuid])
+
+    def _needs(self, request: Request) -> int:
+        """How many GPUs beside those that it may share with its env's other tasks."""
+        if request.job_id is not None and request.memory_bytes is None:
+            return request.gpus
+        return max(1, request.gpus - len(self._state.used_gpus(request.env)))
+
+    def _within_quota(self, request: Request) -> int | None:
+        """When its env has so few GPUs left that it may have these; None: nobody knows."""
+        held = self._held.get(request.env, [])
+        ends_first = len(held) + self._needs(request) - self._state.envs[request.env].quota.gpus
+        if ends_first <= 0:
+            return self._now_ns
+        if ends_first > len(held) or held[ends_first - 1] == FOR_EVER:
+            return None
+        return held[ends_first - 1]
+
+    def _take(self, request: Request, time_ns: int, gpus: list[Uuid]) -> None:
+        lasts = self._lasts(request.env, request.command, request.time_limit_ms)
+        held = self._held.setdefault(request.env, [])
+        for uuid in gpus:
+            if lasts is None:
+                del self._free[uuid]
+            else:
+                self._free[uuid] = FreeFrom(time_ns + lasts.time_ns, lasts.by_history or self._free[uuid].by_history)
+            insort(held, FOR_EVER if lasts is None else time_ns + lasts.time_ns)

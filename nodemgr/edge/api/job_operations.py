@@ -1,0 +1,588 @@
+"""What can be ordered about jobs and queues: one table for both ways, an environment's client socket and the control plane.
+
+Knows: who may order what (here and nowhere else), which event or view answers each. Must not know: sockets, how a job is run.
+
+A user speaks for the environment whose socket he came by, as the kernel says who he is; of other environments' jobs he hears that there
+are none. An administrator speaks for all of them. A job is submitted over a client socket alone, since only there it is known whose it
+is: it runs as him, with his rights and no other's, where he is: on the node, or in his container.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from client_plugin.ways import log_pieces
+from client_plugin.ways.nearest import did_you_mean
+from nodemgr.core.lifecycle import administration, job_actions, queue_settings
+from nodemgr.core.model import effects, events, job_ids
+from nodemgr.core.model.model import DenyCode, Ended, JobPayload, JobSpec, JobState, QueueRow
+from nodemgr.core.model.values import replace
+from nodemgr.core.scheduler import reasons
+from nodemgr.core.views import job_rows
+from nodemgr.edge.api import bulk_actions
+from nodemgr.edge.api import job_arguments as kinds
+from nodemgr.edge.api.job_views import JobViews
+from nodemgr.edge.api.job_waits import Waits
+from nodemgr.edge.api.session_hosts import NODE, LaunchHosts
+from nodemgr.edge.clients.client_server import Connection
+from nodemgr.edge.clients.client_sessions import SUBMIT_NS, Session
+from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.kernel.processes import group_id, user_id, user_name
+from nodemgr.edge.rpc.operation import (
+    Argument,
+    FileReply,
+    Later,
+    Operation,
+    OperationError,
+    Operations,
+    check,
+    env_name,
+    flag,
+    integer,
+    names,
+    optional,
+    text,
+    unknown_verb,
+)
+
+QUOTA_CODES = frozenset({
+    DenyCode.OVER_QUOTA, DenyCode.MORE_THAN_NODE, DenyCode.MEMORY_ABOVE_LIMIT, DenyCode.NO_GPU, DenyCode.UNKNOWN_ENV,
+    DenyCode.FORBIDDEN_USER,
+})  # fmt: skip
+CODES = {
+    DenyCode.STORE_FULL: "store", DenyCode.UNKNOWN_JOB: "not_found", DenyCode.UNKNOWN_QUEUE: "not_found", DenyCode.BAD_REQUEST: "usage",
+}  # fmt: skip
+"""The code of a refused submission; all others are plainly refused."""
+TOO_OLD = "{job} ended so long ago that its command and variables are not kept: submit it again ({command})"
+ADMINS_ONLY = "is for administrators: root and the group nodemgr, on the node"
+
+
+class Who(NamedTuple):
+    """Who orders, as the history will tell it; `env` None: an administrator."""
+
+    name: str
+    env: str | None
+    session: Session | None = None
+
+
+class JobOperation(NamedTuple):
+    """A verb: its arguments, what does it, and on which ways it is taken."""
+
+    arguments: Mapping[str, Argument]
+    perform: Callable[[Who, dict[str, Any]], Any]
+    users: bool = True
+    """False: for administrators."""
+    admins: bool = True
+    """False: over a client socket alone."""
+
+
+SUBMISSION = {
+    "argv": Argument(kinds.argv, required=True),
+    "cwd": Argument(kinds.directory, required=True),
+    "environ": Argument(kinds.environ, required=True),
+    "umask": Argument(kinds.umask),
+    "key": Argument(kinds.key, required=True),
+    "name": Argument(kinds.name),
+    "gpus": Argument(optional(kinds.gpus)),
+    "memory_bytes": Argument(optional(kinds.memory)),
+    "priority": Argument(optional(kinds.queue)),
+    "after": Argument(kinds.jobs),
+    "array": Argument(kinds.array),
+    "time_limit_ms": Argument(optional(kinds.time_limit)),
+    "max_restarts": Argument(kinds.restarts),
+    "hold": Argument(flag),
+}
+FOUND_AROUND = ("cwd", "environ", "umask")
+"""What of it many jobs share that are submitted together."""
+ONE_OF_MANY = {
+    **{name: row for name, row in SUBMISSION.items() if name not in FOUND_AROUND},
+    "variables": Argument(kinds.environ),
+}
+"""Of each of them; `variables` are its own, beside the shared ones."""
+MANY = {**{name: SUBMISSION[name] for name in FOUND_AROUND}, "jobs": Argument(kinds.submissions, required=True)}
+PAYLOAD = ("argv", "cwd", "environ")
+"""What of it only the job's process needs, named as in JobPayload."""
+
+
+class JobOperations:
+    """The verbs, on a daemon."""
+
+    def __init__(self, daemon: Daemon, views: JobViews, launch_hosts: LaunchHosts, admin_group: str) -> None:
+        """`admin_group`: its members are administrators."""
+        self._daemon = daemon
+        self._admin_group = admin_group
+        self._views = views
+        self._launch_hosts = launch_hosts
+        self.waits = Waits(daemon.state)
+        daemon.jobs.on_final.append(self.waits.final)
+        self._give_up: dict[int, Callable[[], None]] = {}
+        """By connection: its wait."""
+        self._matching = bulk_actions.Matching(daemon)
+        self._events: Mapping[str, Callable[[Who, str], Any]] = {
+            "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob), "free": self._unholding,
+            "requeue": self._requeueing, "release": self._release,
+        }  # fmt: skip
+        """What each order to one of many is."""
+        self.table = self._table()
+
+    def _table(self) -> Mapping[str, JobOperation]:
+        one, any_one = {"job": Argument(kinds.job, required=True)}, {"job": Argument(kinds.waiter, required=True)}
+        scope = {"env": Argument(env_name), "since_wall_ns": Argument(integer(0, 2**63 - 1))}
+        paged = {"limit": Argument(kinds.limit)}
+        log = {**one, "attempt": Argument(optional(kinds.number))}
+        queue = {"queue": Argument(kinds.queue, required=True)}
+        ranked = {
+            "rank": Argument(kinds.rank), "cap": Argument(optional(kinds.cap)), "max_restarts": Argument(kinds.restarts),
+            "users": Argument(names(user_id, "user")), "groups": Argument(names(group_id, "group")),
+        }  # fmt: skip
+        return {
+            "job_submit": JobOperation(SUBMISSION, self._submit, admins=False),
+            "job_submit_many": JobOperation(MANY, self._submit_many, admins=False),
+            "job_place": JobOperation({}, self._place, admins=False),
+            "job_show": JobOperation(any_one, self._show),
+            "job_withdraw": JobOperation(any_one, self._withdraw),
+            "job_hold": JobOperation(one, lambda who, given: self._order(who, given["job"], events.HoldJob)),
+            "job_free": JobOperation(one, self._unhold),
+            "job_move": JobOperation({**one, "queue": Argument(optional(kinds.queue)), "first": Argument(flag)}, self._move),
+            "job_requeue": JobOperation(one, self._requeue),
+            "job_wait": JobOperation({"jobs": Argument(kinds.jobs, required=True)}, self._wait),
+            "job_orders": JobOperation(bulk_actions.ARGUMENTS, self._many),
+            "job_log": JobOperation(log, self._log, admins=False),
+            "job_log_read": JobOperation({**log, "offset": Argument(kinds.cursor)}, self._log_read, users=False),
+            "queue": JobOperation({"env": scope["env"], "after": Argument(optional(kinds.cursor_at)), **paged}, self._queue),
+            "history": JobOperation({**scope, "before": Argument(optional(kinds.cursor)), **paged}, self._history),
+            "report": JobOperation(scope, self._report),
+            "queue_create": JobOperation({**queue, **ranked}, self._queue_create, users=False),
+            "queue_rm": JobOperation(queue, self._queue_rm, users=False),
+        }
+
+    # -- the two ways --
+
+    def for_admins(self) -> Operations:
+        """For the control plane, whose every speaker is an administrator and says who he is."""
+        by = {"by": Argument(text)}
+        return {verb: Operation({**row.arguments, **by}, _as_admin(row)) for verb, row in self.table.items() if row.admins}
+
+    def of_user(self, session: Session, verb: str, given: object) -> Any:
+        """Over an env's client socket. Raises OrderError."""
+        row = self.table.get(verb)
+        if row is None:
+            raise unknown_verb(verb, (name for name, row in self.table.items() if row.users))
+        if not row.users:
+            raise OperationError(f"{verb} {ADMINS_ONLY}", "refused")
+        return row.perform(Who(self._name(session), session.env, session), check(row.arguments, given))
+
+    def _name(self, session: Session) -> str:
+        """As the kernel knows him."""
+        if not isinstance(session, Connection):
+            return session.user
+        place = self._daemon.process_locations.of(session.key) if session.listener.for_all else None
+        where = f" in container {place.container_name or place.container}" if place is not None and place.container else ""
+        return f"{session.user} (uid {session.identity.uid}){where}"
+
+    def closed(self, session: Session) -> None:
+        """Nobody waits there any more."""
+        give_up = self._give_up.pop(session.connection, None)
+        if give_up is not None:
+            give_up()
+
+    # -- submitting --
+
+    def _submit(self, who: Who, given: dict[str, Any]) -> Later:
+        submission = self._submission(who, given)
+        return Later(lambda reply: self._daemon.jobs.submit(submission, lambda answered: reply(_submitted(answered))))
+
+    def _submit_many(self, who: Who, given: dict[str, Any]) -> Later:
+        """One answer for all: for each, in their order, its id or why it was refused."""
+        jobs = given.pop("jobs")
+        assert who.session is not None
+        who.session.spend(SUBMIT_NS * (len(jobs) - 1))
+        rows: list[dict[str, Any]] = [{} for _ in jobs]
+        wanted: list[tuple[int, events.Submission]] = []
+        for place, job in enumerate(jobs):
+            try:
+                own = check(ONE_OF_MANY, job)
+                environ = (*given["environ"], *own.pop("variables", ()))
+                wanted.append((place, self._submission(who, {**given, **own, "environ": environ})))
+            except OperationError as error:
+                rows[place] = _refused(error)
+
+        def begin(reply: Callable[[Any], None]) -> None:
+            left = [len(wanted)]
+
+            def answer(place: int, answered: effects.SubmitAnswered) -> None:
+                outcome = _submitted(answered)
+                rows[place] = _refused(outcome) if isinstance(outcome, OperationError) else outcome
+                left[0] -= 1
+                if left[0] == 0:
+                    reply({"jobs": rows})
+
+            for place, submission in wanted:
+                self._daemon.jobs.submit(submission, partial(answer, place))
+            if not wanted:
+                reply({"jobs": rows})
+
+        return Later(begin)
+
+    def _submission(self, who: Who, given: dict[str, Any]) -> events.Submission:
+        """Raises OrderError."""
+        assert who.env is not None
+        self._check_queue(given.get("priority"))
+        self._check_right(who, given.get("priority"))
+        uid, gid, place = self._submitter(who)
+        payload = JobPayload(**{name: given.pop(name) for name in PAYLOAD})
+        spec = JobSpec("", user_name(uid), uid, gid, **{name: given.pop(name) for name in ("umask",) if name in given})
+        wished: dict[str, Any] = {"gpus": None, "memory_bytes": None, "priority": None, **given}
+        wished["name"] = given.get("name") or kinds.name_of(payload.argv[0])
+        wished["command"] = kinds.command_line(payload.argv)
+        return events.Submission(ref=0, env=who.env, spec=spec, payload=payload, by=who.name, place=place, **wished)
+
+    def _submitter(self, who: Who) -> tuple[int, int, str]:
+        """(uid, gid) that the job runs as, the speaker's own, and the place where. Raises OrderError."""
+        place, session, own = self._launch_hosts.of(who.session), who.session, os.geteuid()
+        assert isinstance(session, Connection)
+        if place == NODE and own not in (0, session.identity.uid):
+            raise OperationError(f"this manager runs as {user_name(own)} and can run nobody else's jobs (root's manager can)", "refused")
+        return session.identity.uid, session.identity.gid, place
+
+    def _place(self, who: Who, _given: dict[str, Any]) -> dict[str, Any]:
+        """Where the speaker's jobs run, and whether some wait there for somebody who starts them."""
+        place, state = self._launch_hosts.of(who.session), self._daemon.state
+        waits = place != NODE and not state.is_up(place) and any(job.place == place for job in state.jobs.values())
+        return {"place": place, "waits": waits}
+
+    # -- which queue --
+
+    def _check_right(self, who: Who, name: str | None) -> None:
+        """May the speaker ask for this queue? None: none is named. Raises OrderError."""
+        refusal = None if name is None else self._queue_refusal(who, name)
+        if refusal is not None:
+            raise OperationError(refusal, "quota")
+
+    def _queue_refusal(self, who: Who, name: str) -> str | None:
+        state = self._daemon.state
+        row, env = queue_settings.rows(state).get(name), state.envs.get(who.env or "")
+        if row is None or env is None or name == env.quota.priority or self._is_admin(who):
+            return None
+        if (row.users or row.groups) and not _is_named(row, who.session):
+            return reasons.queue_of_others(row)
+        return queue_settings.above(state, env.name, env.quota, name)
+
+    def _is_admin(self, who: Who) -> bool:
+        """Also root and the administrators' group on the socket of an environment; but not a container's root."""
+        if who.env is None:
+            return True
+        session = who.session
+        if not isinstance(session, Connection) or not self._launch_hosts.is_on_node(session):
+            return False
+        identity = session.identity
+        return identity.uid in (0, os.geteuid()) or group_id(self._admin_group) in identity.gids
+
+    # -- orders on what there is --
+
+    def _many(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """To several at once, in one step and one answer."""
+        speaker = who.session.user if who.session is not None else None
+        asked = bulk_actions.wanted(given, who.env, speaker)
+        ids = given["jobs"] if asked is None else self._matching.of(given["order"], asked)
+        find = self._events[given["order"]]
+        strays = {one for one in ids if given["order"] == "withdraw" and self._is_stray(who, one)}
+        known = [one for one in ids if one not in strays]
+        rows = bulk_actions.carry_out(self._daemon, known, lambda one: self._sensible(find(who, one)), skip=asked is not None)
+        for one in sorted(strays, key=job_ids.order):
+            self._daemon.jobs.withdraw_unknown(one, f"{who.name} withdrew it")
+            rows.append({"job": one, "error": None})
+        if not rows:
+            raise OperationError(f"nothing that matches can be given this order ({given['order']})", "not_found")
+        return {"schema_version": 1, "jobs": rows}
+
+    def _sensible(self, event: bulk_actions.BulkAction) -> bulk_actions.BulkAction:
+        """Raises OrderError where it makes no sense."""
+        if not isinstance(event, events.ReleaseTask) and (why := job_actions.objection(self._daemon.state, event)) is not None:
+            raise OperationError(why, "refused")
+        return event
+
+    def _order(self, who: Who, job_id: str, kind: Callable[..., job_actions.JobAction], **more: Any) -> dict[str, Any]:
+        """On a living job, or on all living elements of an array."""
+        self._check_lives(who, job_id)
+        self._do(kind(job_id, **more, by=who.name, wall_ns=self._daemon.clock.wall_ns()))
+        return {"job": job_id}
+
+    def _do(self, event: job_actions.JobAction | events.ReleaseTask | events.SetQueue | events.RemoveQueue) -> None:
+        state = self._daemon.state
+        if isinstance(event, (events.SetQueue, events.RemoveQueue)):
+            objection = queue_settings.objection(state, event)
+        elif isinstance(event, events.ReleaseTask):
+            objection = None
+        else:
+            objection = job_actions.objection(state, event)
+        if objection is not None:
+            raise OperationError(objection, "refused")
+        if not self._daemon.submit(event):
+            raise OperationError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
+
+    def _lives(self, who: Who, job_id: str) -> bool:
+        """Whether the id names what has not ended and is the speaker's."""
+        job = job_rows.any_living(self._daemon.state, job_id)
+        return job is not None and who.env in (None, job.env)
+
+    def _check_lives(self, who: Who, job_id: str) -> None:
+        if self._lives(who, job_id):
+            return
+        ended = next((ended for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
+        if ended is None:
+            raise _no_job(who, job_id)
+        again = self._again(ended)
+        raise OperationError(f"{job_id} has ended ({ended.job.state.value}); {again}", "refused")
+
+    def _again(self, ended: Ended) -> str:
+        """How an ended job is run again."""
+        if self._is_stored(ended):
+            return f"it can be run again: nodemgr queue requeue {ended.job.job_id}"
+        return "to run it again, submit it again"
+
+    def _is_stored(self, ended: Ended) -> bool:
+        """The store still has its command and variables."""
+        return bool(self._daemon.journal.directories((ended.job.spec_id,)))
+
+    def _job_event(self, kind: Callable[..., job_actions.JobAction]) -> Callable[[Who, str], Any]:
+        def event(who: Who, job_id: str) -> job_actions.JobAction:
+            self._check_lives(who, job_id)
+            return kind(job_id, by=who.name, wall_ns=self._daemon.clock.wall_ns())
+
+        return event
+
+    def _unholding(self, who: Who, job_id: str) -> events.UnholdJob:
+        """The right to the queue may have ended while the job was held: a job enters a queue as `queue move` puts it there."""
+        self._check_lives(who, job_id)
+        event = events.UnholdJob(job_id, by=who.name, wall_ns=self._daemon.clock.wall_ns())
+        if job_actions.objection(self._daemon.state, event) is None:
+            held = (job for job in job_actions.living(self._daemon.state, job_id) if job.state is JobState.HELD)
+            for queue in dict.fromkeys(job.priority for job in held):
+                self._check_right(who, queue)
+        return event
+
+    def _unhold(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        self._do(self._unholding(who, given["job"]))
+        return {"job": given["job"]}
+
+    def _withdrawal(self, who: Who, job_id: str) -> events.WithdrawJob | events.ReleaseTask:
+        """Also of an interactive request, which is then refused."""
+        request = self._daemon.state.requests.get(job_id)
+        wall_ns = self._daemon.clock.wall_ns()
+        if request is not None:
+            if who.env not in (None, request.env):
+                raise _no_job(who, job_id)
+            if request.job_id is None:
+                return events.ReleaseTask(job_id, who.name, wall_ns, env=who.env)
+            job_id = request.job_id
+        self._check_lives(who, job_id)
+        return events.WithdrawJob(job_id, who.name, wall_ns)
+
+    def _release(self, who: Who, row_id: str) -> events.ReleaseTask:
+        """Of a lease, or of a waiting request."""
+        state = self._daemon.state
+        row_id = administration.present_id(state, row_id)
+        row = state.tasks.get(row_id) or state.requests.get(row_id)
+        if row is None or who.env not in (None, row.env):
+            whose = "no" if who.env is None else f"{who.env} has no"
+            raise OperationError(f"{whose} task or waiting request {row_id!r} (nodemgr status lists them)", "not_found")
+        return events.ReleaseTask(row_id, who.name, self._daemon.clock.wall_ns(), env=who.env)
+
+    def _withdraw(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        job_id = given["job"]
+        if self._is_stray(who, job_id):
+            self._daemon.jobs.withdraw_unknown(job_id, f"{who.name} withdrew it")
+        else:
+            self._do(self._withdrawal(who, job_id))
+        return {"job": job_id}
+
+    def _is_stray(self, who: Who, job_id: str) -> bool:
+        """An attempt that the store does not know runs under this id. Only administrators reach it: its environment is not known."""
+        return who.env is None and self._daemon.jobs.is_unknown(job_id)
+
+    def _move(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        queue, first = given.get("queue"), given.get("first", False)
+        if (queue is None) is not first:
+            raise OperationError("say either the queue to whose end it goes, or that it goes to the front of its own (--first)")
+        if first and who.env is not None:
+            raise OperationError(f"the front of a queue {ADMINS_ONLY}", "refused")
+        self._check_queue(queue)
+        self._check_lives(who, given["job"])
+        self._check_right(who, queue)
+        return self._order(who, given["job"], events.MoveJob, queue=queue, first=first)
+
+    def _requeueing(self, who: Who, job_id: str) -> events.RequeueJob:
+        """A living job begins anew: at the end of its queue, or, by order of an administrator, at its place after a pause. One that has
+        ended waits again under the same id."""
+        if self._lives(who, job_id):
+            return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), by_admin=who.env is None)
+        ended = next((ended for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
+        if ended is None:
+            raise _no_job(who, job_id)
+        if ended.job.job_id != job_id:
+            raise OperationError(
+                f"{job_id} is an array that has ended: name the element that is to run again ({ended.job.job_id})", "refused"
+            )
+        if not self._is_stored(ended):
+            raise OperationError(TOO_OLD.format(job=job_id, command=ended.job.command), "refused")
+        job = ended.job
+        if self._queue_refusal(who, job.priority) is not None:  # an administrator moved it there, or the limit was lowered since
+            job = replace(job, priority=self._daemon.state.envs[job.env].quota.priority)
+        return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), job, ended.spec)
+
+    def _requeue(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        self._do(self._requeueing(who, given["job"]))
+        return {"job": given["job"]}
+
+    # -- queues --
+
+    def _queue_create(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """What is not given keeps its value."""
+        name = given.pop("queue")
+        row = queue_settings.rows(self._daemon.state).get(name)
+        if row is None and "rank" not in given:
+            raise OperationError(f"queue {name} is new: name its rank (--rank N; high has 300, normal 200, low 100)", "usage")
+        row = replace(row or QueueRow(name, given["rank"]), **given)
+        self._do(events.SetQueue(row, who.name, self._daemon.clock.wall_ns()))
+        return {"queue": name, **queue_settings.settings(row)}
+
+    def _check_queue(self, name: str | None) -> None:
+        """None: none is named. Raises OrderError."""
+        known = queue_settings.rows(self._daemon.state)
+        if name is not None and name not in known:
+            raise OperationError(reasons.no_queue(name, known) + did_you_mean(name, known), "not_found")
+
+    def _queue_rm(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        self._check_queue(given["queue"])
+        self._do(events.RemoveQueue(given["queue"], who.name, self._daemon.clock.wall_ns()))
+        return {"queue": given["queue"]}
+
+    # -- reading --
+
+    def _queue(self, who: Who, given: dict[str, Any]) -> Any:
+        after = given.get("after") or job_rows.BEGINNING
+        return self._views.queue(_scope(who, given), after, given.get("limit", kinds.MAX_ROWS))
+
+    def _history(self, who: Who, given: dict[str, Any]) -> Later:
+        since_wall_ns, before, limit = given.get("since_wall_ns", 0), given.get("before"), given.get("limit", kinds.MAX_ROWS)
+        scope = _scope(who, given)
+        return Later(lambda reply: self._views.history(scope, since_wall_ns, before, limit, reply))
+
+    def _report(self, who: Who, given: dict[str, Any]) -> Later:
+        scope = _scope(who, given)
+        return Later(lambda reply: self._views.report(scope, given.get("since_wall_ns", 0), reply))
+
+    def _show(self, who: Who, given: dict[str, Any]) -> Any:
+        """A job, the elements of an array, or an interactive request, wherever it stands."""
+        job_id, state = given["job"], self._daemon.state
+        request = state.requests.get(job_id)
+        if request is not None and who.env in (None, request.env):
+            if request.job_id is None:
+                return self._views.request(request)
+            job_id = request.job_id
+        living = [job for job in job_actions.living(state, job_id) if who.env in (None, job.env)]
+        ended = [ended for ended in self._daemon.journal.ended(job_id, kinds.MAX_ROWS) if who.env in (None, ended.job.env)]
+        if not living and not ended:
+            raise _no_job(who, job_id)
+        return self._views.jobs(living[: kinds.MAX_ROWS], ended)
+
+    def _wait(self, who: Who, given: dict[str, Any]) -> Later:
+        """One for each connection: another one takes its place."""
+        job_ids = given["jobs"]
+        for job_id in job_ids:
+            self._check_known(who, job_id)
+
+        def begin(reply: Callable[[Any], None]) -> None:
+            give_up = self.waits.begin(job_ids, lambda: self._views.outcomes(who.env, job_ids, reply))
+            if who.session is not None:
+                self.closed(who.session)
+                self._give_up[who.session.connection] = give_up
+
+        return Later(begin)
+
+    def _check_known(self, who: Who, job_id: str) -> None:
+        if self._lives(who, job_id):
+            return
+        if not any(who.env in (None, ended.job.env) for ended in self._daemon.journal.ended(job_id, 1)):
+            raise _no_job(who, job_id)
+
+    # -- logs --
+
+    def _open_log(self, who: Who, given: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+        """What there is to say of a log, and its descriptor; None where only the history's last lines are left. Raises OrderError."""
+        job_id, state = given["job"], self._daemon.state
+        ended = [ended.job for ended in self._daemon.journal.ended(job_id, 1)]
+        job = next((job for job in (*job_actions.living(state, job_id)[:1], *ended) if who.env in (None, job.env)), None)
+        if job is None:
+            raise _no_job(who, job_id)
+        if job.job_id != job_id:
+            raise OperationError(f"{job_id} is an array: name one of its elements ({job.job_id}, say)")
+        number = given.get("attempt") or job.attempt
+        if number == 0 and job_id in state.jobs:
+            raise OperationError(f"{job_id} has not started yet (nodemgr queue position {job_id})", "refused")
+        answer = {"job": job_id, "attempt": number, "living": job_id in state.jobs}
+        try:
+            return answer, self._daemon.jobs.factory.logs(job_id, number)
+        except FileNotFoundError:
+            tail = next((attempt.log_tail for attempt in job.attempts if attempt.number == number), None)
+            if tail is None:
+                raise OperationError(f"{job_id} has no log of a start {number} (nodemgr history {job_id})", "not_found") from None
+            return {**answer, "tail": tail}, None
+
+    def _log(self, who: Who, given: dict[str, Any]) -> Any:
+        answer, descriptor = self._open_log(who, given)
+        return answer if descriptor is None else FileReply(answer, descriptor)
+
+    def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
+        """For administrators, whose way carries no descriptors: the next piece from `offset` on, in hexadecimal, and where it is."""
+        answer, descriptor = self._open_log(who, given)
+        if descriptor is None:
+            return answer
+        try:
+            piece = log_pieces.read(descriptor, given.get("offset", 0))
+            return {**answer, "at": piece.at, "data": piece.data.hex()}
+        finally:
+            os.close(descriptor)
+
+
+def _is_named(row: QueueRow, session: Session | None) -> bool:
+    """Is the speaker, as the kernel knows it, one of the queue's users?"""
+    if not isinstance(session, Connection):
+        return False
+    identity = session.identity
+    uids, gids = {user_id(name) for name in row.users}, {group_id(name) for name in row.groups}
+    return identity.uid in uids or not gids.isdisjoint({identity.gid, *identity.gids})
+
+
+def _as_admin(row: JobOperation) -> Callable[[dict[str, Any]], Any]:
+    return lambda given: row.perform(Who(given.pop("by", "an administrator"), None), given)
+
+
+def _scope(who: Who, given: Mapping[str, Any]) -> str | None:
+    """Of which env is told; None: of all. Raises OrderError."""
+    named: str | None = given.get("env")
+    if who.env is not None and named not in (None, who.env):
+        raise OperationError(f"this way speaks for {who.env} alone", "refused")
+    return who.env or named
+
+
+def _no_job(who: Who, job_id: str) -> OperationError:
+    whose = "there is no job" if who.env is None else f"{who.env} has no job"
+    return OperationError(f"{whose} {job_id!r} (nodemgr queue shows what waits, nodemgr history what has ended)", "not_found")
+
+
+def _refused(error: OperationError) -> dict[str, Any]:
+    return {"error": str(error), "code": error.code}
+
+
+def _submitted(answered: effects.SubmitAnswered) -> dict[str, Any] | OperationError:
+    if answered.job_id is not None:
+        return {"job": answered.job_id}
+    code = answered.code
+    return OperationError(
+        answered.reason, "quota" if code in QUOTA_CODES else CODES.get(code, "refused") if code is not None else "refused"
+    )

@@ -1,0 +1,651 @@
+"""Clients on UNIX sockets: two SOCK_SEQPACKET listeners per env (the node's and its containers'), one connection per process.
+
+Knows: sockets, credentials, limits on what a stranger may cost. Must not know: what a message means.
+
+Who speaks is what the kernel says: SO_PEERCRED and SO_PEERPIDFD name the process that connected, SCM_CREDENTIALS the one
+that sent each packet. A forked child that uses its parent's connection is told to open its own.
+A beat that looks as the last one did costs one comparison: no decoding, no step of the core.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import resource
+import socket
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from nodemgr.core.model.model import Transport
+from nodemgr.edge.clients import socket_access
+from nodemgr.edge.clients.client_sessions import BEAT_NS, DECODED_NS, SUBMIT_NS, Hub, Session, cost_ns
+from nodemgr.edge.clients.descriptor_filter import (
+    ANCILLARY_BYTES,
+    DescriptorFilter,
+    Received,
+    brings_rights,
+    close_all,
+    descriptors_of,
+    refuse_rights,
+)
+from nodemgr.edge.clients.rate_limits import RateLimiter
+from nodemgr.edge.host import stderr_log
+from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.host.loop import SwallowingSelector
+from nodemgr.edge.kernel.processes import (
+    EXHAUSTED,
+    Credentials,
+    Identity,
+    PeerGone,
+    ProcessTable,
+    accept_peer,
+    ancestors,
+    identify_peer,
+    user_name,
+)
+from nodemgr.edge.rpc.wire import PACKET_BYTES, Value, WireError, decode, encode
+
+BACKLOG = 4_096
+ACCEPT_BATCH = 8
+MAX_ARRIVALS = 1_000
+"""Connections a second to one socket, each of which costs more than most packets: further ones wait in the backlog."""
+MAX_FORBIDDEN = 16
+"""Connections per env of users who may not enter: enough to be told so."""
+MAX_STRANGERS = 64
+"""Connections a second to an env's socket of users who may not enter. With one more the socket is closed to all but the env's users."""
+SHUT_S = 30.0
+"""For so long; then all may connect again, to be told that they may not enter."""
+MAX_MALFORMED = 100
+"""Packets that break the table before the connection is closed."""
+MAX_OUTBOX_BYTES = 2**22
+"""Of answers that a client does not read, before its connection is closed."""
+MAX_OUTBOXES_BYTES = 2**25
+"""The same of all clients of an env together: who then asks and does not read is closed."""
+RESERVE_DESCRIPTORS = 32
+"""Kept free of clients: for the store, ledgers, /proc."""
+RATE_LIMIT_NS = 1_000_000_000
+"""What the clients of one env may cost together in a second (sessions.cost_ns): 20 000 beats."""
+TURN_NS = 20_000_000
+"""After so much time spent on one env all others that wait get their turn."""
+LATER_CHARGED = frozenset({"sheet", "order"})
+"""Questions whose price shows when they are read: a submission is cheap, and many come at once."""
+LATE_TURN_S = 0.05
+"""While the store's disk does not keep up, an env has one request in so long a time."""
+_UCRED = struct.Struct("3i")
+_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_RETRY_S = 0.2
+_CALM_NS = 60_000_000_000
+"""So long after the last time that descriptors were out, or an env's connections, the next time is told again."""
+
+
+class EnvListener:
+    """A socket of an env, and what its connections have cost in this second and in this turn. `for_all`: it lies where only those get
+    whom root shows it (a container of the env), so that whoever connects is let in."""
+
+    __slots__ = (
+        "arrivals",
+        "connections",
+        "crowded",
+        "env",
+        "for_all",
+        "forbidden",
+        "full_ns",
+        "listening",
+        "outbox_bytes",
+        "path",
+        "peeks",
+        "rate_limiter",
+        "shut",
+        "shut_ns",
+        "sock",
+        "strangers",
+        "turn_ns",
+        "turn_over",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(self, env: str, path: Path, sock: socket.socket, for_all: bool) -> None:
+        self.env = env
+        self.path = path
+        self.sock = sock
+        self.for_all = for_all
+        self.connections: set[Connection] = set()
+        self.forbidden = 0
+        self.full_ns: int | None = None
+        """When it last had all the connections that it may."""
+        self.outbox_bytes = 0
+        """Of all its connections."""
+        self.arrivals = RateLimiter(MAX_ARRIVALS)
+        self.crowded: asyncio.TimerHandle | None = None
+        """While it has had all the connections of this second: when that ends."""
+        self.strangers = RateLimiter(MAX_STRANGERS)
+        """Connections of users who may not enter."""
+        self.shut: asyncio.TimerHandle | None = None
+        """While the kernel lets only the env's users connect: when that ends."""
+        self.shut_ns: int | None = None
+        """When that last began."""
+        self.listening = False
+        self.peeks = True
+        """Its new connections may be sent descriptors: by this kernel, or since a ledger is to come back."""
+        self.rate_limiter = RateLimiter(RATE_LIMIT_NS)
+        self.turn_ns = 0
+        self.turn_over = False
+        self.waiting: list[Connection] = []
+        """For the next turn."""
+
+
+class Connection(Session):
+    """One connected process."""
+
+    __slots__ = (
+        "beat", "credentials", "forbidden", "identity", "listener", "malformed", "outbox", "outbox_bytes", "peeks",
+        "reading", "server", "sock", "token_beat",
+    )  # fmt: skip
+
+    def __init__(self, server: ClientServer, listener: EnvListener, sock: socket.socket, identity: Identity, forbidden: bool) -> None:
+        super().__init__(server.hub.next_connection(), listener.env, identity.key, Transport.UNIX, identity.pid, user_name(identity.uid))
+        self.server = server
+        self.listener = listener
+        self.sock = sock
+        self.identity = identity
+        self.forbidden = forbidden
+        self.credentials = [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, _UCRED.pack(identity.pid, identity.uid, min(identity.gids)))]
+        self.beat: bytes | None = None
+        """The packet that is a beat and nothing more; None while a beat must be looked at."""
+        self.token_beat = b""
+        self.malformed = 0
+        self.peeks = listener.peeks
+        self.outbox: deque[tuple[bytes, list[int]]] = deque()
+        """Packets that wait, with descriptors of their own: a ledger may be closed meanwhile, its number be another file's."""
+        self.outbox_bytes = 0
+        self.reading = False
+
+    def ancestors(self) -> tuple[int, ...]:
+        return ancestors(self.identity.pid)
+
+    def read(self) -> bool:
+        """One packet, called by the selector. True: a plain beat, which leaves the loop nothing to do."""
+        server = self.server
+        if self.listener.turn_over:
+            server.await_turn(self)
+            return False
+        try:
+            if self.peeks and brings_rights(self.sock):
+                server.filter_descriptors(self)
+                return False
+            packet, ancillary, flags, _ = self.sock.recvmsg(PACKET_BYTES + 1, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            packet, ancillary, flags = b"", [], 0
+        if packet == self.beat and ancillary == self.credentials:
+            server.hub.last_beat_ns[self.key] = server.now_ns()
+            rate_limiter = self.listener.rate_limiter
+            rate_limiter.spent += BEAT_NS
+            if rate_limiter.spent <= rate_limiter.most:
+                return True
+            server.over_budget(self)
+        elif packet or ancillary:  # an empty packet carries credentials, the end of the connection does not
+            server.take(self, packet, ancillary, flags)
+        else:
+            server.drop(self)
+        return False
+
+    def may_enter(self) -> bool:
+        return self.listener.for_all or self.server.hub.may_enter(self.env, self.identity)
+
+    def beats_fast(self, fast: bool) -> None:
+        self.beat = self.token_beat if fast and self.token_beat else None
+
+    def spend(self, cost_ns: int) -> None:
+        self.server._spend(self, cost_ns)
+
+    def took(self, duration_ns: int) -> None:
+        self.server.took(self.listener, duration_ns)
+
+    def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
+        self.server.send(self, encode(verb, **fields), fds)
+
+
+class ClientServer:
+    """All envs' listeners and connections, in the loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        selector: SwallowingSelector,
+        hub: Hub,
+        processes: ProcessTable,
+        clock: Clock,
+        max_per_env: int,
+    ) -> None:
+        """`selector` is the loop's own: beats are noted in it."""
+        self.hub = hub
+        self._loop = loop
+        self._selector = selector
+        self._processes = processes
+        self.now_ns = clock.monotonic_ns
+        self._descriptor_filter = DescriptorFilter(loop)
+        self._max_per_env = max_per_env
+        self._listeners: dict[Path, EnvListener] = {}
+        self._retry: asyncio.TimerHandle | None = None
+        self._exhausted_ns: int | None = None
+        self.on_full: Callable[[str], None] = lambda env: None
+        """An env has all the connections that it may: its next clients are not heard until one ends."""
+        self.is_late: Callable[[], bool] = lambda: False
+        """The store's disk does not keep up with what clients have it write."""
+        self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
+
+    # -- envs --
+
+    def open(self, env: str, path: Path, *, for_all: bool = False) -> None:
+        """Listens for the env's clients; an old socket of that name is replaced. Raises OSError."""
+        if path in self._listeners:
+            if not self.hub.expects_files(env):
+                self._listeners[path].peeks = not refuse_rights(self._listeners[path].sock, True)
+            if self._listeners[path].shut is not None:
+                self._admit_users_alone(self._listeners[path])
+            return
+        path.unlink(missing_ok=True)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            refuses = refuse_rights(sock, not self.hub.expects_files(env))
+            sock.bind(str(path))
+            socket_access.open_to_all(path)
+            sock.listen(BACKLOG)
+        except OSError:
+            sock.close()
+            raise
+        listener = self._listeners[path] = EnvListener(env, path, sock, for_all)
+        listener.peeks = not refuses
+        self._listen(listener)
+
+    def close(self, env: str) -> None:
+        """No new clients; those that are connected stay, to hear how it ends."""
+        for listener in [listener for listener in self._listeners.values() if listener.env == env]:
+            del self._listeners[listener.path]
+            self._silence(listener)
+            self._close_socket(listener.sock, listener.peeks)
+            listener.path.unlink(missing_ok=True)
+
+    def close_all(self) -> None:
+        """At the manager's end: leases stay, clients find the next manager by the same names."""
+        if self._retry is not None:
+            self._retry.cancel()
+        for listener in self._listeners.values():
+            self._silence(listener)
+            for connection in list(listener.connections):
+                self.drop(connection)
+            listener.sock.close()
+        self._listeners.clear()
+
+    def connections(self) -> int:
+        return sum(len(listener.connections) for listener in self._listeners.values())
+
+    def crowd(self, env: str) -> Counter[int]:
+        """How many connections each process of the env has, by PID."""
+        return Counter(each.identity.pid for listener in self._listeners.values() if listener.env == env for each in listener.connections)
+
+    def full(self) -> list[str]:
+        """The envs whose next client waits until another ends."""
+        return sorted({listener.env for listener in self._listeners.values() if len(listener.connections) >= self._max_per_env})
+
+    # -- connections come and go --
+
+    def _listen(self, listener: EnvListener) -> None:
+        if not listener.listening and listener.crowded is None and len(listener.connections) < self._max_per_env:
+            listener.listening = True
+            self._selector.swallow(listener.sock.fileno(), partial(self._accept, listener))
+
+    def _deafen(self, listener: EnvListener) -> None:
+        if listener.listening:
+            listener.listening = False
+            self._selector.forget(listener.sock.fileno())
+
+    def _silence(self, listener: EnvListener) -> None:
+        """For good."""
+        self._deafen(listener)
+        for timer in (listener.shut, listener.crowded):
+            if timer is not None:
+                timer.cancel()
+
+    def _accept(self, listener: EnvListener) -> bool:
+        """Called by the selector; the loop may have something to do then."""
+        for _ in range(ACCEPT_BATCH):
+            if len(listener.connections) >= self._max_per_env:
+                self._full(listener)
+                break
+            rest_ns = listener.arrivals.rest_ns(self.now_ns())
+            if rest_ns > 0:
+                self._crowded(listener, rest_ns)
+                break
+            try:
+                sock, peer = accept_peer(listener.sock)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in EXHAUSTED:
+                    self._exhausted()
+                    break
+                continue  # the peer gave up
+            listener.arrivals.spent += 1
+            if not self._admit(listener, sock, peer):
+                break
+        return False
+
+    def _crowded(self, listener: EnvListener, rest_ns: int) -> None:
+        self.hub.counters["connections_throttled"] += 1
+        self._deafen(listener)
+        listener.crowded = self._loop.call_later(rest_ns / 1e9, self._not_crowded, listener)
+
+    def _not_crowded(self, listener: EnvListener) -> None:
+        listener.crowded = None
+        if self._retry is None and self._listeners.get(listener.path) is listener:
+            self._listen(listener)
+
+    def _full(self, listener: EnvListener) -> None:
+        """Who comes waits in the backlog until one of the env's ends; then it is full again, and that is told once."""
+        self.hub.counters["connections_over_limit"] += 1
+        self._deafen(listener)
+        before_ns, listener.full_ns = listener.full_ns, self.now_ns()
+        if before_ns is None or listener.full_ns - before_ns > _CALM_NS:
+            self.on_full(listener.env)
+
+    def _admit(self, listener: EnvListener, sock: socket.socket, peer: Credentials) -> bool:
+        """False: no further connection now."""
+        try:
+            forbidden = not listener.for_all and not self.hub.may_enter(listener.env, peer)
+            if forbidden and self._is_one_too_many(listener, peer):
+                sock.close()
+                self.hub.counters["connections_refused"] += 1
+                return True
+            identity = identify_peer(sock, peer)
+        except (PeerGone, OSError) as error:
+            sock.close()
+            self.hub.counters["connections_refused"] += 1
+            if isinstance(error, OSError) and error.errno in EXHAUSTED:
+                self._exhausted()
+                return False
+            return True
+        self._processes.hold(identity)
+        connection = Connection(self, listener, sock, identity, forbidden)
+        listener.forbidden += forbidden
+        listener.connections.add(connection)
+        self.hub.opened(connection)
+        self._resume(connection)
+        connection.read()  # most have asked by now
+        if max(sock.fileno(), identity.pidfd) >= self._descriptor_limit:  # the kernel gives the lowest free number
+            self._exhausted()
+            return False
+        return True
+
+    # -- strangers --
+
+    def _is_one_too_many(self, listener: EnvListener, peer: Credentials) -> bool:
+        """Of a user who may not enter: known before the process is looked at, which costs many times what accept does."""
+        strangers, now_ns = listener.strangers, self.now_ns()
+        if strangers.rest_ns(now_ns) == 0:
+            strangers.spent += 1
+        if strangers.spent <= strangers.most:
+            return listener.forbidden >= MAX_FORBIDDEN
+        if listener.shut is None:
+            self._shut_out(listener, peer, now_ns)
+        return True
+
+    def _shut_out(self, listener: EnvListener, peer: Credentials, now_ns: int) -> None:
+        """From now on the kernel refuses them. A connection that comes to us costs us an accept, and the others a place in the backlog."""
+        listener.shut = self._loop.call_later(SHUT_S, self._open_again, listener)
+        self.hub.counters["strangers_shut_out"] += 1
+        before_ns, listener.shut_ns = listener.shut_ns, now_ns
+        if self._admit_users_alone(listener) and (before_ns is None or now_ns - before_ns > _CALM_NS):
+            stderr_log.say(
+                f"more than {MAX_STRANGERS} connections a second to the socket of env {listener.env} by users who may not enter it "
+                f"({user_name(peer.uid)} is one): for {SHUT_S:g} s the kernel lets only its users connect"
+            )
+
+    def _admit_users_alone(self, listener: EnvListener) -> bool:
+        """False: this file system has no access control lists; strangers are accepted and dropped, then."""
+        try:
+            socket_access.open_to(listener.path, *self.hub.entitled(listener.env))
+        except OSError:
+            return False
+        return True
+
+    def _open_again(self, listener: EnvListener) -> None:
+        listener.shut = None
+        try:
+            socket_access.open_to_all(listener.path)
+        except OSError as error:
+            stderr_log.say(f"the socket of env {listener.env} stays closed to users who may not enter it: {error}")
+
+    # -- connections end --
+
+    def _exhausted(self) -> None:
+        """Descriptors are out: those who are connected live on, new ones wait in the backlog. Each that ends lets one in, and
+        they are out again: that is told once."""
+        if self._retry is None:
+            self.hub.counters["descriptors_exhausted"] += 1
+            before_ns, self._exhausted_ns = self._exhausted_ns, self.now_ns()
+            if before_ns is None or self._exhausted_ns - before_ns > _CALM_NS:
+                stderr_log.say(
+                    f"descriptors are exhausted ({self.connections()} connections): new clients wait until one ends; "
+                    "raise the limit (LimitNOFILE= of the service, ulimit -n)"
+                )
+            for listener in self._listeners.values():
+                self._deafen(listener)
+            self._retry = self._loop.call_later(_RETRY_S, self._listen_again)
+
+    def _listen_again(self) -> None:
+        self._retry = None
+        try:
+            probe = os.dup(0 if not self._listeners else next(iter(self._listeners.values())).sock.fileno())
+        except OSError:
+            probe = self._descriptor_limit
+        else:
+            os.close(probe)
+        if probe >= self._descriptor_limit:
+            self._retry = self._loop.call_later(_RETRY_S, self._listen_again)
+            return
+        for listener in self._listeners.values():
+            self._listen(listener)
+
+    def drop(self, connection: Connection) -> None:
+        """The connection ends, from either side."""
+        listener = connection.listener
+        if connection not in listener.connections:
+            return
+        listener.connections.remove(connection)
+        listener.forbidden -= connection.forbidden
+        self._pause(connection)
+        if connection.outbox:
+            self._loop.remove_writer(connection.sock.fileno())
+        listener.outbox_bytes -= connection.outbox_bytes
+        for _, fds in connection.outbox:
+            close_all(fds)
+        self._close_socket(connection.sock, connection.peeks)
+        self._processes.drop(connection.key)
+        if self._retry is None and self._listeners.get(listener.path) is listener:
+            self._listen(listener)
+        self.hub.closed(connection)
+
+    # -- packets in --
+
+    def filter_descriptors(self, connection: Connection) -> None:
+        """Its next packet brings descriptors: that is received elsewhere, and nothing more of it until then."""
+        self._pause(connection)
+        if not self._descriptor_filter.receive(connection.sock, PACKET_BYTES + 1, lambda received: self._released(connection, received)):
+            self.drop(connection)
+
+    def _released(self, connection: Connection, received: Received) -> None:
+        packet, ancillary, flags = received
+        if connection not in connection.listener.connections:
+            close_all(_parse_ancillary(ancillary)[1])
+        elif packet or ancillary:
+            self.take(connection, packet, ancillary, flags)
+            self._resume(connection)
+        else:
+            self.drop(connection)
+
+    def _close_socket(self, sock: socket.socket, peeks: bool) -> None:
+        if peeks:
+            self._descriptor_filter.close(sock)
+        else:
+            sock.close()
+
+    def _pause(self, connection: Connection) -> None:
+        if connection.reading:
+            connection.reading = False
+            self._selector.forget(connection.sock.fileno())
+
+    def _resume(self, connection: Connection) -> None:
+        if not connection.reading and connection in connection.listener.connections:
+            connection.reading = True
+            self._selector.swallow(connection.sock.fileno(), connection.read)
+
+    def take(self, connection: Connection, packet: bytes, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
+        """What was read and is no plain beat."""
+        if ancillary == connection.credentials:
+            sender: int | None = connection.pid
+            fds: list[int] = []
+        else:
+            sender, fds = _parse_ancillary(ancillary)
+        try:
+            if flags & _CUT:
+                raise WireError("more than a packet may hold")
+            message = decode(packet)
+        except WireError:
+            close_all(fds)
+            self._malformed(connection)
+            return
+        cheap = message.verb == "ASK" and message.fields.get("what") in LATER_CHARGED
+        self._spend(connection, SUBMIT_NS if cheap else cost_ns(message.verb))
+        if sender != connection.pid:
+            close_all(fds)
+            self._foreign(connection, message.fields.get("rid"))
+            return
+        if message.verb == "BEAT":
+            connection.credentials = ancillary
+            connection.token_beat = packet
+        began_ns = self.now_ns()
+        self.hub.received(connection, message, fds)
+        self.took(connection.listener, self.now_ns() - began_ns)
+
+    def _malformed(self, connection: Connection) -> None:
+        self.hub.counters["packets_malformed"] += 1
+        self._spend(connection, DECODED_NS)
+        connection.malformed += 1
+        if connection.malformed >= MAX_MALFORMED:
+            self.drop(connection)
+
+    def _foreign(self, connection: Connection, rid: Value | None) -> None:
+        """Another process, most often a forked child, writes on this process's connection."""
+        self.hub.counters["packets_foreign"] += 1
+        if isinstance(rid, int):
+            reason = f"this connection belongs to process {connection.pid}: a forked child opens its own"
+            connection.answer("DENY", rid=rid, code="bad_request", reason=reason)
+
+    def _spend(self, connection: Connection, cost_ns: int) -> None:
+        rate_limiter = connection.listener.rate_limiter
+        rate_limiter.spent += cost_ns
+        if rate_limiter.spent > rate_limiter.most:
+            self.over_budget(connection)
+
+    def took(self, listener: EnvListener, duration_ns: int) -> None:
+        """So long was spent on the env: at the end of its turn nobody of it is read until the others were."""
+        listener.turn_ns += duration_ns
+        if listener.turn_over:
+            return
+        if self.is_late():
+            listener.turn_over = True
+            self._loop.call_later(LATE_TURN_S, self._begin_turn, listener)
+        elif listener.turn_ns > TURN_NS:
+            listener.turn_over = True
+            self._loop.call_soon(self._begin_turn, listener)
+
+    def over_budget(self, connection: Connection) -> None:
+        rest_ns = connection.listener.rate_limiter.rest_ns(self.now_ns())
+        if rest_ns > 0 and connection.reading:
+            self.hub.counters["connections_throttled"] += 1
+            self._pause(connection)
+            self._loop.call_later(rest_ns / 1e9, self._resume, connection)
+
+    def await_turn(self, connection: Connection) -> None:
+        self._pause(connection)
+        connection.listener.waiting.append(connection)
+
+    def _begin_turn(self, listener: EnvListener) -> None:
+        """Who waits elsewhere stands before these in the kernel's list of ready descriptors."""
+        waiting, listener.waiting = listener.waiting, []
+        listener.turn_ns, listener.turn_over = 0, False
+        for connection in waiting:
+            self._resume(connection)
+
+    # -- packets out --
+
+    def send(self, connection: Connection, packet: bytes, fds: Sequence[int] = ()) -> None:
+        """At once where the socket takes it, else when the client reads again."""
+        if connection not in connection.listener.connections:
+            return
+        try:
+            if not connection.outbox and self._send_now(connection, packet, fds):
+                return
+            copies = [os.dup(fd) for fd in fds]
+        except OSError:  # broken, or out of descriptors: it comes back and asks again
+            self._drop_soon(connection)
+            return
+        if not connection.outbox:
+            self._loop.add_writer(connection.sock.fileno(), self._writable, connection)
+        connection.outbox.append((packet, copies))
+        connection.outbox_bytes += len(packet)
+        connection.listener.outbox_bytes += len(packet)
+        if connection.outbox_bytes > MAX_OUTBOX_BYTES or connection.listener.outbox_bytes > MAX_OUTBOXES_BYTES:
+            self.hub.counters["connections_deaf"] += 1
+            self._drop_soon(connection)
+
+    def _drop_soon(self, connection: Connection) -> None:
+        """Not within the step of the core that wanted to answer."""
+        self._loop.call_soon(self.drop, connection)
+
+    @staticmethod
+    def _send_now(connection: Connection, packet: bytes, fds: Sequence[int]) -> bool:
+        """False: it must wait. Raises OSError."""
+        try:
+            if fds:
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+                connection.sock.sendmsg([packet], rights)
+            else:
+                connection.sock.send(packet)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _writable(self, connection: Connection) -> None:
+        try:
+            while connection.outbox:
+                packet, fds = connection.outbox[0]
+                if not self._send_now(connection, packet, fds):
+                    return
+                connection.outbox.popleft()
+                connection.outbox_bytes -= len(packet)
+                connection.listener.outbox_bytes -= len(packet)
+                close_all(fds)
+        except OSError:
+            self.drop(connection)
+            return
+        self._loop.remove_writer(connection.sock.fileno())
+
+
+def _parse_ancillary(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | None, list[int]]:
+    """(PID of the sender, descriptors that came along)."""
+    sender, fds = None, []
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _UCRED.size:
+            sender = _UCRED.unpack_from(data)[0]
+        elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds += descriptors_of(data)
+    return sender, fds

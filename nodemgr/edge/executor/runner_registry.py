@@ -1,0 +1,150 @@
+"""Who starts jobs inside containers: the runners that have said that they are there, one for each place.
+
+Knows: the words of csrc/runner on the wire, which session speaks for which place. Must not know: attempts' files, what a job is,
+who waits.
+
+A runner is a program of the container's user, and is believed as little as he is. It is told the names of attempts and nothing else;
+what an attempt is made of goes to the process that claims it, after its own identity was looked at (node_factory.py). A place is up
+as long as its runner is connected. One that nobody needs is sent away after a while: who submits again meanwhile finds it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from nodemgr.core.model.model import ConnectionId, DenyCode
+from nodemgr.edge.clients import client_messages
+from nodemgr.edge.clients.client_server import Connection
+from nodemgr.edge.clients.client_sessions import Session
+from nodemgr.edge.clients.descriptor_filter import close_all
+from nodemgr.edge.kernel.processes import one_line
+from nodemgr.edge.rpc.operation import OperationError
+from nodemgr.edge.rpc.wire import Message
+
+IDLE_S = 300.0
+"""So long a runner stays when no job of its place is left."""
+NOT_NEEDED = "no job of this place is left"
+AttemptName = tuple[str, int]
+
+
+class Attempts(Protocol):
+    """Who has the attempts that runners start."""
+
+    def launch_host_changed(self, place: str, is_up: bool) -> None: ...
+
+    def claimed(self, name: AttemptName, place: str, session: Connection) -> Iterable[int]:
+        """The attempt is this process's from now on: its files, the caller's to close. Raises OrderError."""
+
+    def runs(self, name: AttemptName, session: Connection) -> None: ...
+
+    def failed(self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str) -> None: ...
+
+
+class Runners:
+    """`place_of` raises OrderError; `is_needed` says whether a place has a living job."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, host_of: Callable[[Session], str], is_needed: Callable[[str], bool], idle_s: float = IDLE_S
+    ) -> None:
+        self._loop, self._host_of, self._is_needed, self._idle_s = loop, host_of, is_needed, idle_s
+        self._sessions: dict[str, Connection] = {}
+        self._host_by_connection: dict[ConnectionId, str] = {}
+        self._idle: dict[str, asyncio.TimerHandle] = {}
+        self._attempts: Attempts
+
+    def attach(self, attempts: Attempts) -> None:
+        self._attempts = attempts
+
+    def start(self, place: str, name: AttemptName) -> bool:
+        """False: there is none to hear it."""
+        session = self._sessions.get(place)
+        if session is not None:
+            session.answer("START", job=name[0], attempt=name[1])
+        return session is not None
+
+    def drop(self, place: str) -> None:
+        """One that does not do what it is told; when it sees that, it may come again."""
+        if (session := self._sessions.get(place)) is not None:
+            session.server.drop(session)
+
+    def dismiss_idle(self) -> None:
+        """A job has ended: whoever is not needed any more goes, but not at once."""
+        for place in self._sessions:
+            if place not in self._idle:
+                self._idle[place] = self._loop.call_later(self._idle_s, self._send_away, place)
+
+    def close(self) -> None:
+        for timer in self._idle.values():
+            timer.cancel()
+        self._sessions.clear()
+        self._host_by_connection.clear()
+
+    # -- what they say (daemon.on_runner) --
+
+    def received(self, session: Session, message: Message) -> None:
+        rid = client_messages.rid_of(message)
+        try:
+            place = self._host_of(session)
+            if not place or not isinstance(session, Connection):
+                raise OperationError("on the node itself jobs are started by the node's own launcher", "refused")
+            if message.verb == "RUNNER":
+                self._register(place, session, rid)
+                return
+            name = str(message.text("job")), message.number("attempt") or 0
+            if message.verb == "CLAIM":
+                self._claim(name, place, session, rid)
+            elif message.verb == "RUNNING":
+                self._attempts.runs(name, session)
+            else:
+                why = one_line(message.text("reason") or "") or "it could not be begun"
+                self._attempts.failed(name, place, session, self._sessions.get(place) is session, why)
+        except OperationError as error:
+            session.answer("DENY", rid=rid, code=DenyCode.BAD_REQUEST.value, reason=client_messages.line(str(error)))
+
+    def closed(self, session: Session) -> None:
+        place = self._host_by_connection.get(session.connection)
+        if place is not None:
+            self._leave(place)
+
+    # -- inside --
+
+    def _register(self, place: str, session: Connection, rid: int) -> None:
+        other = self._sessions.get(place)
+        if other is not None and other is not session:
+            raise OperationError("jobs are started here by another runner already", "refused")
+        if self._host_by_connection.setdefault(session.connection, place) != place:
+            raise OperationError("this runner is another place's already", "refused")
+        self._sessions[place] = session
+        session.answer("ACK", rid=rid)
+        self.dismiss_idle()
+        self._loop.call_soon(self._notify_up, place, session)
+
+    def _notify_up(self, place: str, session: Session) -> None:
+        if self._sessions.get(place) is session:
+            self._attempts.launch_host_changed(place, True)
+
+    def _claim(self, name: AttemptName, place: str, session: Connection, rid: int) -> None:
+        files = list(self._attempts.claimed(name, place, session))
+        try:
+            session.answer("CLAIMED", files, rid=rid)
+        finally:
+            close_all(files)
+
+    def _send_away(self, place: str) -> None:
+        del self._idle[place]
+        session = self._sessions.get(place)
+        if session is not None and not self._is_needed(place):
+            session.answer("DISMISS", reason=NOT_NEEDED)
+            self._leave(place)
+
+    def _leave(self, place: str) -> None:
+        del self._host_by_connection[self._sessions.pop(place).connection]
+        if (timer := self._idle.pop(place, None)) is not None:
+            timer.cancel()
+        self._loop.call_soon(self._notify_down, place)
+
+    def _notify_down(self, place: str) -> None:
+        if place not in self._sessions:
+            self._attempts.launch_host_changed(place, False)

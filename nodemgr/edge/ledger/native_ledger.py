@@ -1,0 +1,149 @@
+"""The manager's face of an env's memory ledger (csrc/ledger/ledger.h).
+
+Knows: the two memory files and who may write what.
+Must not know: sockets, leases, why a slot is given to whom.
+
+What clients wrote is read clamped: no figure here is negative, and no slot counts for more than its GPU's memory.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import IntEnum
+from typing import Any, NamedTuple, Self
+
+from nodemgr._native import ffi, lib
+
+ROWS: int = lib.NM_LEDGER_ROWS
+SLOTS: int = lib.NM_LEDGER_SLOTS
+_NEVER = 2**64 - 1
+
+
+class LedgerError(RuntimeError):
+    """No ledger could be made, or two files are none. str() is one line."""
+
+
+class SlotState(IntEnum):
+    FREE = lib.NM_SLOT_FREE
+    LIVE = lib.NM_SLOT_LIVE
+    STALLED = lib.NM_SLOT_STALLED
+    FENCED = lib.NM_SLOT_FENCED
+
+
+class BeatReading(NamedTuple):
+    """What one look at the beat words found (csrc/manager/beats.h)."""
+
+    woken: list[int]
+    """Stalled slots whose word has moved since the last reading."""
+    still: list[int]
+    """Live slots whose word has not moved since the time that was named."""
+    oldest_ns: int | None
+    """When the first of the other live slots was heard."""
+
+
+def _raise_fault(fault: int) -> None:
+    if fault == lib.NM_LEDGER_ERRNO:
+        raise LedgerError(f"ledger: {os.strerror(ffi.errno)}")
+    if fault != lib.NM_LEDGER_OK:
+        raise LedgerError(f"ledger: {ffi.string(lib.nm_ledger_fault_text(fault)).decode()}")
+
+
+def _raise_range(result: int) -> None:
+    if result < 0:
+        raise IndexError("no such row or slot of the ledger")
+
+
+class Ledger:
+    """One env's ledger, mapped for writing its limits. Made by create() or adopt()."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self._beats = ffi.new("struct nm_beats *")
+        self._open = True
+        self.fds: tuple[int, int] = (native.limits_fd, native.usage_fd)
+        """(limits, usage): what goes with a GRANT. Still this object's."""
+
+    @classmethod
+    def create(cls) -> Self:
+        """A new, empty, sealed ledger. Raises LedgerError."""
+        native = ffi.new("struct nm_ledger *")
+        _raise_fault(lib.nm_ledger_create(native))
+        return cls(native)
+
+    @classmethod
+    def adopt(cls, limits_fd: int, usage_fd: int) -> Self:
+        """The ledger of an earlier manager, from the FD store or from a client: its usage file is kept, its limits are copied
+        into a new file (the old one cannot be written any more), which every client gets with its next GRANT.
+        Takes over both descriptors, unless it raises LedgerError (missing seals, another size, not a ledger)."""
+        native = ffi.new("struct nm_ledger *")
+        _raise_fault(lib.nm_ledger_adopt(native, limits_fd, usage_fd))
+        return cls(native)
+
+    @property
+    def usage_inode(self) -> int:
+        """Tells this ledger from another: what a client shows at REJOIN must have it."""
+        return os.fstat(self.fds[1]).st_ino
+
+    def set_row(self, row: int, uuid: str, total_bytes: int) -> None:
+        """Names the GPU of a row and its physical memory (to which each process's figure is clamped)."""
+        _raise_range(lib.nm_ledger_set_row(self._native, row, uuid.encode(), total_bytes))
+
+    def set_limit(self, row: int, limit_bytes: int) -> None:
+        """From the next allocation on. Nothing is taken away that is allocated."""
+        _raise_range(lib.nm_ledger_set_limit(self._native, row, limit_bytes))
+
+    def set_correction(self, row: int, correction_bytes: int) -> None:
+        """What the driver shows beyond the ledger: counts as used."""
+        _raise_range(lib.nm_ledger_set_correction(self._native, row, correction_bytes))
+
+    def set_slot(self, slot: int, generation: int, state: SlotState) -> None:
+        """The slot is that generation's: its bytes stay, those of another one go."""
+        _raise_range(lib.nm_ledger_set_slot(self._native, slot, generation, state))
+
+    def clear_slot(self, slot: int, generation: int) -> int:
+        """After the death of its process: zero bytes, free, the next generation, which is returned."""
+        following: int = lib.nm_ledger_clear_slot(self._native, slot, generation)
+        _raise_range(following)
+        return following
+
+    @property
+    def slots_used(self) -> int:
+        """How many are summed: no process has one beyond."""
+        slots: int = lib.nm_ledger_slots_used(self._native)
+        return slots
+
+    def slot_generation(self, slot: int) -> int:
+        generation: int = lib.nm_ledger_slot_generation(self._native, slot)
+        _raise_range(generation)
+        return generation
+
+    def limit(self, row: int) -> int:
+        limit: int = lib.nm_ledger_limit(self._native, row)
+        return limit
+
+    def used(self, row: int) -> int:
+        """Bytes of all processes on the GPU of `row`, and the correction."""
+        used: int = lib.nm_ledger_used(self._native, row)
+        return used
+
+    def slot_used(self, row: int, slot: int) -> int:
+        used: int = lib.nm_ledger_slot_used(self._native, row, slot)
+        return used
+
+    def read_beats(self, now_ns: int, before_ns: int) -> BeatReading:
+        """Notes at now_ns which words have moved; one call, however many processes there are."""
+        beats = self._beats
+        lib.nm_beats_read(self._native, beats, now_ns, max(0, before_ns))
+        woken = ffi.unpack(beats.woken, beats.woken_count) if beats.woken_count else []
+        still = ffi.unpack(beats.silent, beats.silent_count) if beats.silent_count else []
+        return BeatReading(woken, still, None if beats.oldest_ns == _NEVER else beats.oldest_ns)
+
+    def heard_ns(self, slot: int) -> int:
+        """When the last reading saw that the slot's word had moved, or the first reading saw the slot; 0: none did."""
+        heard_ns: int = self._beats.heard_ns[slot]
+        return heard_ns
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            lib.nm_ledger_unmap(self._native)

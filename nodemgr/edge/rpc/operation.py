@@ -1,0 +1,154 @@
+"""What an order is, on whichever socket it comes: its arguments, how each is checked, its answer or its refusal.
+
+Knows: JSON's values. Must not know: sockets, what a verb does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from client_plugin.ways.nearest import did_you_mean
+from nodemgr.edge.kernel.processes import one_line
+from nodemgr.paths import ENV_NAME_FORM, is_env_name
+
+MAX_NAMES = 256
+
+Reply = Callable[[Any], None]
+"""Takes the answer: what JSON can say, a JsonText, or an OrderError."""
+
+
+class JsonText(str):
+    """A result that is JSON text already."""
+
+
+class OperationError(Exception):
+    """One line and a code: usage, not_found, refused, quota, store, busy (the same order a moment later may be taken)."""
+
+    def __init__(self, text: str, code: str = "usage") -> None:
+        super().__init__(" ".join(text.split()))
+        self.code = code
+
+
+class FileReply:
+    """An answer and a descriptor that goes with it, which is closed when it has been sent."""
+
+    def __init__(self, answer: Any, descriptor: int) -> None:
+        self.answer = answer
+        self.descriptor = descriptor
+
+
+class Later:
+    """An answer that comes when there is one. `begin` is called once, and calls its argument once, in the loop."""
+
+    def __init__(self, begin: Callable[[Reply], None]) -> None:
+        self.begin = begin
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One row of a verb's table: how its value is checked. `parse` raises OrderError."""
+
+    parse: Callable[[object], Any]
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A verb: its arguments, and what does it. `fresh`: needs a fresh reading of the GPUs first."""
+
+    arguments: Mapping[str, Argument]
+    perform: Callable[[dict[str, Any]], Any]
+    fresh: bool = False
+
+
+Operations = Mapping[str, Operation]
+
+
+def parse(body: bytes | str) -> tuple[str, object]:
+    """The verb and its arguments, unchecked, of the JSON object that an order is. Raises OrderError."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        raise OperationError("an order is one JSON object") from None
+    if not isinstance(message, dict) or not isinstance(message.get("verb"), str):
+        raise OperationError('an order is one JSON object with "verb" and "args"')
+    return message["verb"], message.get("args", {})
+
+
+def unknown_verb(verb: str, known: Iterable[str]) -> OperationError:
+    return OperationError(f"unknown verb {verb[:40]!r} (known: {', '.join(sorted(known))})")
+
+
+def check(arguments: Mapping[str, Argument], given: object) -> dict[str, Any]:
+    """What was given, as the verb wants it. Raises OrderError."""
+    if not isinstance(given, dict):
+        raise OperationError("args must be an object")
+    if unknown := given.keys() - arguments.keys():
+        raise OperationError(f"unknown argument {', '.join(sorted(repr(name[:40]) for name in unknown))[:200]}")
+    if missing := {name for name, row in arguments.items() if row.required} - given.keys():
+        raise OperationError(f"argument {', '.join(sorted(missing))} is missing")
+    checked = {}
+    for name, value in given.items():
+        try:
+            checked[name] = arguments[name].parse(value)
+        except OperationError as error:
+            raise OperationError(f"{name}: {error}", error.code) from None
+    return checked
+
+
+# -- kinds of arguments --
+
+
+def integer(low: int, high: int) -> Callable[[object], Any]:
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise OperationError(f"must be a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def optional(parse: Callable[[object], Any]) -> Callable[[object], Any]:
+    return lambda value: None if value is None else parse(value)
+
+
+def choice(*names: str) -> Callable[[object], Any]:
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value not in names:
+            meant = did_you_mean(value, names) if isinstance(value, str) else ""
+            raise OperationError(f"must be one of {', '.join(names)}{meant}")
+        return value
+
+    return parse
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 256:
+        raise OperationError("must be a text of 1 to 256 characters")
+    return one_line(value)
+
+
+def env_name(value: object) -> str:
+    if not isinstance(value, str) or not is_env_name(value):
+        raise OperationError(f"is no name of an environment: {ENV_NAME_FORM}")
+    return value
+
+
+def names(find: Callable[[str], int | None], what: str) -> Callable[[object], Any]:
+    def parse(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or len(value) > MAX_NAMES or not all(isinstance(name, str) and name for name in value):
+            raise OperationError(f"must be a list of at most {MAX_NAMES} {what}s")
+        if unknown := [name for name in value if find(name) is None]:
+            raise OperationError(f"this node knows no {what} {unknown[0][:40]!r}")
+        return tuple(dict.fromkeys(value))
+
+    return parse
+
+
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise OperationError("must be true or false")
+    return value
