@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from arguments import parse
 from nodemgr.core.manager import State, step
+from nodemgr.core.model.entities import Config, Gpu, JobPayload, JobSpec, JobState, Quota, Transport
 from nodemgr.core.model.events import (
     Acquire,
     Caller,
@@ -35,7 +36,6 @@ from nodemgr.core.model.events import (
     Tick,
     WithdrawJob,
 )
-from nodemgr.core.model.model import Config, Gpu, JobPayload, JobSpec, JobState, Quota, Transport
 from nodemgr.core.model.values import replace
 from nodemgr.core.views import snapshot
 

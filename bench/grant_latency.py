@@ -23,11 +23,11 @@ from pathlib import Path
 from arguments import parse
 from node import Client, Node, against_target, finish, table
 from nodemgr.core.manager import State, step
+from nodemgr.core.model.entities import Config, Gpu, Quota, Transport
 from nodemgr.core.model.events import Acquire, Caller, GpusChanged, Release, SetQuota, UnreclaimedChanged
-from nodemgr.core.model.model import Config, Gpu, Quota, Transport
 from nodemgr.edge.host.clock import RealClock
+from nodemgr.edge.store.database import SCHEMA, CommitBatch, Store
 from nodemgr.edge.store.journal import Journal
-from nodemgr.edge.store.store import SCHEMA, CommitBatch, Store
 
 TARGET_RATIO = 3.0
 GRANTED = b"NODEMGR/1 GRANT\n"

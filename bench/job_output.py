@@ -20,9 +20,9 @@ from pathlib import Path
 
 from arguments import parse
 from node import finish, table
-from nodemgr.edge.executor.attempt_files import AttemptFiles
+from nodemgr.edge.executor.attempt_directory import AttemptFiles
+from nodemgr.edge.executor.interface import RunOrder
 from nodemgr.edge.executor.launcher import PROGRAM
-from nodemgr.edge.executor.resource_factory import RunOrder
 from nodemgr.edge.kernel.processes import boot_id
 
 MIB = 2**20

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from arguments import parse
 from node import against_target, finish, table
+from nodemgr.edge.executor.interface import RunOrder, Status
 from nodemgr.edge.executor.launcher import Launcher
-from nodemgr.edge.executor.node_factory import NodeFactory
-from nodemgr.edge.executor.resource_factory import RunOrder, Status
+from nodemgr.edge.executor.local import NodeFactory
 
 TARGET_MS = 5.0
 PROGRAM = "/bin/true"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from arguments import parse
 from node import Node, against_target, finish, table
-from nodemgr.edge.store.store import FILE_NAME
+from nodemgr.edge.store.database import FILE_NAME
 from submit_rate import Submitter
 
 TARGET_MS = 20.0

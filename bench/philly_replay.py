@@ -40,7 +40,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from arguments import parse
-from nodemgr.core.model.model import Config
+from nodemgr.core.model.entities import Config
 from nodemgr.core.scheduler.plan import Plan, Profile
 from nodemgr.core.state.work_queue import ServiceOrder, WorkQueue
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from arguments import parse
 from node import Client, Node, against_target, finish
-from nodemgr.edge.rpc.sheets import SHEET_BYTES
+from nodemgr.edge.rpc.shared_buffers import SHEET_BYTES
 from submit_rate import Submitter
 
 TARGET_S, TARGET_MIB = 2.0, 200.0

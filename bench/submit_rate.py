@@ -27,9 +27,9 @@ from pathlib import Path
 
 from arguments import parse
 from node import ROOT, Client, Node, finish, miss
-from nodemgr.edge.engine.jobs import TURN_SUBMISSIONS
-from nodemgr.edge.rpc.sheets import SHEET_BYTES
-from nodemgr.edge.store.store import FILE_NAME, SCHEMA
+from nodemgr.edge.engine.job_controller import TURN_SUBMISSIONS
+from nodemgr.edge.rpc.shared_buffers import SHEET_BYTES
+from nodemgr.edge.store.database import FILE_NAME, SCHEMA
 
 TARGET = 2_000
 WINDOW = 256

@@ -16,9 +16,9 @@ from pathlib import Path
 if __name__ == "__main__":  # by its file's name: an isolated interpreter knows no path to us
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from nodemgr.edge.gate import gate_lines
-from nodemgr.edge.gate.gate_program import PinnedGate, env_pins
-from nodemgr.edge.gate.gate_records import GatedCgroup, Records
+from nodemgr.edge.gate import cgroup_v1
+from nodemgr.edge.gate.ebpf import PinnedGate, env_pins
+from nodemgr.edge.gate.state_files import GatedCgroup, Records
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import nodes
@@ -79,7 +79,7 @@ def shut(run_dir: Path, env: str, pid: int) -> None:
     devices = None
     while devices != (now := read_open()):
         devices = now
-        gate_lines.settle(place.cgroup, nodes(), devices)
+        cgroup_v1.settle(place.cgroup, nodes(), devices)
 
 
 def _gated_cgroup(is_pinned: bool, pid: int) -> GatedCgroup:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PACKET_BYTES = 1_200
 INLINE_BYTES = 500
-"""Of an order that travels in one packet; a longer one is written on a sheet (nodemgr/edge/rpc/sheets.py)."""
+"""Of an order that travels in one packet; a longer one is written on a sheet (nodemgr/edge/rpc/shared_buffers.py)."""
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 5.0
 
@@ -39,7 +39,7 @@ DENIAL_EXITS = {
     "unknown_env": Exit.QUOTA_REFUSES, "forbidden_user": Exit.QUOTA_REFUSES, "memory_above_limit": Exit.QUOTA_REFUSES,
     "wait_timeout": Exit.WAIT_TIMED_OUT,
 }  # fmt: skip
-"""The codes of a DENY (nodemgr/core/model/model.py) that have an exit code of their own."""
+"""The codes of a DENY (nodemgr/core/model/entities.py) that have an exit code of their own."""
 _ESCAPED = {code: f"%{code:02x}" for code in (*range(0x20), 0x7F, ord("%"))}
 
 

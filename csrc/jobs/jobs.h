@@ -88,7 +88,7 @@ bool nm_job_number(const char *text, long long most, long long *value);
 /* Where a job's process failed before it ran anything of the job's. */
 enum nm_stage { NM_AT_USER, NM_AT_GROUPS, NM_AT_IDENTITY, NM_AT_CWD, NM_AT_PROGRAM, NM_AT_INTERPRETER };
 
-/* What ended an attempt, as its record numbers it (nodemgr/edge/executor/attempt_files.py, CAUSES). */
+/* What ended an attempt, as its record numbers it (nodemgr/edge/executor/attempt_directory.py, CAUSES). */
 enum nm_cause { NM_OWN, NM_CANNOT_RUN, NM_TIME_LIMIT, NM_NOT_STARTED, NM_NODE_DOWN };
 
 struct nm_failure {

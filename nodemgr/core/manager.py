@@ -23,10 +23,10 @@ from nodemgr.core.lifecycle import (
     job_actions,
     jobs,
     matching,
-    processes,
+    process_events,
     queue_settings,
     submissions,
-    time_passed,
+    timers,
 )
 from nodemgr.core.model.events import (
     Acquire,
@@ -63,8 +63,8 @@ from nodemgr.core.model.events import (
 )
 from nodemgr.core.scheduler import launch_hosts
 from nodemgr.core.state.draft import Draft
+from nodemgr.core.state.node_state import State
 from nodemgr.core.state.outcome import Transition, finish
-from nodemgr.core.state.state import State
 
 __all__ = ["Draft", "State", "Transition", "step"]
 
@@ -91,15 +91,15 @@ RULES: dict[type, _Rule] = {
     Match: _Rule(_match, False),
     SetQuota: _Rule(administration.set_quota, False),
     RemoveQuota: _Rule(administration.remove_quota, False),
-    Cancel: _Rule(processes.cancel, True),
-    Rejoin: _Rule(processes.rejoin, True),
-    Beat: _Rule(processes.beat, True),
-    Heard: _Rule(processes.heard, True),
-    Release: _Rule(processes.release, True),
-    Disconnected: _Rule(processes.disconnected, True),
-    ProcessGone: _Rule(processes.gone, True),
-    UnreclaimedChanged: _Rule(processes.unreclaimed_changed, True),
-    Tick: _Rule(time_passed.tick, True),
+    Cancel: _Rule(process_events.cancel, True),
+    Rejoin: _Rule(process_events.rejoin, True),
+    Beat: _Rule(process_events.beat, True),
+    Heard: _Rule(process_events.heard, True),
+    Release: _Rule(process_events.release, True),
+    Disconnected: _Rule(process_events.disconnected, True),
+    ProcessGone: _Rule(process_events.gone, True),
+    UnreclaimedChanged: _Rule(process_events.unreclaimed_changed, True),
+    Tick: _Rule(timers.tick, True),
     GpusChanged: _Rule(administration.gpus_changed, True),
     ReleaseTask: _Rule(administration.release_task, True),
     Audited: _Rule(audit.audited, True),

@@ -23,46 +23,46 @@ import zmq
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State
 from nodemgr.core.model import events
-from nodemgr.core.model.model import Gpu
-from nodemgr.edge.admin.control import ControlServer
+from nodemgr.core.model.entities import Gpu
+from nodemgr.edge.admin.control_server import ControlServer
 from nodemgr.edge.api.admin_operations import AdminOperations
-from nodemgr.edge.api.ask import Questions
+from nodemgr.edge.api.client_verbs import Questions
 from nodemgr.edge.api.job_operations import JobOperations
 from nodemgr.edge.api.job_views import JobViews
 from nodemgr.edge.api.session_hosts import LaunchHosts
 from nodemgr.edge.api.views import Views
 from nodemgr.edge.clients.client_server import ClientServer
-from nodemgr.edge.clients.crowd import Crowd
+from nodemgr.edge.clients.connection_report import Crowd
 from nodemgr.edge.clients.udp import UdpAddressError, UdpServer
-from nodemgr.edge.containers.containers import Containers
+from nodemgr.edge.containers.cdi_files import Containers
 from nodemgr.edge.containers.env_directories import Envs
 from nodemgr.edge.engine.daemon import LEDGER_META, Daemon
-from nodemgr.edge.engine.event_loop import EventLoop
-from nodemgr.edge.engine.jobs import into_journal
+from nodemgr.edge.engine.job_controller import into_journal
+from nodemgr.edge.engine.scheduler_loop import EventLoop
+from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
 from nodemgr.edge.executor.launcher import Launcher
+from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.executor.log_retention import LogRetention
-from nodemgr.edge.executor.node_factory import NodeFactory
-from nodemgr.edge.executor.resource_factory import ExecutorListener, ResourceFactory
 from nodemgr.edge.executor.runner_registry import Runners
-from nodemgr.edge.gate.gate import Gate, GateUnavailable
-from nodemgr.edge.gpu.auditor import Auditor
-from nodemgr.edge.gpu.context_size import ContextSizes
+from nodemgr.edge.gate.device_gate import Gate, GateUnavailable
+from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.driver_limits import DriverLimits
-from nodemgr.edge.gpu.gpus import DriverReading, GpuSource, GpuWatcher, Nvml, NvmlUnavailable
+from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuSource, GpuWatcher, Nvml, NvmlUnavailable
+from nodemgr.edge.gpu.usage import Auditor
 from nodemgr.edge.host import huge_pages, privileges, rundir, stderr_log
 from nodemgr.edge.host.clock import Clock, RealClock
 from nodemgr.edge.host.file_events import TOUCHED, FileEvents
 from nodemgr.edge.host.journald import Journald
 from nodemgr.edge.host.loop import new_loop
 from nodemgr.edge.host.systemd import ServiceManager
-from nodemgr.edge.kernel.belonging import Belonging
+from nodemgr.edge.kernel.ownership import Belonging
 from nodemgr.edge.kernel.processes import boot_id, pid_of
-from nodemgr.edge.ledger.ledgers import LedgerFiles, Ledgers
+from nodemgr.edge.ledger.registry import LedgerFiles, Ledgers
 from nodemgr.edge.setup.settings import Settings
+from nodemgr.edge.store.database import CommitHook, Store, StoreFailed, StoreUnusable
 from nodemgr.edge.store.history_rows import Bounds
 from nodemgr.edge.store.journal import Journal
-from nodemgr.edge.store.past import HistoryReader
-from nodemgr.edge.store.store import CommitHook, Store, StoreFailed, StoreUnusable
+from nodemgr.edge.store.reader import HistoryReader
 
 CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
 """Under --simulate alone: `before:N` or `after:N`, the manager kills itself around its Nth commit."""
@@ -198,7 +198,7 @@ class Service:
     def _nvml(self, known: list[Gpu]) -> GpuSource:
         if self.settings.simulate is None:
             return Nvml(known=known)
-        from nodemgr.edge.setup.simulated import prepare_node
+        from nodemgr.edge.setup.simulated_node import prepare_node
 
         directory = prepare_node(self.settings.run_dir / rundir.SIMULATOR_DIR, *self.settings.simulate)
         return Nvml(directory, known)
@@ -284,7 +284,7 @@ class Service:
         for a GPU, and at the next reading else; its event sets tell of faults only, and keep a thread in the driver that nobody could
         end.)"""
         if self.settings.simulate is not None and self._make_gpus == self._nvml:
-            from nodemgr.edge.setup.simulated import state_file
+            from nodemgr.edge.setup.simulated_node import state_file
 
             touched = state_file(self.settings.run_dir / rundir.SIMULATOR_DIR)
             stack.callback(FileEvents(self.loop, touched, TOUCHED, self.daemon.informer.stirred).close)

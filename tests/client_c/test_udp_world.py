@@ -22,18 +22,18 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.invariants import invariants
+from nodemgr.core.invariants import promises
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State
 from nodemgr.core.model import encoding, events
-from nodemgr.core.model.model import Config, Gpu, Quota
+from nodemgr.core.model.entities import Config, Gpu, Quota
 from nodemgr.edge.clients.udp import UdpServer
 from nodemgr.edge.engine.daemon import Daemon
-from nodemgr.edge.gpu.gpus import DriverReading
+from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.host.clock import SimulatedClock
-from nodemgr.edge.ledger.ledgers import Ledgers
+from nodemgr.edge.ledger.registry import Ledgers
+from nodemgr.edge.store.database import CommitBatch
 from nodemgr.edge.store.journal import Journal
-from nodemgr.edge.store.store import CommitBatch
 from tests.client_c.compiled import CLIENT_SOURCES, HIDDEN, compile_c
 from tests.support.examples import examples
 
@@ -300,7 +300,7 @@ class World:
             deliver(packet)
         for client in self.clients:
             client.step()
-        assert invariants.check(self.daemon.state) == []
+        assert promises.check(self.daemon.state) == []
 
     def passes(self, duration_ns: int) -> None:
         end_ns = self.clock.monotonic_ns() + duration_ns

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nodemgr.edge.gate.gate import Gate
-from nodemgr.edge.gate.gate_program import prepare_bpf
-from nodemgr.edge.gate.gate_records import Records
+from nodemgr.edge.gate.device_gate import Gate
+from nodemgr.edge.gate.ebpf import prepare_bpf
+from nodemgr.edge.gate.state_files import Records
 from nodemgr.paths import container_dir
 from tests.containers import podman
 from tests.containers.podman import Containers

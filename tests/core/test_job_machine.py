@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from nodemgr.core.lifecycle import jobs
 from nodemgr.core.model.effects import SendGrant, StartJob, StopJob
-from nodemgr.core.model.model import Cause
+from nodemgr.core.model.entities import Cause
 from tests.core import plain_jobs
 from tests.core.test_machine import Choices, pick
 from tests.core.walks import Rule, walk

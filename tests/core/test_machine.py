@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nodemgr.core.model.model import TaskState
+from nodemgr.core.model.entities import TaskState
 from tests.core import plain
 from tests.core.world import GIB, Node, gpu, key
 from tests.support.examples import examples

@@ -12,10 +12,10 @@ import pytest
 import nodemgr.core
 from nodemgr.core.manager import RULES, step
 from nodemgr.core.model import events
-from nodemgr.core.model.model import QueueRow, Quota
+from nodemgr.core.model.entities import QueueRow, Quota
 from nodemgr.core.model.schema import TABLES
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.state import State
+from nodemgr.core.state.node_state import State
 from tests.core.world import WALL, Node, gpu, key, seen, submission
 
 SOURCES = sorted(Path(nodemgr.core.__file__).parent.rglob("*.py"))

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from nodemgr.core.invariants import invariants
+from nodemgr.core.invariants import promises
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import State, step
 from nodemgr.core.model import encoding, events
 from nodemgr.core.model.effects import Effect, Publish, Save, SendDeny, SendFence, SendGrant, SendWait, StartJob, SubmitAnswered
-from nodemgr.core.model.model import Cause, Config, Ended, Gpu, Grant, Job, JobPayload, JobSpec, Quota, Task, Transport
+from nodemgr.core.model.entities import Cause, Config, Ended, Gpu, Grant, Job, JobPayload, JobSpec, Quota, Task, Transport
 
 GIB = 1 << 30
 MS = 1_000_000
@@ -58,12 +58,12 @@ class Node:
         following: events.Event | None = event
         while following is not None:
             transition = step(self.state, following, self.now_ns)
-            assert invariants.check_change(transition) == []
+            assert promises.check_change(transition) == []
             transition.apply()
             self.effects += (*transition.saved, *transition.published, *transition.effects)
             for save in transition.saved:
                 self._save(save)
-            assert invariants.check(self.state) == []
+            assert promises.check(self.state) == []
             following = transition.then
         assert self.restored().keys() == self.rows().keys()
         assert self.restored() == self.rows()
@@ -100,7 +100,7 @@ class Node:
         """kill -9 of the manager, and a new one that finds the store; `gone` died meanwhile."""
         rows = [(kind, key, encoding.decode(kind, data)) for (kind, key), data in self.store.items()]
         self.state = restore(self.config, rows, self.now_ns, self.wall_ns)
-        assert invariants.check(self.state) == []
+        assert promises.check(self.state) == []
         self.beats = {key: self.now_ns for key, _ in self.state.watched()}
         self.gpus_are(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index))
         for pid in gone:

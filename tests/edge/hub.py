@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from nodemgr.core.model.model import ConnectionId, ProcessKey
+from nodemgr.core.model.entities import ConnectionId, ProcessKey
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.kernel.processes import Credentials, Identity
 from nodemgr.edge.rpc.wire import Message

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.gate.gate_program import prepare_bpf
+from nodemgr.edge.gate.ebpf import prepare_bpf
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import DeviceNode

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from nodemgr import gate_hook
-from nodemgr.edge.gate.gate import Gate
-from nodemgr.edge.gate.gate_records import GatedCgroup, Records
+from nodemgr.edge.gate.device_gate import Gate
+from nodemgr.edge.gate.state_files import GatedCgroup, Records
 from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import DeviceNode
 from tests.gate.conftest import Probe

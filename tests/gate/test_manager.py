@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.gate.gate import HOOK, Gate, GateUnavailable
-from nodemgr.edge.gate.gate_program import env_pins, pin_directory
+from nodemgr.edge.gate.device_gate import HOOK, Gate, GateUnavailable
+from nodemgr.edge.gate.ebpf import env_pins, pin_directory
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import DeviceNode

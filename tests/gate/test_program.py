@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodemgr._native import ffi, lib
-from nodemgr.edge.gate.gate_program import BPF_FS, PinnedGate, env_pins, unpin
+from nodemgr.edge.gate.ebpf import BPF_FS, PinnedGate, env_pins, unpin
 from nodemgr.edge.host import privileges
 from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import DeviceNode, Nodes

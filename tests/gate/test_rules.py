@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.gate import gate_lines
+from nodemgr.edge.gate import cgroup_v1
 from nodemgr.edge.kernel.cgroups import Hierarchy
 from nodemgr.edge.kernel.device_nodes import DeviceNode, Nodes
 from tests.gate.conftest import Probe
@@ -44,7 +44,7 @@ def test_exactly_what_is_allowed_opens(
     allowed: list[set[DeviceNode]] = [set(), {GPU1}, {GPU0, CAP}, set()]
     for devices in allowed:
         for _ in range(2):  # to say it again changes nothing
-            gate_lines.settle(place, NODES, devices)
+            cgroup_v1.settle(place, NODES, devices)
             assert {device for device in (GPU0, GPU1, CAP) if probe.opens(device)} == devices
         assert probe.opens(CONTROL)
         assert probe.order("open /dev/null") == "OK"
@@ -53,7 +53,7 @@ def test_exactly_what_is_allowed_opens(
 def test_a_node_can_still_be_made(cgroup: Callable[[Hierarchy], Path], make_probe: Callable[[], Probe]) -> None:
     place, probe = cgroup(Hierarchy.DEVICES), make_probe()
     restrict(place, CASES["one rule for all GPUs"])
-    gate_lines.settle(place, NODES, set())
+    cgroup_v1.settle(place, NODES, set())
     probe.enter(place)
     made = Path(f"/dev/shm/{place.name}")
     try:
@@ -67,10 +67,10 @@ def test_a_node_can_still_be_made(cgroup: Callable[[Hierarchy], Path], make_prob
 def test_a_rule_from_which_no_gpu_can_be_taken_is_refused(rule: str, cgroup: Callable[[Hierarchy], Path]) -> None:
     place = cgroup(Hierarchy.DEVICES)
     restrict(place, [rule])
-    with pytest.raises(gate_lines.RulesTooWide, match=r"start the container without it"):
-        gate_lines.settle(place, NODES, set())
+    with pytest.raises(cgroup_v1.RulesTooWide, match=r"start the container without it"):
+        cgroup_v1.settle(place, NODES, set())
 
 
 def test_a_container_that_is_gone_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        gate_lines.settle(tmp_path / "gone", NODES, set())
+        cgroup_v1.settle(tmp_path / "gone", NODES, set())

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from nodemgr.edge.admin.control_client import EventStream
-from nodemgr.edge.executor import node_factory
-from nodemgr.edge.executor.node_factory import NodeFactory
+from nodemgr.edge.executor import local
+from nodemgr.edge.executor.local import NodeFactory
 from tests.inside.boxes import WAIT_LIMIT_S, Box, outcome
 from tests.inside.test_life import CPU, named, runner_of
 from tests.support.local import LocalManager
@@ -20,9 +20,9 @@ from tests.support.local import LocalManager
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LocalManager, Box]]:
     """A manager in this process that is short of patience, and a box."""
-    monkeypatch.setattr(node_factory, "GRACE_MS", 100)
-    monkeypatch.setattr(node_factory, "RELUCTANCE_S", 0.1)
-    monkeypatch.setattr(node_factory, "CLAIM_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(local, "GRACE_MS", 100)
+    monkeypatch.setattr(local, "RELUCTANCE_S", 0.1)
+    monkeypatch.setattr(local, "CLAIM_TIMEOUT_S", 0.3)
     with LocalManager(factory=None) as manager:
         manager.call("quota_set", env="alice", gpus=1)
         factory = manager.daemon.jobs.factory

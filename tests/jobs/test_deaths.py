@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr.core.model.effects import SubmitAnswered
-from nodemgr.core.model.model import JobState
+from nodemgr.core.model.entities import JobState
 from tests.jobs.world import KINDS, WAIT_LIMIT_S, World
 from tests.support.local import DyingStore, FakeGpus
 

@@ -15,9 +15,9 @@ import pytest
 from client_plugin.ways import choice as ways
 from nodemgr import cli
 from nodemgr.core.model import events
-from nodemgr.core.model.model import JobState
+from nodemgr.core.model.entities import JobState
+from nodemgr.edge.executor.interface import RunOrder
 from nodemgr.edge.executor.launcher import PROGRAM, Launcher
-from nodemgr.edge.executor.resource_factory import RunOrder
 from tests.jobs.test_verbs import variables
 from tests.jobs.world import KINDS, TWO_NODES, World, open_gate
 from tests.supervisor.world import end

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from nodemgr.core.model.model import Cause
+from nodemgr.core.model.entities import Cause
+from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory, RunOrder, Status
 from nodemgr.edge.executor.launcher import Launcher
-from nodemgr.edge.executor.node_factory import NodeFactory
-from nodemgr.edge.executor.resource_factory import ExecutorListener, ResourceFactory, RunOrder, Status
+from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.kernel.processes import ancestors
 from tests.edge.hub import turn
 from tests.support.two_nodes import Cluster, TwoNodes

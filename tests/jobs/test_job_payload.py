@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodemgr.core.model import events
-from nodemgr.core.model.model import JobState
+from nodemgr.core.model.entities import JobState
 from tests.jobs.world import KINDS, Refused, World
 from tests.support.local import FakeGpus
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nodemgr.core.model import events
-from nodemgr.core.model.model import DenyCode, JobState
+from nodemgr.core.model.entities import DenyCode, JobState
 from nodemgr.edge.admin.control_client import ControlError
 from nodemgr.edge.host.clock import RealClock
 from nodemgr.edge.host.journald import Journald

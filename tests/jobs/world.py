@@ -12,9 +12,9 @@ from typing import Any
 
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import SubmitAnswered
-from nodemgr.core.model.model import Ended, Job, JobPayload, JobSpec
+from nodemgr.core.model.entities import Ended, Job, JobPayload, JobSpec
 from nodemgr.edge.admin.control_client import EventStream
-from nodemgr.edge.engine.jobs import Jobs
+from nodemgr.edge.engine.job_controller import Jobs
 from tests.support.local import Died, LocalManager
 from tests.support.two_nodes import Cluster, TwoNodes
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nodemgr.edge.admin.control_client import ManagerRefused
-from nodemgr.edge.store.store import FILE_NAME
+from nodemgr.edge.store.database import FILE_NAME
 from nodemgr.simulator import SimulatedNode
 from tests.node.programs import finish, said
 from tests.support.manager import ROOT, WAIT_LIMIT_S, Manager

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from nodemgr._native import ffi, lib
 from nodemgr.edge.engine.daemon import LEDGER_META
-from nodemgr.edge.ledger.ledgers import FileId, LedgerFiles
-from nodemgr.edge.store.store import FILE_NAME
+from nodemgr.edge.ledger.registry import FileId, LedgerFiles
+from nodemgr.edge.store.database import FILE_NAME
 from nodemgr.simulator import SimulatedNode
 from tests.shim.world import MIB, compiled
 from tests.support.manager import Manager

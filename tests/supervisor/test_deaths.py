@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.model.model import Cause
-from nodemgr.edge.executor import attempt_files, node_factory, remains
+from nodemgr.core.model.entities import Cause
+from nodemgr.edge.executor import attempt_directory, local, orphans
 from nodemgr.edge.executor import launcher as launcher_module
-from nodemgr.edge.executor.attempt_files import AttemptFiles, Facts
+from nodemgr.edge.executor.attempt_directory import AttemptFiles, Facts
 from nodemgr.edge.executor.launcher import PROGRAM
-from nodemgr.edge.executor.node_factory import NODE_WENT_DOWN, SUPERVISOR_KILLED
+from nodemgr.edge.executor.local import NODE_WENT_DOWN, SUPERVISOR_KILLED
 from nodemgr.edge.kernel.processes import ancestors, boot_id, start_ticks
 from tests.supervisor.world import World, all_gone, end, is_running, own_audit_session, python
 
@@ -330,10 +330,10 @@ def test_what_says_whose_it_is_is_found_where_a_job_has_no_audit_session() -> No
     ]
     try:
         facts = Facts(os.geteuid(), os.getegid(), None, "", "/run/ours/envs/alice")
-        found = {int(key.split(":")[1]) for key in remains.find("j1:1", facts, None)}
+        found = {int(key.split(":")[1]) for key in orphans.find("j1:1", facts, None)}
         assert found == {ours.pid}
         inside = replace(facts, place="alice/0/box")
-        assert remains.find("j1:1", inside, None) == [], "a container's job is not outside of it"
+        assert orphans.find("j1:1", inside, None) == [], "a container's job is not outside of it"
     finally:
         for process in (ours, *others):
             process.kill()
@@ -584,7 +584,7 @@ def test_only_its_own_user_is_heard(served: World) -> None:
 
 
 def test_a_manager_without_rights_runs_its_own_users_jobs_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_factory.os, "geteuid", lambda: 1_000)
+    monkeypatch.setattr(local.os, "geteuid", lambda: 1_000)
     status = world.run("true", uid=1_001)
     assert (status.why, status.cause) == (
         "this manager belongs to uid 1000 and starts nobody else's jobs: ask an admin for the node's own", Cause.CANNOT_RUN,
@@ -652,7 +652,7 @@ def test_a_log_is_found_without_a_look_at_other_jobs(make_world: Callable[..., W
     for job in ("j1", "j2"):
         assert world.run(*marking(world), job=job).exit_code == 4
     looked: list[Path] = []
-    entries = attempt_files._entries
-    monkeypatch.setattr(attempt_files, "_entries", lambda directory: looked.append(directory) or entries(directory))
+    entries = attempt_directory._entries
+    monkeypatch.setattr(attempt_directory, "_entries", lambda directory: looked.append(directory) or entries(directory))
     os.close(world.factory.logs("j1"))
     assert looked == [world.jobs_dir / "j1"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.edge.executor.attempt_files import AttemptFiles
+from nodemgr.edge.executor.attempt_directory import AttemptFiles
 from nodemgr.edge.executor.launcher import PROGRAM
 from nodemgr.edge.kernel.processes import boot_id
 from tests.supervisor.world import World, python

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.model.model import Cause
-from nodemgr.edge.executor.attempt_files import RECORD_LINE_BYTES, AttemptFiles
+from nodemgr.core.model.entities import Cause
+from nodemgr.edge.executor.attempt_directory import RECORD_LINE_BYTES, AttemptFiles
+from nodemgr.edge.executor.interface import Status
 from nodemgr.edge.executor.launcher import PROGRAM
-from nodemgr.edge.executor.resource_factory import Status
 from nodemgr.edge.kernel.processes import boot_id
 from tests.supervisor.world import World, all_gone, python
 

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from nodemgr.edge.executor.interface import RunOrder, Status
 from nodemgr.edge.executor.launcher import PROGRAM, Launcher
-from nodemgr.edge.executor.node_factory import NodeFactory
-from nodemgr.edge.executor.resource_factory import RunOrder, Status
+from nodemgr.edge.executor.local import NodeFactory
 from nodemgr.edge.kernel.processes import start_ticks
 
 WAIT_LIMIT_S = 60.0

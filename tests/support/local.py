@@ -13,14 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nodemgr.core.model.model import Gpu
+from nodemgr.core.model.entities import Gpu
 from nodemgr.edge.admin.control_client import ControlClient
-from nodemgr.edge.executor.resource_factory import ExecutorListener, ResourceFactory
-from nodemgr.edge.gpu.gpus import DriverReading
+from nodemgr.edge.executor.interface import ExecutorListener, ResourceFactory
+from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.service import Service
 from nodemgr.edge.setup.settings import load
-from nodemgr.edge.store.store import CommitHook
+from nodemgr.edge.store.database import CommitHook
 from nodemgr.paths import env_dir
 from tests.support.no_factory import NoFactory
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from nodemgr.core.model.model import Cause
-from nodemgr.edge.executor.resource_factory import Capacity, ExecutorListener, RunOrder, Status
+from nodemgr.core.model.entities import Cause
+from nodemgr.edge.executor.interface import Capacity, ExecutorListener, RunOrder, Status
 
 WHY = "this manager cannot run jobs"
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodemgr.core.model.model import Cause
-from nodemgr.edge.executor.resource_factory import Capacity, ExecutorListener, RunOrder, Status
+from nodemgr.core.model.entities import Cause
+from nodemgr.edge.executor.interface import Capacity, ExecutorListener, RunOrder, Status
 
 GPUS = 4
 """Of each node."""

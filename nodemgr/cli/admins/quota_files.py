@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from client_plugin.ways.faults import Fault
-from nodemgr.core.model.model import QueueRow, Quota
+from nodemgr.core.model.entities import QueueRow, Quota
 
 DATABASE_MAGIC = b"SQLite format 3\0"
 SAID = tuple(field.name for field in fields(Quota))

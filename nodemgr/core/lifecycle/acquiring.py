@@ -7,8 +7,8 @@ Knows: who holds, who waits, who may join whom, and what refuses a request. Must
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import answers, leasing, matching, queue_settings, waiting
+from nodemgr.core.model.entities import MS, Asker, DenyCode, ProcessKey, Quota, Request, Task, TaskState
 from nodemgr.core.model.events import Acquire, Caller
-from nodemgr.core.model.model import MS, Asker, DenyCode, ProcessKey, Quota, Request, Task, TaskState
 from nodemgr.core.model.schema import IDS
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.scheduler import admission, allocator, passes, reasons

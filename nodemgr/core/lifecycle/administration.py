@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from nodemgr.core.lifecycle import answers, job_actions, jobs, leasing, waiting
 from nodemgr.core.model import effects
+from nodemgr.core.model.entities import DenyCode, Env, Gpu, Uuid
 from nodemgr.core.model.events import GpusChanged, ReleaseTask, RemoveQuota, SetQuota
-from nodemgr.core.model.model import DenyCode, Env, Gpu, Uuid
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.state import State
+from nodemgr.core.state.node_state import State
 
 
 def set_quota(draft: Draft, event: SetQuota, _now_ns: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nodemgr.core.model import effects
-from nodemgr.core.model.model import ConnectionId, DenyCode, Process, ProcessKey, Task, Uuid
+from nodemgr.core.model.entities import ConnectionId, DenyCode, Process, ProcessKey, Task, Uuid
 from nodemgr.core.state.draft import Draft
 
 

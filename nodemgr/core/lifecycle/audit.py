@@ -22,16 +22,16 @@ from typing import Protocol
 
 from nodemgr.core.lifecycle import answers, jobs, leasing
 from nodemgr.core.model import effects
+from nodemgr.core.model.entities import FINAL, MS, Env, JobState, Offence, Process, ProcessKey, Task, UnreclaimedMemory, Uuid, Violation
 from nodemgr.core.model.events import Audited, Seen
-from nodemgr.core.model.model import FINAL, MS, Env, JobState, Offence, Process, ProcessKey, Task, UnreclaimedMemory, Uuid, Violation
 from nodemgr.core.model.values import replace, value
 from nodemgr.core.scheduler import reasons
-from nodemgr.core.state import books
+from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.tables import Readable
+from nodemgr.core.state.overlay import Readable
 
 
-class AuditTables(books.ChargeTables, Protocol):
+class AuditTables(accounting.ChargeTables, Protocol):
     """The tables that an audit reads, in a State or in a Draft."""
 
     @property

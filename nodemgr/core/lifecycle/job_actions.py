@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from nodemgr.core.lifecycle import jobs, queue_settings, submissions
+from nodemgr.core.model.entities import FINAL, HELD_OR_DEPENDENT, DenyCode, Job, JobSpec, JobState
 from nodemgr.core.model.events import HoldJob, MoveJob, RequeueJob, UnholdJob, WithdrawJob
 from nodemgr.core.model.job_ids import order
-from nodemgr.core.model.model import FINAL, HELD_OR_DEPENDENT, DenyCode, Job, JobSpec, JobState
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.state import State
+from nodemgr.core.state.node_state import State
 
 JobAction = WithdrawJob | HoldJob | UnholdJob | RequeueJob | MoveJob
 

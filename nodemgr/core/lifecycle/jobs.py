@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from nodemgr.core.lifecycle import answers, leasing
 from nodemgr.core.model import effects, endings, job_ids
-from nodemgr.core.model.events import JobEnded, JobRequeuedBeforeStart, JobStarted
-from nodemgr.core.model.model import (
+from nodemgr.core.model.entities import (
     FINAL,
     LOG_TAIL_CHARACTERS,
     MS,
@@ -28,12 +27,13 @@ from nodemgr.core.model.model import (
     Request,
     Uuid,
 )
+from nodemgr.core.model.events import JobEnded, JobRequeuedBeforeStart, JobStarted
 from nodemgr.core.model.schema import IDS, PAUSE
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.allocator import Choice
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.state import State
+from nodemgr.core.state.node_state import State
 
 
 def facts(job: Job) -> dict[str, object]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodemgr.core.lifecycle import answers, records
+from nodemgr.core.lifecycle import allocation_records, answers
 from nodemgr.core.model import effects
-from nodemgr.core.model.model import MS, Asker, DenyCode, Grant, Process, ProcessKey, Request, Task, TaskState, Transport, Uuid
+from nodemgr.core.model.entities import MS, Asker, DenyCode, Grant, Process, ProcessKey, Request, Task, TaskState, Transport, Uuid
 from nodemgr.core.model.values import maker, replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.allocator import Choice
-from nodemgr.core.state import books, members
+from nodemgr.core.state import accounting, members
 from nodemgr.core.state.draft import Draft
 
 _task = maker(Task)
@@ -53,7 +53,7 @@ def begin(draft: Draft, request: Request, choice: Choice, now_ns: int, wall_ns: 
         time_limit_ms=request.time_limit_ms,
     )
     given_bytes = {uuid: _hold(draft, task, uuid) for uuid in task.gpus}
-    records.open_record(draft, task, reused, given_bytes, choice.used + len(fresh), request.since_wall_ns)
+    allocation_records.open_record(draft, task, reused, given_bytes, choice.used + len(fresh), request.since_wall_ns)
     if not is_job:
         heard_just_now = request.since_ns == now_ns
         draft.at_latest("silence", now_ns + (draft.config.timeout_ms if heard_just_now else draft.config.beat_ms) * MS)
@@ -72,7 +72,7 @@ def _hold(draft: Draft, task: Task, uuid: Uuid) -> int:
     if grant is not None and uuid not in task.fresh:
         draft.share_grant(grant, task.kept_bytes)
         return grant.memory_bytes
-    full_bytes = books.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
+    full_bytes = accounting.full_grant(draft.envs[task.env].quota, draft.gpus[uuid])
     if grant is None:
         draft.put_grant(Grant(task.env, uuid, full_bytes, full_bytes, tasks=1, kept_bytes=task.kept_bytes))
         draft.figures = {**draft.figures, (task.env, uuid): draft.unreclaimed_alive.get((task.env, uuid)) or 0}
@@ -170,7 +170,7 @@ def end(draft: Draft, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
             )
             draft.put_grant(left)
     draft.drop_task(task)
-    records.close_record(draft, task, why, wall_ns)
+    allocation_records.close_record(draft, task, why, wall_ns)
     draft.rescan = True
     draft.publish(
         "task.ended",
@@ -227,7 +227,7 @@ def resume(draft: Draft, task: Task, heard: ProcessKey, now_ns: int) -> Task | N
     resumed = replace(task, state=TaskState.RUNNING, stalled_since_ns=None)
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
-        full_bytes = grant.memory_bytes if books.is_used(draft, task.env, uuid) else _regrown(draft, grant)
+        full_bytes = grant.memory_bytes if accounting.is_used(draft, task.env, uuid) else _regrown(draft, grant)
         draft.put_grant(replace(grant, memory_bytes=full_bytes, stalled_tasks=grant.stalled_tasks - 1))
     draft.put_task(resumed)
     draft.rescan = True  # its env's other requests may reuse what it holds again
@@ -256,13 +256,13 @@ def wake(draft: Draft, task: Task, heard: ProcessKey, now_ns: int, wall_ns: int)
 
 
 def _regrown(draft: Draft, grant: Grant) -> int:
-    return max(grant.memory_bytes, books.full_grant(draft.envs[grant.env].quota, draft.gpus[grant.uuid]))
+    return max(grant.memory_bytes, accounting.full_grant(draft.envs[grant.env].quota, draft.gpus[grant.uuid]))
 
 
 def _has_room(draft: Draft, task: Task) -> bool:
     """Would all of its GPUs be this task's again within quota, memory, tasks and health?"""
-    again = [uuid for uuid in task.gpus if not books.is_used(draft, task.env, uuid)]
-    used = len(books.used_gpus(draft, task.env))
+    again = [uuid for uuid in task.gpus if not accounting.is_used(draft, task.env, uuid)]
+    used = len(accounting.used_gpus(draft, task.env))
     quota = draft.envs[task.env].quota
     if any(not draft.gpus[uuid].healthy for uuid in task.gpus) or (again and used + len(again) > quota.gpus):
         return False
@@ -270,14 +270,14 @@ def _has_room(draft: Draft, task: Task) -> bool:
         return False
     grown = {uuid: _regrown(draft, draft.grants[task.env, uuid]) for uuid in again}
     needs = {
-        uuid: books.need(draft, task.env, uuid, grant, grown_bytes)
+        uuid: accounting.need(draft, task.env, uuid, grant, grown_bytes)
         for uuid, grown_bytes in grown.items()
         if grown_bytes > (grant := draft.grants[task.env, uuid]).memory_bytes
     }
-    quota_bytes = books.quota_room(draft, task.env)
+    quota_bytes = accounting.quota_room(draft, task.env)
     if needs and quota_bytes is not None and sum(needs.values()) > quota_bytes:
         return False
-    return all(need_bytes <= books.gpu_room(draft, draft.gpus[uuid]) for uuid, need_bytes in needs.items())
+    return all(need_bytes <= accounting.gpu_room(draft, draft.gpus[uuid]) for uuid, need_bytes in needs.items())
 
 
 def set_memory(draft: Draft, grant: Grant, memory_bytes: int) -> None:
@@ -296,7 +296,7 @@ def publish_grant(draft: Draft, env: str, uuid: Uuid) -> None:
             **answers.named_gpus(draft, [uuid]),
             "memory_bytes": grant.memory_bytes,
             "limit_bytes": grant.limit_bytes,
-            "pending_bytes": max(0, books.target(draft, grant) - grant.memory_bytes),
+            "pending_bytes": max(0, accounting.target(draft, grant) - grant.memory_bytes),
         },
     )
 

@@ -6,11 +6,11 @@ Knows: what a scheduling pass found (scheduler/passes.py), and what follows from
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import jobs, leasing, notify
-from nodemgr.core.model.model import MS, Gpu, Request
+from nodemgr.core.model.entities import MS, Gpu, Request
 from nodemgr.core.scheduler import passes
 from nodemgr.core.scheduler.allocator import Choice
 from nodemgr.core.scheduler.passes import SchedulingPass
-from nodemgr.core.state import books
+from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 
 
@@ -71,7 +71,7 @@ def _may_become_free(draft: Draft, request: Request, gpu: Gpu) -> bool:
     grant = draft.grants.get((request.env, gpu.uuid))
     if grant is None:
         return False
-    most_bytes = max(grant.memory_bytes, books.full_grant(draft.envs[request.env].quota, gpu))
+    most_bytes = max(grant.memory_bytes, accounting.full_grant(draft.envs[request.env].quota, gpu))
     return (request.memory_bytes or 0) <= most_bytes - grant.kept_bytes
 
 
@@ -79,6 +79,6 @@ def _raise_pending(draft: Draft) -> None:
     """Grants below what the quota says, since the GPU had no room: as far as it has now."""
     for env, uuid in sorted(draft.unsettled):
         grant = draft.grants[env, uuid]
-        target_bytes = books.target(draft, grant)
+        target_bytes = accounting.target(draft, grant)
         if grant.memory_bytes < target_bytes:
-            leasing.set_memory(draft, grant, min(target_bytes, books.most(draft, grant)))
+            leasing.set_memory(draft, grant, min(target_bytes, accounting.most(draft, grant)))

@@ -11,13 +11,13 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from nodemgr.core.lifecycle import answers
-from nodemgr.core.model.model import Request, Uuid
+from nodemgr.core.model.entities import Request, Uuid
 from nodemgr.core.scheduler import admission, launch_hosts, passes, reasons
 from nodemgr.core.scheduler.allocator import POLICIES, Choice, Shortage, choose
 from nodemgr.core.scheduler.passes import PlacementResult
 from nodemgr.core.state import cpu_jobs
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.state import State
+from nodemgr.core.state.node_state import State
 from nodemgr.core.state.work_queue import ServiceOrder
 
 

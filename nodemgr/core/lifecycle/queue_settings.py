@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from nodemgr.core.model.entities import Config, QueueRow, Quota
 from nodemgr.core.model.events import RemoveQueue, SetQueue
-from nodemgr.core.model.model import Config, QueueRow, Quota
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.state import State
-from nodemgr.core.state.tables import Readable
+from nodemgr.core.state.node_state import State
+from nodemgr.core.state.overlay import Readable
 
 
 class QueueTables(Protocol):

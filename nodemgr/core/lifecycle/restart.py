@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from nodemgr.core.lifecycle import jobs
-from nodemgr.core.model.model import MS, Config, Job, JobState, Record, Request, Task, TaskState
+from nodemgr.core.model.entities import MS, Config, Job, JobState, Record, Request, Task, TaskState
 from nodemgr.core.model.schema import STORED
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.state import State
+from nodemgr.core.state.node_state import State
 
 
 def restore(config: Config, rows: Iterable[tuple[str, str, object]], now_ns: int, wall_ns: int) -> State:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from nodemgr.core.lifecycle import jobs, queue_settings
 from nodemgr.core.model import effects, job_ids
+from nodemgr.core.model.entities import AWAITED_BYTES, JOB_ROW_BYTES, DenyCode, HistoryEntry, Job, JobState
 from nodemgr.core.model.events import NamesTaken, Submission, SubmitJobs
-from nodemgr.core.model.model import AWAITED_BYTES, JOB_ROW_BYTES, DenyCode, HistoryEntry, Job, JobState
 from nodemgr.core.model.schema import JOBS
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import admission, reasons
 from nodemgr.core.scheduler.admission import Refusal
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.state import State
-from nodemgr.core.state.tables import first
+from nodemgr.core.state.node_state import State
+from nodemgr.core.state.overlay import first
 
 MAX_INDEX = (1 << 31) - 1
 """Of an array's elements: it is part of a token (model/job_ids.py)."""

@@ -7,7 +7,7 @@ A request leaves with its last asker. That frees what it kept from others, so th
 from __future__ import annotations
 
 from nodemgr.core.lifecycle import answers
-from nodemgr.core.model.model import MS, Asker, DenyCode, ProcessKey, Request, Transport
+from nodemgr.core.model.entities import MS, Asker, DenyCode, ProcessKey, Request, Transport
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.state.draft import Draft

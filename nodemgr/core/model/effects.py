@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodemgr.core.model.model import ConnectionId, DenyCode, ProcessKey, Uuid
+from nodemgr.core.model.entities import ConnectionId, DenyCode, ProcessKey, Uuid
 from nodemgr.core.model.values import value
 
 

@@ -1,6 +1,6 @@
 """Rows of the store as JSON texts, and back: typed, strict, every kind.
 
-Knows: the dataclasses of model.py by their annotations, so that a new field needs nothing here. Must not know: SQL, what a
+Knows: the dataclasses of entities.py by their annotations, so that a new field needs nothing here. Must not know: SQL, what a
 row means.
 A field that is missing takes its default, if it has one (a row of an older version); one that is unknown, or of another
 type, is an error: a store is never guessed at.
@@ -18,7 +18,7 @@ from functools import cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-from nodemgr.core.model.model import (
+from nodemgr.core.model.entities import (
     Ended,
     Env,
     Gpu,

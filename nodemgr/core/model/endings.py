@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-from nodemgr.core.model.model import MS, Cause, Config
+from nodemgr.core.model.entities import MS, Cause, Config
 
 
 class Next(enum.Enum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from nodemgr.core.model.model import (
+from nodemgr.core.model.entities import (
     Cause,
     ConnectionId,
     Gpu,

@@ -1,6 +1,6 @@
 """Which tables a state has, and which of them are stored. Each list once.
 
-Knows: names, and how keys are written. Must not know: what is done with rows (state/draft.py), where they are kept (state/state.py).
+Knows: names, and how keys are written. Must not know: what is done with rows (state/draft.py), where they are kept (state/node_state.py).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nodemgr.core.model.model import Uuid
+from nodemgr.core.model.entities import Uuid
 
 EnvGpu = tuple[str, Uuid]
 Deadline = tuple[str, str]

@@ -8,20 +8,22 @@ the quota is raised: it keeps its place, and every scheduling pass treats it as 
 
 from __future__ import annotations
 
-from nodemgr.core.model.model import DenyCode, Quota, Request
+from nodemgr.core.model.entities import DenyCode, Quota, Request
 from nodemgr.core.scheduler import allocator, reasons
-from nodemgr.core.state import books
+from nodemgr.core.state import accounting
 
 Refusal = tuple[DenyCode, str]
 
 
-def default_gpus(book: books.ChargeTables, quota: Quota) -> int:
+def default_gpus(book: accounting.ChargeTables, quota: Quota) -> int:
     """DESIGN.md's n where none is named: the env's `default_gpus`, else its quota, at most the node's healthy ones."""
     healthy = sum([gpu.healthy for gpu in book.gpus.values()]) or len(book.gpus)
     return min(quota.gpus if quota.default_gpus is None else quota.default_gpus, healthy)
 
 
-def refused(book: books.ChargeTables, env: str, quota: Quota, gpus: int, memory_bytes: int | None, *, explicit: bool) -> Refusal | None:
+def refused(
+    book: accounting.ChargeTables, env: str, quota: Quota, gpus: int, memory_bytes: int | None, *, explicit: bool
+) -> Refusal | None:
     node_gpus = len(book.gpus)
     code = allocator.refusal(gpus, quota.gpus, node_gpus, explicit=explicit)
     if code is not None:
@@ -31,12 +33,12 @@ def refused(book: books.ChargeTables, env: str, quota: Quota, gpus: int, memory_
     return None
 
 
-def most_memory(book: books.ChargeTables, quota: Quota) -> int:
+def most_memory(book: accounting.ChargeTables, quota: Quota) -> int:
     """The largest grant that the quota gives on any GPU of the node."""
-    return max((books.full_grant(quota, gpu) for gpu in book.gpus.values()), default=0)
+    return max((accounting.full_grant(quota, gpu) for gpu in book.gpus.values()), default=0)
 
 
-def fits_quota(book: books.ChargeTables, request: Request) -> bool:
+def fits_quota(book: accounting.ChargeTables, request: Request) -> bool:
     """Does the env's quota, as it is now, admit a request that waits?"""
     if request.gpus == 0:
         return True

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from nodemgr.core.model.model import DenyCode, Uuid
+from nodemgr.core.model.entities import DenyCode, Uuid
 
 ANY_NUMBER = 1 << 30
 """More tasks than a GPU ever has."""

@@ -21,11 +21,11 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodemgr.core.model.model import MS, Gpu, Request, Uuid
+from nodemgr.core.model.entities import MS, Gpu, Request, Uuid
 from nodemgr.core.scheduler import own_tasks
 from nodemgr.core.scheduler.allocator import POLICIES, Ask, Candidate, qualifies
 from nodemgr.core.scheduler.plan import Plan
-from nodemgr.core.state import books
+from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 
 
@@ -105,7 +105,7 @@ class ReservationTable:
         plan = self._quotas.get(env)
         if plan is None:
             plan = self._quotas[env] = Plan(self._draft.envs[env].quota.gpus, self._now_ns)
-            for end_ns in own_tasks.ends(self._draft, env, books.used_gpus(self._draft, env)):
+            for end_ns in own_tasks.ends(self._draft, env, accounting.used_gpus(self._draft, env)):
                 plan.runs(1, end_ns)
         return plan
 
@@ -129,7 +129,7 @@ class ReservationTable:
     def waits_for_itself(self, env: str) -> None:
         """Somebody has to wait until his own env gives something back. He keeps no GPU, and yet comes before those who are looked at later:
         at any moment he, or who waits behind him, may take what the quota leaves them, and what the env has given back."""
-        used = {gpu.uuid for gpu in books.used_gpus(self._draft, env)}
+        used = {gpu.uuid for gpu in accounting.used_gpus(self._draft, env)}
         left = self._draft.envs[env].quota.gpus - len(used)
         for plan in self._plans.values() if left > 0 else ():
             plan.runs(left, None)
@@ -183,12 +183,12 @@ class ReservationTable:
         """Will its own env's earlier requests find as many GPUs left in their quota as they want? However short it is: who has to wait
         for his own env keeps no GPU from others, so one that ends a second late would cost him his place."""
         wanted = self._wanted[request.env]
-        used = len(books.used_gpus(self._draft, request.env)) if wanted else 0
+        used = len(accounting.used_gpus(self._draft, request.env)) if wanted else 0
         return not wanted or used + wanted + request.gpus <= self._draft.envs[request.env].quota.gpus
 
     def _preference(self, gpu: Gpu) -> tuple[int, ...]:
         """As the policy orders them: those that it would choose are offered."""
-        tasks, room_bytes = self._draft.active.get(gpu.uuid) or 0, books.gpu_room(self._draft, gpu)
+        tasks, room_bytes = self._draft.active.get(gpu.uuid) or 0, accounting.gpu_room(self._draft, gpu)
         return POLICIES[self._draft.config.placement](Candidate(gpu.uuid, gpu.index, False, tasks, room_bytes, 0))
 
     def _ends_within(self, use: Use, limit_ns: int, last_ns: int) -> bool:
@@ -202,7 +202,7 @@ class ReservationTable:
         end_ns = None if request.time_limit_ms is None else self._now_ns + request.time_limit_ms * MS
         for uuid in gpus:
             use = self._uses[uuid]
-            if request.env in self._quotas and books.active_tasks(self._draft.grants.get((request.env, uuid))) == 1:
+            if request.env in self._quotas and accounting.active_tasks(self._draft.grants.get((request.env, uuid))) == 1:
                 self._quotas[request.env].runs(1, end_ns)
             if use.empty:
                 self._plans[use.pool].runs(1, end_ns)
@@ -220,9 +220,9 @@ def is_counted(draft: Draft, request: Request, gpus: Sequence[Gpu]) -> bool:
     quota = draft.envs[request.env].quota
     if len({gpu.memory_total_bytes for gpu in gpus}) != 1:
         return False
-    return all(books.full_grant(quota, gpu) >= books.capacity(draft, gpu) for gpu in gpus)
+    return all(accounting.full_grant(quota, gpu) >= accounting.capacity(draft, gpu) for gpu in gpus)
 
 
 def is_roomy(draft: Draft, gpu: Gpu) -> bool:
     """Is there anything left of it at all?"""
-    return books.gpu_room(draft, gpu) > 0 and (draft.active.get(gpu.uuid) or 0) < draft.config.max_tasks_per_gpu
+    return accounting.gpu_room(draft, gpu) > 0 and (draft.active.get(gpu.uuid) or 0) < draft.config.max_tasks_per_gpu

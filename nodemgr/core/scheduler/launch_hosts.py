@@ -9,10 +9,10 @@ delays nobody, and has its turn where it stands as soon as the place is up again
 
 from __future__ import annotations
 
+from nodemgr.core.model.entities import Request
 from nodemgr.core.model.events import LaunchHostChanged
-from nodemgr.core.model.model import Request
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.state import State
+from nodemgr.core.state.node_state import State
 
 HERE = ""
 """This node itself."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nodemgr.core.model.model import MS, Gpu, Task, TaskState
+from nodemgr.core.model.entities import MS, Gpu, Task, TaskState
 from nodemgr.core.state.draft import Draft
 
 

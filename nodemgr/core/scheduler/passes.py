@@ -43,13 +43,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nodemgr.core.model.model import MS, Gpu, Request, Transport, Uuid
+from nodemgr.core.model.entities import MS, Gpu, Request, Transport, Uuid
 from nodemgr.core.scheduler import admission, launch_hosts, own_tasks
 from nodemgr.core.scheduler.allocator import ANY_NUMBER, POLICIES, Ask, Candidate, Choice, Shortage, choose, qualifies, reused
 from nodemgr.core.scheduler.backfill import ReservationTable, is_counted, is_roomy
-from nodemgr.core.state import books, cpu_jobs, members
+from nodemgr.core.state import accounting, cpu_jobs, members
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.tables import first
+from nodemgr.core.state.overlay import first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk
 
 
@@ -170,7 +170,7 @@ def candidates(draft: Draft, request: Request, reserved: Mapping[Uuid, Request],
             continue
         grant = draft.grants.get((env, gpu.uuid))
         used = grant is not None and grant.tasks > grant.stalled_tasks
-        full_bytes = books.full_grant(quota, gpu)
+        full_bytes = accounting.full_grant(quota, gpu)
         wanted_bytes = named_bytes
         if udp_askers:
             wanted_bytes = udp_askers * members.share(draft, env, gpu, named_bytes, request.world)
@@ -180,8 +180,8 @@ def candidates(draft: Draft, request: Request, reserved: Mapping[Uuid, Request],
                 gpu.index,
                 used,
                 draft.active.get(gpu.uuid) or 0,
-                books.gpu_room(draft, gpu),
-                0 if used else books.need(draft, env, gpu.uuid, grant, full_bytes),
+                accounting.gpu_room(draft, gpu),
+                0 if used else accounting.need(draft, env, gpu.uuid, grant, full_bytes),
                 named_bytes is None or named_bytes <= full_bytes,
                 wanted_bytes is None or members.has_free(draft, env, gpu, wanted_bytes),
                 gpu.uuid in reserved,
@@ -197,11 +197,13 @@ def _udp_askers(request: Request) -> int:
 def judge(draft: Draft, request: Request, reserved: Mapping[Uuid, Request]) -> PlacementResult:
     """What the request would get now, beside those who keep some GPUs."""
     quota, policy = draft.envs[request.env].quota, POLICIES[draft.config.placement]
-    ask = Ask(request.gpus, quota.gpus, books.quota_room(draft, request.env), draft.config.max_tasks_per_gpu, _reuse_below(draft, request))
+    ask = Ask(
+        request.gpus, quota.gpus, accounting.quota_room(draft, request.env), draft.config.max_tasks_per_gpu, _reuse_below(draft, request)
+    )
     alone = short_of_quota(draft, request)
     if alone is not None:
         return alone
-    used = books.used_gpus(draft, request.env)
+    used = accounting.used_gpus(draft, request.env)
     if len(used) >= quota.gpus:  # nothing can be fresh: most requests of a busy node need no look at the others
         rows = candidates(draft, request, reserved, used)
         answer = choose(ask, rows, policy)
@@ -215,23 +217,23 @@ def short_of_quota(draft: Draft, request: Request) -> PlacementResult | None:
     """What is answered to a request that shares no GPU and is beyond what its quota leaves: whatever the node has, and others keep."""
     if _reuse_below(draft, request) > 1:
         return None
-    quota_gpus, used = draft.envs[request.env].quota.gpus, books.used_gpus(draft, request.env)
+    quota_gpus, used = draft.envs[request.env].quota.gpus, accounting.used_gpus(draft, request.env)
     if request.gpus <= max(0, quota_gpus - len(used)):
         return None
-    ask = Ask(request.gpus, quota_gpus, books.quota_room(draft, request.env), draft.config.max_tasks_per_gpu, 1)
+    ask = Ask(request.gpus, quota_gpus, accounting.quota_room(draft, request.env), draft.config.max_tasks_per_gpu, 1)
     return PlacementResult(Shortage.OWN_GPUS, ask, candidates(draft, request, {}, used))
 
 
 def reuse(draft: Draft, request: Request) -> Choice | None:
     """What `judge` answers to most requests of a busy node, in few steps: to an interactive one without a named memory, of an env that
     holds all the GPUs that it may. None: only a closer look can tell."""
-    held = books.used_gpus(draft, request.env)
+    held = accounting.used_gpus(draft, request.env)
     if request.gpus > len(held) or len(held) < draft.envs[request.env].quota.gpus:
         return None
     if request.job_id is not None or request.memory_bytes is not None or _udp_askers(request):
         return None
     active = draft.active.get
-    rows = [Candidate(gpu.uuid, gpu.index, True, active(gpu.uuid) or 0, books.gpu_room(draft, gpu), 0) for gpu in held]
+    rows = [Candidate(gpu.uuid, gpu.index, True, active(gpu.uuid) or 0, accounting.gpu_room(draft, gpu), 0) for gpu in held]
     return Choice((), reused(rows, request.gpus), len(held))
 
 
@@ -454,5 +456,5 @@ def _is_all_reserved(draft: Draft, scheduling_pass: SchedulingPass, request: Req
         return False
     holds = scheduling_pass.holders.get(request.env)
     if holds is None:
-        holds = scheduling_pass.holders[request.env] = bool(books.used_gpus(draft, request.env))
+        holds = scheduling_pass.holders[request.env] = bool(accounting.used_gpus(draft, request.env))
     return not holds

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from nodemgr.core.model.model import (
+from nodemgr.core.model.entities import (
     MS,
     Attempt,
     Cause,
@@ -26,7 +26,7 @@ from nodemgr.core.model.model import (
 )
 from nodemgr.core.scheduler.allocator import Ask, Candidate, Shortage, qualifies
 from nodemgr.core.state.draft import Draft
-from nodemgr.core.state.tables import first
+from nodemgr.core.state.overlay import first
 
 SHOWN_HOLDERS = 3
 DAY_S = 86_400

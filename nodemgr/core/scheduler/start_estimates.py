@@ -15,11 +15,11 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from nodemgr.core.model.model import MS, Request, Task, TaskState, Uuid
+from nodemgr.core.model.entities import MS, Request, Task, TaskState, Uuid
 from nodemgr.core.model.values import value
 from nodemgr.core.scheduler import admission
-from nodemgr.core.state import books
-from nodemgr.core.state.state import State
+from nodemgr.core.state import accounting
+from nodemgr.core.state.node_state import State
 
 
 class Ran(Protocol):
@@ -146,7 +146,7 @@ class _Count:
     def _fits(self, request: Request, uuid: Uuid) -> bool:
         if request.memory_bytes is None:
             return True
-        return request.memory_bytes <= books.full_grant(self._state.envs[request.env].quota, self._state.gpus[uuid])
+        return request.memory_bytes <= accounting.full_grant(self._state.envs[request.env].quota, self._state.gpus[uuid])
 
     def _needs(self, request: Request) -> int:
         """How many GPUs beside those that it may share with its env's other tasks."""

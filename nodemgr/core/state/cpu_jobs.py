@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from nodemgr.core.model.model import Config
-from nodemgr.core.state.tables import Readable
+from nodemgr.core.model.entities import Config
+from nodemgr.core.state.overlay import Readable
 
 
 class CpuJobTables(Protocol):

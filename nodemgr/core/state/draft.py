@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from nodemgr.core.model import job_ids
 from nodemgr.core.model.effects import Effect, Publish
-from nodemgr.core.model.model import (
+from nodemgr.core.model.entities import (
     HELD_OR_DEPENDENT,
     LEDGER_SLOTS,
     MS,
@@ -44,9 +44,9 @@ from nodemgr.core.model.model import (
 )
 from nodemgr.core.model.schema import PAUSE, STORED, TABLES, Deadline, EnvGpu
 from nodemgr.core.model.values import replace
-from nodemgr.core.state import books, cpu_jobs
-from nodemgr.core.state.state import State
-from nodemgr.core.state.tables import Groups, Overlay, Table, first
+from nodemgr.core.state import accounting, cpu_jobs
+from nodemgr.core.state.node_state import State
+from nodemgr.core.state.overlay import Groups, Overlay, Table, first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk
 
 NEW = 1 << 62
@@ -219,7 +219,7 @@ class Draft:
 
     def put_grant(self, grant: Grant) -> None:
         """`limit_bytes` follows from the rest: it is written here, whatever the caller left in it."""
-        target_bytes = books.target(self, grant)
+        target_bytes = accounting.target(self, grant)
         limit_bytes = max(0, min(grant.memory_bytes, target_bytes) - grant.caps_bytes)
         if limit_bytes != grant.limit_bytes:
             grant = replace(grant, limit_bytes=limit_bytes)
@@ -236,7 +236,7 @@ class Draft:
     def _shrinks(self, grant: Grant, least_bytes: int) -> None:
         """Figures are asked for at once, if the grant may shrink further than before this step."""
         before = self.state.grants.get((grant.env, grant.uuid))
-        further = before is None or least_bytes < max(books.target(self.state, before), before.caps_bytes)
+        further = before is None or least_bytes < max(accounting.target(self.state, before), before.caps_bytes)
         if further and least_bytes < grant.memory_bytes:
             self.at_latest("figures", self.now_ns)
 
@@ -255,7 +255,7 @@ class Draft:
             self.grants.put((env, uuid), grant)
         _add(self.charged, uuid, more_bytes)
         _add(self.env_charged, env, more_bytes)
-        _add(self.active, uuid, books.active_tasks(grant) - books.active_tasks(before))
+        _add(self.active, uuid, accounting.active_tasks(grant) - accounting.active_tasks(before))
 
     def put_unreclaimed(self, unreclaimed: UnreclaimedMemory) -> None:
         self._write_unreclaimed(unreclaimed, unreclaimed)
@@ -265,7 +265,7 @@ class Draft:
 
     def _write_unreclaimed(self, unreclaimed: UnreclaimedMemory, after: UnreclaimedMemory | None) -> None:
         env, uuid, key = unreclaimed.env, unreclaimed.uuid, (unreclaimed.process, unreclaimed.uuid)
-        charge_bytes = books.charge(self, env, uuid)
+        charge_bytes = accounting.charge(self, env, uuid)
         before = self.unreclaimed.get(key)
         if before is not None:
             _add(self._sum_of(before), (env, uuid), -before.memory_bytes)
@@ -274,7 +274,7 @@ class Draft:
         else:
             _add(self._sum_of(after), (env, uuid), after.memory_bytes)
             self.unreclaimed.put(key, after)
-        more_bytes = books.charge(self, env, uuid) - charge_bytes
+        more_bytes = accounting.charge(self, env, uuid) - charge_bytes
         _add(self.charged, uuid, more_bytes)
         _add(self.env_charged, env, more_bytes)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodemgr.core.model import effects
-from nodemgr.core.model.model import GENERATIONS, Asker, DenyCode, Gpu, Grant, Process, Task, Transport, UnreclaimedMemory, Uuid
+from nodemgr.core.model.entities import GENERATIONS, Asker, DenyCode, Gpu, Grant, Process, Task, Transport, UnreclaimedMemory, Uuid
 from nodemgr.core.model.schema import GENERATION
 from nodemgr.core.model.values import replace
-from nodemgr.core.state import books
+from nodemgr.core.state import accounting
 from nodemgr.core.state.draft import Draft
 
 
@@ -67,9 +67,9 @@ def share(draft: Draft, env: str, gpu: Gpu, memory_bytes: int | None, world: int
     if memory_bytes is not None:
         return memory_bytes
     grant = draft.grants.get((env, gpu.uuid))
-    if grant is None or books.active_tasks(grant) == 0:
-        return books.full_grant(draft.envs[env].quota, gpu) // max(1, world)
-    return min(grant.memory_bytes, books.target(draft, grant)) // max(1, world)
+    if grant is None or accounting.active_tasks(grant) == 0:
+        return accounting.full_grant(draft.envs[env].quota, gpu) // max(1, world)
+    return min(grant.memory_bytes, accounting.target(draft, grant)) // max(1, world)
 
 
 def ledger_free(draft: Draft, grant: Grant) -> int | None:
@@ -83,10 +83,10 @@ def ledger_free(draft: Draft, grant: Grant) -> int | None:
 def has_free(draft: Draft, env: str, gpu: Gpu, wanted_bytes: int) -> bool:
     """Would a task of the env find this much free in its grant on the GPU, held already or fresh?"""
     grant = draft.grants.get((env, gpu.uuid))
-    full_bytes = books.full_grant(draft.envs[env].quota, gpu)
+    full_bytes = accounting.full_grant(draft.envs[env].quota, gpu)
     if grant is None:
         return full_bytes - (draft.unreclaimed_alive.get((env, gpu.uuid)) or 0) >= wanted_bytes
-    if books.active_tasks(grant) == 0:  # as it would be, grown again
+    if accounting.active_tasks(grant) == 0:  # as it would be, grown again
         grant = replace(grant, limit_bytes=full_bytes)
     free_bytes = ledger_free(draft, grant)
     return free_bytes is not None and free_bytes >= wanted_bytes
@@ -104,7 +104,7 @@ def depart(draft: Draft, task: Task, process: Process) -> Task:
         for uuid in task.gpus:
             at_most_bytes = draft.grants[task.env, uuid].memory_bytes
             if at_most_bytes > 0:
-                draft.put_unreclaimed(books.unreclaimed_of(process, process.pid, uuid, at_most_bytes, alive=True))
+                draft.put_unreclaimed(accounting.unreclaimed_of(process, process.pid, uuid, at_most_bytes, alive=True))
                 draft.emit(effects.WatchUnreclaimed(process.key, process.pid, uuid))
     return _without(task, process)
 
@@ -118,7 +118,7 @@ def bury(draft: Draft, task: Task | None, process: Process, unreclaimed_bytes: M
         if unreclaimed is not None:
             draft.drop_unreclaimed(unreclaimed)
         if process.pid is not None and unreclaimed_bytes.get(uuid, 0) > 0:
-            draft.put_unreclaimed(books.unreclaimed_of(process, process.pid, uuid, unreclaimed_bytes[uuid], alive=False))
+            draft.put_unreclaimed(accounting.unreclaimed_of(process, process.pid, uuid, unreclaimed_bytes[uuid], alive=False))
             draft.emit(effects.WatchUnreclaimed(process.key, process.pid, uuid))
     _forget(draft, process)
     return None if task is None else _without(task, process)
@@ -133,7 +133,7 @@ def _give_back_cap(draft: Draft, task: Task, process: Process) -> None:
         return
     for uuid in task.gpus:
         grant = draft.grants[task.env, uuid]
-        left_bytes = max(books.target(draft, grant), grant.memory_bytes - process.cap_bytes)
+        left_bytes = max(accounting.target(draft, grant), grant.memory_bytes - process.cap_bytes)
         memory_bytes = min(grant.memory_bytes, left_bytes)  # less, if the quota was lowered: nobody uses this part
         draft.put_grant(replace(grant, memory_bytes=memory_bytes, caps_bytes=grant.caps_bytes - process.cap_bytes))
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from nodemgr.core.model import effects
 from nodemgr.core.model.effects import Effect, Publish, Save
+from nodemgr.core.model.entities import ProcessKey
 from nodemgr.core.model.events import Match
-from nodemgr.core.model.model import ProcessKey
 from nodemgr.core.model.values import value
 from nodemgr.core.state.draft import Draft
 

@@ -12,10 +12,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from nodemgr.core.lifecycle import notify
-from nodemgr.core.model.model import UNDER_WAY, Attempt, Job, JobState, Request
+from nodemgr.core.model.entities import UNDER_WAY, Attempt, Job, JobState, Request
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.scheduler.start_estimates import StartEstimate
-from nodemgr.core.state.state import State
+from nodemgr.core.state.node_state import State
 
 SECOND_NS = 1_000_000_000
 

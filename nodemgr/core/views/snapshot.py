@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from nodemgr.core.model.model import Env, Gpu, Grant, Process, ProcessKey, Quota, Task, UnreclaimedMemory, Uuid, Violation
+from nodemgr.core.model.entities import Env, Gpu, Grant, Process, ProcessKey, Quota, Task, UnreclaimedMemory, Uuid, Violation
 from nodemgr.core.scheduler import reasons
-from nodemgr.core.state import books
-from nodemgr.core.state.state import State
+from nodemgr.core.state import accounting
+from nodemgr.core.state.node_state import State
 from nodemgr.core.views import job_rows
 
 SCHEMA_VERSION = 1
@@ -86,7 +86,7 @@ def _gpu(state: State, gpu: Gpu, grants: list[Grant], used_bytes: int | None) ->
         "memory_total_bytes": gpu.memory_total_bytes,
         "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
         "memory_used_bytes": used_bytes,
-        "memory_remaining_bytes": books.gpu_remaining(state, gpu),
+        "memory_remaining_bytes": accounting.gpu_remaining(state, gpu),
         "memory_residue_bytes": sum(unreclaimed.memory_bytes for unreclaimed in state.unreclaimed.values() if unreclaimed.uuid == gpu.uuid),
         "memory_unbooked_bytes": state.unbooked.get(gpu.uuid, 0),
         "tasks": len(tasks),
@@ -102,17 +102,17 @@ def _env(state: State, env: Env, gpus: list[Gpu], waiting: int) -> StatusRow:
         grant = state.grants.get((env.name, gpu.uuid))
         if grant is not None:
             grants.append(grant)
-            if gpu.healthy and books.active_tasks(grant) > 0:
+            if gpu.healthy and accounting.active_tasks(grant) > 0:
                 used.append(gpu)
     return {
         "name": env.name,
         "quota": quota(env.name, env.quota),
         "gpus": [gpu.uuid for gpu in used],
         "gpu_indices": [gpu.index for gpu in used],
-        "memory_remaining_bytes": books.env_remaining(state, env.name),
+        "memory_remaining_bytes": accounting.env_remaining(state, env.name),
         "memory_granted_bytes": sum(grant.memory_bytes for grant in grants),
         "memory_capped_bytes": sum(grant.caps_bytes for grant in grants),
-        "memory_pending_bytes": sum(max(0, books.target(state, grant) - grant.memory_bytes) for grant in grants),
+        "memory_pending_bytes": sum(max(0, accounting.target(state, grant) - grant.memory_bytes) for grant in grants),
         "tasks": len(state.env_tasks.get(env.name, ())),
         "waiting": waiting,
         "jobs": state.env_jobs.get(env.name, 0),

@@ -12,9 +12,9 @@ from client_plugin.verbs.presentation.units import MAX_DURATION_MS, MAX_SIZE_BYT
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import administration, queue_settings
 from nodemgr.core.model import events
-from nodemgr.core.model.model import MS, Env, Quota
+from nodemgr.core.model.entities import MS, Env, Quota
 from nodemgr.core.model.policy_names import ENFORCE
-from nodemgr.core.state import books
+from nodemgr.core.state import accounting
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.cdi import DEVICE_FORM, is_device_name
 from nodemgr.edge.api.views import Views
@@ -123,7 +123,7 @@ class AdminOperations:
         if per_gpu is not None and per_gpu > largest > 0:
             warnings.append(f"{format_size(per_gpu)} per GPU is more than any GPU here has ({format_size(largest)}): it gets a whole one")
         for (env, uuid), grant in state.grants.items():
-            missing = books.target(state, grant) - grant.memory_bytes
+            missing = accounting.target(state, grant) - grant.memory_bytes
             if env == name and missing > 0:
                 index = state.gpus[uuid].index
                 warnings.append(f"{format_size(missing)} more on GPU {index} is pending until others there give memory back")

@@ -12,8 +12,8 @@ from typing import Any
 
 from nodemgr.core.lifecycle import job_actions
 from nodemgr.core.model import events
-from nodemgr.core.model.model import FINAL, Job, JobState, Request, Task, TaskState
-from nodemgr.core.state.state import State
+from nodemgr.core.model.entities import FINAL, Job, JobState, Request, Task, TaskState
+from nodemgr.core.state.node_state import State
 from nodemgr.edge.api import job_arguments as kinds
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import Argument, OperationError, choice, env_name, flag, text

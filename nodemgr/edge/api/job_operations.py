@@ -18,7 +18,7 @@ from client_plugin.ways import log_pieces
 from client_plugin.ways.nearest import did_you_mean
 from nodemgr.core.lifecycle import administration, job_actions, queue_settings
 from nodemgr.core.model import effects, events, job_ids
-from nodemgr.core.model.model import DenyCode, Ended, JobPayload, JobSpec, JobState, QueueRow
+from nodemgr.core.model.entities import DenyCode, Ended, JobPayload, JobSpec, JobState, QueueRow
 from nodemgr.core.model.values import replace
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.views import job_rows

@@ -12,14 +12,14 @@ from typing import Any
 
 from nodemgr.core.lifecycle import notify, queue_settings
 from nodemgr.core.model import job_ids
-from nodemgr.core.model.model import Ended, Job, Request
+from nodemgr.core.model.entities import Ended, Job, Request
 from nodemgr.core.scheduler import start_estimates
 from nodemgr.core.views import job_rows
 from nodemgr.edge.api import job_arguments
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.rpc.operation import JsonText, OperationError, Reply
-from nodemgr.edge.store.past import AttemptOutcome, HistoryQuery, HistoryReader, PastFault
-from nodemgr.edge.store.store import StoreFailed
+from nodemgr.edge.store.database import StoreFailed
+from nodemgr.edge.store.reader import AttemptOutcome, HistoryQuery, HistoryReader, PastFault
 
 SCHEMA_VERSION = 1
 PAGE_NS = 5_000_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodemgr.core.state.state import State
+from nodemgr.core.state.node_state import State
 from nodemgr.core.views import job_rows
 
 Then = Callable[[], None]

@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from nodemgr.core.lifecycle.records import record_id
-from nodemgr.core.model.model import Task
-from nodemgr.core.state.state import State
+from nodemgr.core.lifecycle.allocation_records import record_id
+from nodemgr.core.model.entities import Task
+from nodemgr.core.state.node_state import State
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.snapshot import LastBeats, TaskShare
 

@@ -11,20 +11,20 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from nodemgr.core.lifecycle.records import record_id
-from nodemgr.core.model.model import Asker, Job, Process, Task
+from nodemgr.core.lifecycle.allocation_records import record_id
+from nodemgr.core.model.entities import Asker, Job, Process, Task
 from nodemgr.core.scheduler import reasons
 from nodemgr.core.views import snapshot
 from nodemgr.core.views.snapshot import SECOND_NS
 from nodemgr.edge.api.task_rows import TaskRows
-from nodemgr.edge.clients.crowd import Crowd
+from nodemgr.edge.clients.connection_report import Crowd
 from nodemgr.edge.engine.daemon import Daemon
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import processes
 from nodemgr.edge.rpc.operation import JsonText, Later, OperationError, Reply
 from nodemgr.edge.setup import doctor
 from nodemgr.edge.setup.settings import Settings
-from nodemgr.edge.store.store import RETAINED_RECORDS, Store
+from nodemgr.edge.store.database import RETAINED_RECORDS, Store
 from nodemgr.paths import container_dir, env_dir, installed_version
 
 SCHEMA_VERSION = 1

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodemgr.core.model import effects, events
-from nodemgr.core.model.model import Uuid
+from nodemgr.core.model.entities import Uuid
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.kernel.processes import command_line, one_line
 from nodemgr.edge.rpc.wire import Message, cut_text

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from nodemgr.core.model.model import Transport
+from nodemgr.core.model.entities import Transport
 from nodemgr.edge.clients import socket_access
 from nodemgr.edge.clients.client_sessions import BEAT_NS, DECODED_NS, SUBMIT_NS, Hub, Session, cost_ns
 from nodemgr.edge.clients.descriptor_filter import (

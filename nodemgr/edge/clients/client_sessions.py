@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from nodemgr.core.model.entities import ConnectionId, ProcessKey, Transport
 from nodemgr.core.model.events import Caller
-from nodemgr.core.model.model import ConnectionId, ProcessKey, Transport
 from nodemgr.core.model.values import replace
 from nodemgr.edge.kernel.processes import Credentials, Identity
 from nodemgr.edge.rpc.wire import Message, Value

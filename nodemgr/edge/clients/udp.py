@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nodemgr._native import lib
-from nodemgr.core.model.model import ProcessKey, Transport
+from nodemgr.core.model.entities import ProcessKey, Transport
 from nodemgr.edge.clients.client_sessions import Hub, Session, cost_ns
 from nodemgr.edge.clients.rate_limits import CpuTimeShare, RateLimiter, Strangers
 from nodemgr.edge.clients.sift import Address, Level, PacketBatch, Sift, Signed

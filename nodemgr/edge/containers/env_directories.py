@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodemgr.core.model.model import Quota
-from nodemgr.core.state.state import State
+from nodemgr.core.model.entities import Quota
+from nodemgr.core.state.node_state import State
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.udp import UdpServer
-from nodemgr.edge.containers.containers import Containers
-from nodemgr.edge.gate.gate import Gate
+from nodemgr.edge.containers.cdi_files import Containers
+from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.rundir import EnvDirs, RunDirError
 from nodemgr.edge.kernel.processes import Credentials, Identity, group_id, user_id

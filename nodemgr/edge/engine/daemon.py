@@ -17,28 +17,28 @@ from typing import Any
 from nodemgr.core.lifecycle import audit
 from nodemgr.core.manager import Draft, State, Transition, step
 from nodemgr.core.model import effects, events
-from nodemgr.core.model.model import MS, ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
+from nodemgr.core.model.entities import MS, ConnectionId, DenyCode, Process, ProcessKey, Task, TaskState, Transport, Uuid
 from nodemgr.edge.clients import client_messages
 from nodemgr.edge.clients.client_server import ClientServer
 from nodemgr.edge.clients.client_sessions import Session
 from nodemgr.edge.clients.udp import UdpServer
 from nodemgr.edge.containers.env_directories import Envs
-from nodemgr.edge.engine.event_loop import EventLoop
 from nodemgr.edge.engine.informer import ClusterInformer, Resource
-from nodemgr.edge.engine.jobs import Jobs
-from nodemgr.edge.engine.recovery import OlderLimits, Recovery
-from nodemgr.edge.gate.gate import Gate
-from nodemgr.edge.gpu.auditor import Auditor
-from nodemgr.edge.gpu.context_size import ContextSizes
+from nodemgr.edge.engine.job_controller import Jobs
+from nodemgr.edge.engine.ledger_recovery import OlderLimits, Recovery
+from nodemgr.edge.engine.scheduler_loop import EventLoop
+from nodemgr.edge.gate.device_gate import Gate
+from nodemgr.edge.gpu.context_estimate import ContextSizes
 from nodemgr.edge.gpu.driver_limits import DriverLimits
-from nodemgr.edge.gpu.gpus import DriverReading, GpuWatcher
+from nodemgr.edge.gpu.gpu_inventory import DriverReading, GpuWatcher
+from nodemgr.edge.gpu.usage import Auditor
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
 from nodemgr.edge.kernel.process_locations import ProcessLocations
 from nodemgr.edge.kernel.processes import Credentials, Identity, ProcessTable, pid_of, start_ticks
-from nodemgr.edge.ledger.beats import Beats
-from nodemgr.edge.ledger.ledgers import LedgerFiles, LedgerRow, Ledgers, Slot
+from nodemgr.edge.ledger.heartbeats import Beats
 from nodemgr.edge.ledger.native_ledger import LedgerError, SlotState
+from nodemgr.edge.ledger.registry import LedgerFiles, LedgerRow, Ledgers, Slot
 from nodemgr.edge.rpc.wire import Message
 from nodemgr.edge.store.journal import Journal
 

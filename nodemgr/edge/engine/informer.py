@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nodemgr.core.model.effects import Save
-from nodemgr.core.model.model import Gpu, Task
-from nodemgr.core.state.state import State
+from nodemgr.core.model.entities import Gpu, Task
+from nodemgr.core.state.node_state import State
 from nodemgr.edge.host import stderr_log
 
 ResourceKind = Literal["gpu", "quota", "lease"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from nodemgr.edge.executor.resource_factory import ResourceFactory
+from nodemgr.edge.executor.interface import ResourceFactory
 from nodemgr.edge.host import stderr_log
 
 DAY_NS = 86_400 * 10**9

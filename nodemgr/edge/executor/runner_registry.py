@@ -4,7 +4,7 @@ Knows: the words of csrc/runner on the wire, which session speaks for which plac
 who waits.
 
 A runner is a program of the container's user, and is believed as little as he is. It is told the names of attempts and nothing else;
-what an attempt is made of goes to the process that claims it, after its own identity was looked at (node_factory.py). A place is up
+what an attempt is made of goes to the process that claims it, after its own identity was looked at (local.py). A place is up
 as long as its runner is connected. One that nobody needs is sent away after a while: who submits again meanwhile finds it there.
 """
 
@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from nodemgr.core.model.model import ConnectionId, DenyCode
+from nodemgr.core.model.entities import ConnectionId, DenyCode
 from nodemgr.edge.clients import client_messages
 from nodemgr.edge.clients.client_server import Connection
 from nodemgr.edge.clients.client_sessions import Session

@@ -1,6 +1,6 @@
 """The driver's own limit on an env's containers, where it has one (nvmlDeviceSetMemoryLimits): a quota with no way round at all.
 
-Knows: which cgroups are an env's alone, what each may use, what was set. Must not know: NVML (gpus.py), why a grant is what it is.
+Knows: which cgroups are an env's alone, what each may use, what was set. Must not know: NVML (gpu_inventory.py), why a grant is what it is.
 
 A cgroup is an env's own if a process of the env lives in it, in a mount namespace that is neither the manager's nor the host's (a
 container, no session of a user beside other things), it is neither the root nor the manager's own, and no process of another env
@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 
-from nodemgr.core.model.model import ProcessKey, Uuid
-from nodemgr.core.state.state import State
+from nodemgr.core.model.entities import ProcessKey, Uuid
+from nodemgr.core.state.node_state import State
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.kernel import cgroups
-from nodemgr.edge.kernel.belonging import mount_namespace, outside_namespaces
 from nodemgr.edge.kernel.cgroups import Hierarchy
+from nodemgr.edge.kernel.ownership import mount_namespace, outside_namespaces
 from nodemgr.edge.kernel.processes import pid_of
 
 META = "driver_limit:"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from nodemgr.core.model.model import ProcessKey
+from nodemgr.core.model.entities import ProcessKey
 from nodemgr.edge.kernel.processes import one_line, pid_of, seen_as
 
 LOOKUPS_A_TURN = 16

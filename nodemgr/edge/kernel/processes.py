@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from nodemgr._native import ffi, lib
-from nodemgr.core.model.model import ProcessKey
+from nodemgr.core.model.entities import ProcessKey
 from nodemgr.core.model.values import value
 from nodemgr.edge.kernel.timeouts import read_within, within
 

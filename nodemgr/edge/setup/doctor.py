@@ -14,9 +14,9 @@ from typing import Any
 
 from client_plugin.verbs.presentation.units import format_size
 from nodemgr.edge.clients.client_server import RESERVE_DESCRIPTORS
-from nodemgr.edge.gpu.gpus import DriverReading
+from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.host import privileges
-from nodemgr.edge.store.store import Store
+from nodemgr.edge.store.database import Store
 
 MIN_FREE_BYTES = 256 * 2**20
 MIN_DESCRIPTORS = 4_096

@@ -29,7 +29,7 @@ from typing import Protocol
 from nodemgr.core.views import cdi
 from nodemgr.edge.executor.launcher import PROGRAM as SUPERVISOR
 from nodemgr.edge.executor.launcher import SERVICE as JOBS_UNIT
-from nodemgr.edge.gate.gate import Gate
+from nodemgr.edge.gate.device_gate import Gate
 from nodemgr.edge.host.rundir import make_open, replace
 from nodemgr.edge.setup import settings_reference
 from nodemgr.edge.setup.settings import SYSTEM_CONFIG_FILE

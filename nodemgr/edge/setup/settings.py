@@ -15,7 +15,7 @@ from typing import Any
 
 from client_plugin.verbs.presentation.units import UnitError, parse_node
 from client_plugin.ways.nearest import did_you_mean
-from nodemgr.core.model.model import Config
+from nodemgr.core.model.entities import Config
 from nodemgr.core.model.policy_names import ENFORCE
 from nodemgr.core.scheduler.allocator import POLICIES
 from nodemgr.core.views import cdi

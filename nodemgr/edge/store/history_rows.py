@@ -1,6 +1,6 @@
 """Jobs that have ended, in the store: their rows, what they ran, and how many bytes of both are kept.
 
-Knows: the tables `history` and `payloads`, the bounds. Must not know: what a row's text means, transactions (store.py).
+Knows: the tables `history` and `payloads`, the bounds. Must not know: what a row's text means, transactions (database.py).
 
 A payload belongs to the jobs that run it until the last of them has ended; from then on it counts to its environment's history,
 and goes before the rows do. Sums are kept in memory, and counted again after a transaction that failed.

@@ -18,13 +18,13 @@ from typing import Any
 
 from nodemgr.core.model import encoding, job_ids
 from nodemgr.core.model.effects import Publish, Save
-from nodemgr.core.model.model import MS, Ended, Job, JobPayload, JobState, Record
+from nodemgr.core.model.entities import MS, Ended, Job, JobPayload, JobState, Record
 from nodemgr.core.model.schema import JOBS
 from nodemgr.edge.host import stderr_log
 from nodemgr.edge.host.clock import Clock
+from nodemgr.edge.store.commit_mark import Reached, StoreMark, lost
+from nodemgr.edge.store.database import RETAINED_RECORDS, CommitBatch, EventRow, RecordRow, Store, StoreFailed
 from nodemgr.edge.store.history_rows import HistoryRow, PayloadRow
-from nodemgr.edge.store.store import RETAINED_RECORDS, CommitBatch, EventRow, RecordRow, Store, StoreFailed
-from nodemgr.edge.store.store_mark import Reached, StoreMark, lost
 
 SCHEMA_VERSION = 1
 MARK_NAME = "state.db-mark"

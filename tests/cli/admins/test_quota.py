@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from nodemgr.core.model.encoding import encode
-from nodemgr.core.model.model import Env, QueueRow, Quota
-from nodemgr.edge.store.store import FILE_NAME, CommitBatch, Store
+from nodemgr.core.model.entities import Env, QueueRow, Quota
+from nodemgr.edge.store.database import FILE_NAME, CommitBatch, Store
 from tests.cli.conftest import Run, RunningManager, one_line, quota
 
 

@@ -17,7 +17,7 @@ from nodemgr.cli import VERBS
 from nodemgr.cli.admins import events
 from nodemgr.cli.presentation import group
 from nodemgr.cli.presentation import helps as admins_helps
-from nodemgr.core.model.model import Quota
+from nodemgr.core.model.entities import Quota
 
 
 def users_verbs() -> Iterator[parser.Verb]:

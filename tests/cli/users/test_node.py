@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nodemgr.cli.admins.demo import HOLD
-from nodemgr.edge.store.store import CommitBatch, Store
+from nodemgr.edge.store.database import CommitBatch, Store
 from tests.cli.conftest import Run, clean_environment, one_line
 from tests.support.manager import Manager
 

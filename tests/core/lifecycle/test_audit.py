@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from nodemgr.core.lifecycle import audit
 from nodemgr.core.model.effects import Kill, SendNote
+from nodemgr.core.model.entities import Offence
 from nodemgr.core.model.events import Audited, Seen
-from nodemgr.core.model.model import Offence
 from tests.core.world import GIB, WALL, Node, key, seen
 from tests.support.examples import examples
 

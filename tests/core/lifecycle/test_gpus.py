@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodemgr.core.model.effects import SendNote
-from nodemgr.core.model.model import Gpu
+from nodemgr.core.model.entities import Gpu
 from tests.core.world import GIB, Node, gpu
 
 

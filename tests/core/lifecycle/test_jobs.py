@@ -10,7 +10,7 @@ from nodemgr.core.lifecycle import job_actions, jobs, notify
 from nodemgr.core.manager import step
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import ForgetJob, OpenLedger, Save, SetLimit, StartJob, StopJob, SubmitAnswered
-from nodemgr.core.model.model import (
+from nodemgr.core.model.entities import (
     AWAITED_BYTES,
     JOB_ROW_BYTES,
     LOG_TAIL_CHARACTERS,
@@ -25,7 +25,7 @@ from nodemgr.core.model.model import (
     TaskState,
 )
 from nodemgr.core.model.values import replace
-from nodemgr.core.state.tables import Groups
+from nodemgr.core.state.overlay import Groups
 from tests.core.world import GIB, WALL, Node, gpu, key, seen, submission
 
 

@@ -21,10 +21,10 @@ from nodemgr.core.model.effects import (
     Unwatch,
     Watch,
 )
+from nodemgr.core.model.entities import LEDGER_SLOTS, Asker, DenyCode, Record, Request, Transport
 from nodemgr.core.model.events import Acquire, Beat
-from nodemgr.core.model.model import LEDGER_SLOTS, Asker, DenyCode, Record, Request, Transport
 from nodemgr.core.scheduler import passes
-from nodemgr.core.state import books
+from nodemgr.core.state import accounting
 from tests.core.world import GIB, WALL, Node, key
 
 
@@ -34,7 +34,7 @@ def test_a_request_gets_gpus_a_grant_and_a_slot() -> None:
     node.asks("alice", 10, 1, rid="first")
     assert node.of(SendGrant) == [SendGrant(10, "first", "alice", "token10", "t1", ("GPU-0",), (0,), (40 * GIB,), key(10), 0, 1)]
     assert node.remaining_gib(0) == 40
-    assert books.env_remaining(node.state, "alice") == 40 * GIB
+    assert accounting.env_remaining(node.state, "alice") == 40 * GIB
 
 
 def test_the_ledger_is_ready_before_the_process_hears_of_it() -> None:
@@ -99,7 +99,7 @@ def test_without_a_memory_quota_a_grant_is_a_whole_gpu() -> None:
     node.quota("alice", 1)
     node.asks("alice", 10)
     assert node.grant_gib("alice", 0) == (80, 80)
-    assert books.env_remaining(node.state, "alice") is None
+    assert accounting.env_remaining(node.state, "alice") is None
 
 
 def test_a_grant_is_never_more_than_the_gpu() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nodemgr.core.model.effects import EnvChanged, SetLimit
-from nodemgr.core.model.model import DenyCode
-from nodemgr.core.state import books
+from nodemgr.core.model.entities import DenyCode
+from nodemgr.core.state import accounting
 from tests.core.world import GIB, MS, Node
 
 
@@ -80,7 +80,7 @@ def test_fewer_gpus_with_the_same_memory_is_more_for_each_within_the_whole() -> 
     node.asks("alice", 10, 2)
     node.quota("alice", 1, 60)  # 60 GiB for one GPU; but the env's 60 GiB are all granted already
     assert node.grant_gib("alice", 0) == (30, 30)
-    assert books.env_remaining(node.state, "alice") == 0
+    assert accounting.env_remaining(node.state, "alice") == 0
 
 
 def test_a_quota_lowered_below_a_waiting_request_fails_and_blocks_nothing() -> None:
@@ -184,7 +184,7 @@ def test_lost_memory_counts_against_the_envs_own_quota() -> None:
     node.asks("alice", 10)
     node.releases("alice", 10)
     node.driver_shows(10, 0, 25)
-    assert books.env_remaining(node.state, "alice") == 15 * GIB
+    assert accounting.env_remaining(node.state, "alice") == 15 * GIB
     node.asks("alice", 11)  # GPU 1 has more room, but the quota's memory would not suffice for it
     assert node.gpus_of(11) == [0]
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from nodemgr.core.model import events
-from nodemgr.core.model.model import JobState, QueueRow
+from nodemgr.core.model.entities import JobState, QueueRow
 from tests.core.world import WALL, Node
 from tests.support.examples import examples
 

@@ -7,7 +7,7 @@ import pytest
 from nodemgr.core.lifecycle.restart import restore
 from nodemgr.core.manager import step
 from nodemgr.core.model.effects import Kill
-from nodemgr.core.model.model import Config
+from nodemgr.core.model.entities import Config
 from tests.core.world import GIB, WALL, Node, events, key
 
 
@@ -158,6 +158,6 @@ def test_a_transition_is_applied_once_and_to_its_own_state() -> None:
 
 
 def node_quota() -> object:
-    from nodemgr.core.model.model import Quota
+    from nodemgr.core.model.entities import Quota
 
     return Quota(1)

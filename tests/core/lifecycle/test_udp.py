@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodemgr.core.model.effects import BeginSlot, SetLimit, Watch
-from nodemgr.core.model.model import DenyCode
+from nodemgr.core.model.entities import DenyCode
 from tests.core.world import GIB, Node, key
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodemgr.core.model.effects import SendWait, Unwatch, Watch
-from nodemgr.core.model.model import DenyCode
+from nodemgr.core.model.entities import DenyCode
 from tests.core.world import Node, S, gpu, key
 
 

@@ -10,7 +10,7 @@ from nodemgr.core.lifecycle import job_actions, notify
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import StartJob, StopJob
 from nodemgr.core.model.endings import NEXT, Next, pause_ns
-from nodemgr.core.model.model import MS, Cause, Config, DenyCode, JobState, QueueRow
+from nodemgr.core.model.entities import MS, Cause, Config, DenyCode, JobState, QueueRow
 from nodemgr.core.views import job_rows
 from tests.core.world import WALL, Node, gpu, submission
 

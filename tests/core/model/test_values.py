@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nodemgr.core.model.entities import Asker, QueueRow, Quota, Transport
 from nodemgr.core.model.events import Acquire
-from nodemgr.core.model.model import Asker, QueueRow, Quota, Transport
 from nodemgr.core.model.values import maker, replace
 
 ASKER = Asker("unix:7:1", "5", Transport.UNIX, 7, "ann")

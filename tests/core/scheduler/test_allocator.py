@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.core.model.model import DenyCode
+from nodemgr.core.model.entities import DenyCode
 from nodemgr.core.scheduler.allocator import POLICIES, Ask, Candidate, Choice, Shortage, choose, refusal
 
 

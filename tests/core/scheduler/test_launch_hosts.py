@@ -9,7 +9,7 @@ import pytest
 from nodemgr.core.lifecycle import notify
 from nodemgr.core.model import events
 from nodemgr.core.model.effects import StartJob
-from nodemgr.core.model.model import JobState
+from nodemgr.core.model.entities import JobState
 from nodemgr.core.scheduler import passes
 from nodemgr.core.scheduler.start_estimates import start_estimates
 from tests.core.lifecycle.test_jobs import node_of, submitted

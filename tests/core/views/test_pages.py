@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from nodemgr.core.model.model import JobState
+from nodemgr.core.model.entities import JobState
 from nodemgr.core.views import job_rows
 from nodemgr.core.views.job_rows import BEGINNING, JobRow
 from tests.core.world import Node

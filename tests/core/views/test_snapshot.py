@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nodemgr.core.model.model import Quota
+from nodemgr.core.model.entities import Quota
 from nodemgr.core.views import job_rows, snapshot
 from tests.core.world import GIB, WALL, Node, key
 

@@ -18,7 +18,7 @@ from client_plugin.ways.conversation import Conversation
 from client_plugin.ways.faults import Fault
 from nodemgr.edge.admin.control_client import ManagerRefused
 from nodemgr.edge.rpc import wire
-from nodemgr.edge.rpc.sheets import MAX_SHEETS, SHEET_BYTES, Sheets
+from nodemgr.edge.rpc.shared_buffers import MAX_SHEETS, SHEET_BYTES, Sheets
 from nodemgr.paths import container_dir
 from tests.support.local import LocalManager
 

@@ -18,9 +18,9 @@ import pytest
 
 from nodemgr.edge import service
 from nodemgr.edge.admin.control_client import EventStream
-from nodemgr.edge.api import ask
+from nodemgr.edge.api import client_verbs
 from nodemgr.edge.host.clock import RealClock
-from nodemgr.edge.ledger import ledgers
+from nodemgr.edge.ledger import registry
 from nodemgr.edge.ledger.native_ledger import Ledger, LedgerError
 from tests.support.local import GIB, FakeGpus, LocalManager
 from tests.support.udp_clients import FakeClient
@@ -594,7 +594,7 @@ def test_a_waiter_keeps_its_place_and_one_that_stays_away_loses_it(make: Make, m
 @pytest.fixture
 def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """/proc shows nothing: a manager without the right to look."""
-    monkeypatch.setattr(ledgers, "_open_files_of", lambda pid, files: [])
+    monkeypatch.setattr(registry, "_open_files_of", lambda pid, files: [])
 
 
 @pytest.mark.usefixtures("hidden")
@@ -731,7 +731,7 @@ def test_figures_that_cannot_be_meant_are_refused_as_they_were_asked(manager: Lo
 
 
 def test_of_a_long_past_an_env_is_told_the_last_part(manager: LocalManager, make_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask, "MAX_RECORDS", 2)
+    monkeypatch.setattr(client_verbs, "MAX_RECORDS", 2)
     client = make_client(manager.env_dir("alice"))
     leases = []
     for _ in range(3):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nodemgr.core.model.model import Config
-from nodemgr.core.state.state import State
+from nodemgr.core.model.entities import Config
+from nodemgr.core.state.node_state import State
 from nodemgr.edge.gpu.driver_limits import META, DriverLimits, Setter
 from nodemgr.edge.kernel import cgroups
 from nodemgr.edge.kernel.cgroups import Hierarchies

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from nodemgr.edge.gpu.gpus import DriverReading
+from nodemgr.edge.gpu.gpu_inventory import DriverReading
 from nodemgr.edge.host import privileges
 from nodemgr.edge.setup import doctor
 from nodemgr.edge.setup.doctor import CheckContext
-from nodemgr.edge.store.store import Store
+from nodemgr.edge.store.database import Store
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodemgr.core.model.model import Config
+from nodemgr.core.model.entities import Config
 from nodemgr.edge.setup.settings import OPTIONS, SettingsError, load
 
 GIB = 2**30

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from nodemgr.core.model.effects import Publish, Save
-from nodemgr.core.model.model import Ended, Env, Job, JobSpec, JobState, Quota, Record
+from nodemgr.core.model.entities import Ended, Env, Job, JobSpec, JobState, Quota, Record
 from nodemgr.edge.host.clock import SimulatedClock
+from nodemgr.edge.store.database import CommitBatch, Store, StoreFailed
 from nodemgr.edge.store.journal import Journal, Spread
-from nodemgr.edge.store.store import CommitBatch, Store, StoreFailed
 from tests.support.local import FailingStore
 
 SECOND_NS = 1_000_000_000

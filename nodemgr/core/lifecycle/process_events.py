@@ -1,0 +1,131 @@
+"""What happens to processes after they asked: they come back, are heard again, give up, leave, vanish, die.
+
+Knows: which of these ends or keeps a lease or a place in the queue. Must not know: how leases and grants are kept.
+"""
+
+from __future__ import annotations
+
+from nodemgr.core.lifecycle import answers, leasing, waiting
+from nodemgr.core.model import effects
+from nodemgr.core.model.entities import DenyCode, Process, Task, TaskState
+from nodemgr.core.model.events import Beat, Caller, Cancel, Disconnected, Heard, ProcessGone, Rejoin, Release, UnreclaimedChanged
+from nodemgr.core.state import members
+from nodemgr.core.state.draft import Draft
+
+NOT_A_MEMBER = "this process holds no lease any more: it ended, or was taken back while the process was silent"
+
+
+def held(draft: Draft, caller: Caller) -> tuple[Process, Task] | None:
+    """The caller as a member of its task."""
+    process = draft.processes.get(caller.process)
+    return None if process is None or process.fenced else (process, draft.tasks[process.task_id])
+
+
+def rejoin(draft: Draft, event: Rejoin, now_ns: int) -> None:
+    """After a lost connection or a restart of the manager: the same lease, or the word that it is lost."""
+    found = held(draft, event.caller)
+    if found is None or not _is_his(found[0], event):
+        _not_a_member(draft, event.caller, event.task_id, event.rid)
+        return
+    process, task = found
+    draft.connect(process.key, event.caller.connection)
+    if task.state is TaskState.RUNNING or leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
+        answers.grant(draft, process, task, event.rid)
+
+
+def _is_his(process: Process, event: Rejoin) -> bool:
+    """Does he speak of the lease that he has? (Over UDP there is no slot, and so no generation.)"""
+    same_generation = process.slot is None or process.generation == event.generation
+    return (process.task_id, process.slot) == (event.task_id, event.slot) and same_generation
+
+
+def _not_a_member(draft: Draft, caller: Caller, task_id: str, rid: str | None) -> None:
+    draft.emit(effects.SendFence(caller.connection, task_id, NOT_A_MEMBER, rid))
+
+
+def beat(draft: Draft, event: Beat, now_ns: int) -> None:
+    found = held(draft, event.caller)
+    if found is None:
+        process = draft.processes.get(event.caller.process)
+        _not_a_member(draft, event.caller, "" if process is None else process.task_id, event.rid)
+        return
+    process, task = found
+    draft.connect(process.key, event.caller.connection)
+    if task.state is TaskState.STALLED:
+        if leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
+            answers.grant(draft, process, task, process.rid if event.rid is None else event.rid)
+    elif event.rid is not None:
+        draft.emit(effects.SendAck(event.caller.connection, event.rid))
+
+
+def heard(draft: Draft, event: Heard, now_ns: int) -> None:
+    process = draft.processes.get(event.process)
+    task = None if process is None or process.fenced else draft.tasks[process.task_id]
+    if process is None or task is None or task.state is not TaskState.STALLED:
+        return
+    if leasing.wake(draft, task, process.key, now_ns, event.wall_ns) is not None:
+        answers.grant(draft, process, task, process.rid)
+
+
+def cancel(draft: Draft, event: Cancel, now_ns: int) -> None:
+    """Gives up waiting. A grant of the same rid that crossed this on its way is given back."""
+    caller = event.caller
+    request_id = draft.request_of.get(caller.process)
+    found = held(draft, caller)
+    if request_id is not None:
+        asked = (asker.rid for asker in draft.requests[request_id].askers if asker.process == caller.process)
+        if event.rid in asked:
+            waiting.leave(draft, caller.process, "cancelled", now_ns)
+    elif found is not None and found[0].rid == event.rid:
+        _leave(draft, *found, "cancelled", now_ns, event.wall_ns)
+    answers.deny(draft, caller.connection, event.rid, DenyCode.CANCELLED, "the request was cancelled")
+
+
+def release(draft: Draft, event: Release, now_ns: int) -> None:
+    found = held(draft, event.caller)
+    waiting.leave(draft, event.caller.process, "released", now_ns)
+    if found is not None:
+        _leave(draft, *found, "released", now_ns, event.wall_ns)
+    draft.emit(effects.SendAck(event.caller.connection, event.rid))
+
+
+def _leave(draft: Draft, process: Process, task: Task, why: str, now_ns: int, wall_ns: int) -> None:
+    task = members.depart(draft, task, process)
+    leasing.lose_member(draft, task, process, why, now_ns, wall_ns)
+
+
+def disconnected(draft: Draft, event: Disconnected, now_ns: int) -> None:
+    """A hint only: a holder keeps its lease, a waiter has `timeout_ms` to come back to its place."""
+    process = draft.process_of_connection.get(event.connection)
+    if process is None:
+        return
+    draft.disconnect(process)
+    if process in draft.request_of:
+        draft.go_away(process, now_ns)
+
+
+def gone(draft: Draft, event: ProcessGone, now_ns: int) -> None:
+    """Dead, says the kernel: it waits no more, holds no more, and its slot is free."""
+    waiting.leave(draft, event.process, "its process ended", now_ns)
+    process = draft.processes.get(event.process)
+    if process is None:
+        return
+    task = None if process.fenced else draft.tasks[process.task_id]
+    draft.rescan = True
+    left = members.bury(draft, task, process, event.unreclaimed_bytes)
+    if left is not None:
+        leasing.lose_member(draft, left, process, "its process ended", now_ns, event.wall_ns)
+
+
+def unreclaimed_changed(draft: Draft, event: UnreclaimedChanged, _now_ns: int) -> None:
+    """The driver was asked what a lost process still has. People hear of what stays, and of its end: not of a figure that
+    nobody had measured, and not of what is gone at the first reading."""
+    unreclaimed = draft.unreclaimed.get((event.process, event.uuid))
+    changed = unreclaimed is not None and unreclaimed.memory_bytes != event.memory_bytes
+    if unreclaimed is None or (unreclaimed.told and not changed):
+        return
+    draft.rescan = event.memory_bytes < unreclaimed.memory_bytes
+    members.set_unreclaimed(draft, unreclaimed, event.memory_bytes)
+    if unreclaimed.told or event.memory_bytes > 0:
+        where = answers.named_gpus(draft, [unreclaimed.uuid])
+        draft.publish("memory.residue", {"env": unreclaimed.env, **where, "pid": unreclaimed.pid, "memory_bytes": event.memory_bytes})

@@ -1,0 +1,109 @@
+"""Time passed: who waited too long, who is silent, what memory was freed.
+
+Knows: beats and figures that a Tick brings, and the deadlines of the agenda. Must not know: clocks; `now_ns` is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodemgr.core.lifecycle import answers, jobs, leasing, waiting
+from nodemgr.core.model import effects
+from nodemgr.core.model.entities import MS, ProcessKey, Task, TaskState
+from nodemgr.core.model.events import Tick
+from nodemgr.core.model.schema import PAUSE
+from nodemgr.core.state import accounting, members
+from nodemgr.core.state.draft import Draft
+
+
+def tick(draft: Draft, event: Tick, now_ns: int) -> None:
+    draft.figures = event.used_bytes
+    for what, key in draft.due(now_ns):
+        _DUE[what](draft, key, now_ns, event.wall_ns)
+    _shrink(draft)
+    _ask_for_figures(draft, now_ns)
+    _hear(draft, event, now_ns)
+    draft.rescan = draft.rescan or any(True for _ in draft.wants_figures)
+
+
+def _waited_too_long(draft: Draft, request_id: str, now_ns: int, _wall_ns: int) -> None:
+    request = draft.requests.get(request_id)
+    if request is not None:
+        waiting.expire(draft, request, now_ns)
+
+
+def _stayed_away(draft: Draft, process: ProcessKey, now_ns: int, _wall_ns: int) -> None:
+    waiting.leave(draft, process, "it did not come back", now_ns)
+
+
+def _stalled_too_long(draft: Draft, task_id: str, _now_ns: int, _wall_ns: int) -> None:
+    task = draft.tasks.get(task_id)
+    if task is not None:
+        draft.schedule(("kill", task_id), None)
+        for process in (draft.processes[key] for key in task.processes):
+            if process.pid is not None:
+                draft.emit(effects.Kill(process.key, process.pid))
+
+
+_DUE = {"wait": _waited_too_long, "away": _stayed_away, "kill": _stalled_too_long, PAUSE: jobs.resume}
+
+
+def _hear(draft: Draft, event: Tick, now_ns: int) -> None:
+    """A task is silent when all its processes are. Sets the time to listen next."""
+    members = [draft.processes.get(key) for key in sorted(event.silent)]
+    for task_id in dict.fromkeys(member.task_id for member in members if member is not None):
+        task = draft.tasks.get(task_id)
+        if task is not None and (listened_to := _listened_to(draft, task)) and event.silent.issuperset(listened_to):
+            _silent(draft, task, now_ns, event.wall_ns)
+    for process in [key for key in draft.udp_askers if key in event.silent]:
+        waiting.leave(draft, process, "silent", now_ns)
+    if any(True for _ in draft.udp_askers) or any(_listened_to(draft, task) for task in draft.tasks.values()):
+        last_ns = now_ns if event.oldest_ns is None else event.oldest_ns
+        draft.timers.put("silence", last_ns + draft.config.timeout_ms * MS)
+    else:
+        draft.timers.drop("silence")
+
+
+def _listened_to(draft: Draft, task: Task) -> Sequence[ProcessKey]:
+    """The processes of a running task whose silence matters."""
+    if task.state is not TaskState.RUNNING:
+        return ()
+    return task.processes if task.job_id is None else _over_udp(draft, task)
+
+
+def _over_udp(draft: Draft, task: Task) -> list[ProcessKey]:
+    """Whose silence matters in a job: of the others the kernel tells, and of the job itself its end is told."""
+    return [key for key in task.processes if draft.processes[key].pid is None]
+
+
+def _silent(draft: Draft, task: Task, now_ns: int, wall_ns: int) -> None:
+    """Over UDP nobody can tell whether it lives: reclaimed. On the UNIX socket it lives: stalled, unless it is a job's."""
+    for process in [draft.processes[key] for key in task.processes]:
+        if process.pid is None:
+            answers.fence(draft, process.key, task.task_id, leasing.RECLAIMED)
+            task = members.depart(draft, task, process)
+            leasing.lose_member(draft, task, process, leasing.RECLAIMED, now_ns, wall_ns)
+    if task.processes and task.job_id is None:
+        leasing.stall(draft, task, now_ns)
+
+
+def _shrink(draft: Draft) -> None:
+    """A grant above what it should be falls to what is still used."""
+    for env, uuid in sorted(draft.unsettled):
+        grant = draft.grants[env, uuid]
+        used_bytes = draft.figures.get((env, uuid))
+        target_bytes = accounting.target(draft, grant)
+        if used_bytes is not None and target_bytes < grant.memory_bytes:
+            left_bytes = max(target_bytes, min(grant.memory_bytes, used_bytes + grant.caps_bytes))
+            if left_bytes < grant.memory_bytes:
+                leasing.set_memory(draft, grant, left_bytes)
+                draft.rescan = True
+
+
+def _ask_for_figures(draft: Draft, now_ns: int) -> None:
+    """Again after a beat, while some memory is waited for."""
+    shrinking = any(accounting.target(draft, draft.grants[key]) < draft.grants[key].memory_bytes for key in draft.unsettled)
+    if shrinking or any(True for _ in draft.wants_figures):
+        draft.timers.put("figures", now_ns + draft.config.beat_ms * MS)
+    else:
+        draft.timers.drop("figures")

@@ -1,0 +1,131 @@
+"""The sums that decisions rest on: what is used, promised, remaining. Each reads a State or a Draft alike.
+
+Knows: how grants and unreclaimed memory are charged to GPUs and to quotas. Must not know: who wants to know, and what for.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from nodemgr.core.model.entities import Config, Env, Gpu, Grant, Process, Quota, UnreclaimedMemory, Uuid
+from nodemgr.core.state.overlay import Readable
+
+
+class ChargeTables(Protocol):
+    """The tables that these sums read."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def gpus(self) -> Readable[Uuid, Gpu]: ...
+    @property
+    def envs(self) -> Readable[str, Env]: ...
+    @property
+    def grants(self) -> Readable[tuple[str, Uuid], Grant]: ...
+    @property
+    def charged(self) -> Readable[Uuid, int]: ...
+    @property
+    def env_charged(self) -> Readable[str, int]: ...
+    @property
+    def unreclaimed_alive(self) -> Readable[tuple[str, Uuid], int]: ...
+    @property
+    def unbooked(self) -> Readable[Uuid, int]: ...
+    @property
+    def unreclaimed_dead(self) -> Readable[tuple[str, Uuid], int]: ...
+
+
+def active_tasks(grant: Grant | None) -> int:
+    """Tasks that are not stalled."""
+    return 0 if grant is None else grant.tasks - grant.stalled_tasks
+
+
+def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
+    """Those that `is_used` is true of."""
+    grant_of = book.grants.get
+    return [
+        gpu
+        for gpu in book.gpus.values()
+        if (grant := grant_of((env, gpu.uuid))) is not None and grant.tasks > grant.stalled_tasks and gpu.healthy
+    ]
+
+
+def is_used(book: ChargeTables, env: str, uuid: Uuid) -> bool:
+    """Does the env hold this GPU, healthy, through a task that is not stalled (DESIGN.md, `used`)?"""
+    return book.gpus[uuid].healthy and active_tasks(book.grants.get((env, uuid))) > 0
+
+
+def full_grant(quota: Quota, gpu: Gpu) -> int:
+    """A fresh GPU's grant: `memory_per_gpu`, without a memory quota the whole GPU; never more than the GPU has."""
+    per_gpu_bytes = quota.memory_per_gpu_bytes
+    return gpu.memory_total_bytes if per_gpu_bytes is None else min(per_gpu_bytes, gpu.memory_total_bytes)
+
+
+def target(book: ChargeTables, grant: Grant) -> int:
+    """What a grant should be: nothing for stalled tasks alone, else what the quota says. A quota that was lowered to no
+    GPU at all takes nothing away."""
+    if active_tasks(grant) == 0:
+        return 0
+    env = book.envs.get(grant.env)
+    if env is None or env.quota.gpus == 0:
+        return grant.memory_bytes
+    return full_grant(env.quota, book.gpus[grant.uuid])
+
+
+def charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
+    """What an env takes of a GPU, in bytes of the GPU's memory and of the env's quota. What its lost but living processes
+    hold is inside its grant, since its ledger sums it; what the driver still shows of the dead is beside it (promise 5)."""
+    grant = book.grants.get((env, uuid))
+    alive_bytes = book.unreclaimed_alive.get((env, uuid)) or 0
+    dead_bytes = book.unreclaimed_dead.get((env, uuid)) or 0
+    return max(0 if grant is None else grant.memory_bytes, alive_bytes) + dead_bytes
+
+
+def need(book: ChargeTables, env: str, uuid: Uuid, grant: Grant | None, memory_bytes: int) -> int:
+    """What more of a GPU an env would be charged if its grant there were `memory_bytes`."""
+    held_bytes = 0 if grant is None else grant.memory_bytes
+    alive_bytes = book.unreclaimed_alive.get((env, uuid))
+    if alive_bytes is not None:
+        memory_bytes, held_bytes = max(memory_bytes, alive_bytes), max(held_bytes, alive_bytes)
+    return max(0, memory_bytes - held_bytes)
+
+
+def most(book: ChargeTables, grant: Grant) -> int:
+    """How much this grant may be at most, by the room in its GPU and in its env's quota."""
+    room_bytes = gpu_room(book, book.gpus[grant.uuid])
+    quota_bytes = quota_room(book, grant.env)
+    if quota_bytes is not None:
+        room_bytes = min(room_bytes, quota_bytes)
+    alive_bytes = book.unreclaimed_alive.get((grant.env, grant.uuid)) or 0
+    return max(grant.memory_bytes, alive_bytes) + room_bytes if room_bytes > 0 else grant.memory_bytes
+
+
+def capacity(book: ChargeTables, gpu: Gpu) -> int:
+    """What may be promised of a GPU (promise 1)."""
+    return int(gpu.memory_total_bytes * book.config.memory_overcommit)
+
+
+def gpu_room(book: ChargeTables, gpu: Gpu) -> int:
+    """What of a GPU's memory is promised to nobody, and not taken by others; below zero where lost processes hold more than it
+    has to spare, so that not even a grant that needs nothing more is made there."""
+    return capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0) - (book.unbooked.get(gpu.uuid) or 0)
+
+
+def quota_room(book: ChargeTables, env: str) -> int | None:
+    """What is left of an env's memory quota, below zero after it was lowered; None without one."""
+    quota = book.envs[env].quota
+    return None if quota.memory_bytes is None else quota.memory_bytes - (book.env_charged.get(env) or 0)
+
+
+def gpu_remaining(book: ChargeTables, gpu: Gpu) -> int:
+    """`gpu_room`, as it is shown."""
+    return max(0, gpu_room(book, gpu))
+
+
+def env_remaining(book: ChargeTables, env: str) -> int | None:
+    """`quota_room`, as it is shown."""
+    room_bytes = quota_room(book, env)
+    return None if room_bytes is None else max(0, room_bytes)
+
+
+def unreclaimed_of(process: Process, pid: int, uuid: Uuid, memory_bytes: int, *, alive: bool) -> UnreclaimedMemory:
+    return UnreclaimedMemory(process.env, uuid, process.key, pid, memory_bytes, alive)

@@ -1,0 +1,177 @@
+"""What an env may ask about itself and order over its clients' way: its part of the status, its release, its jobs, its doctor.
+
+Knows: the verbs of ASK, how an answer is cut into packets. Must not know: transports, frames, what a figure means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from nodemgr.core.lifecycle import administration
+from nodemgr.core.model import events
+from nodemgr.core.model.entities import Transport
+from nodemgr.edge.admin.control_server import WhenFresh
+from nodemgr.edge.api.views import Views
+from nodemgr.edge.clients.client_sessions import ASK_NS, Session
+from nodemgr.edge.engine.daemon import Daemon
+from nodemgr.edge.host import stderr_log
+from nodemgr.edge.rpc.operation import FileReply, JsonText, Later, OperationError, parse
+from nodemgr.edge.rpc.shared_buffers import SHEET_BYTES, SheetRange, Sheets
+from nodemgr.edge.store.database import StoreFailed
+
+PART_BYTES = 960
+"""Of a packet: the rest is for its head and, over UDP, for the MAC."""
+MAX_PARTS = 4_000
+MAX_RECORDS = 2_000
+"""Of an env's past, the last: what fits the parts, and is made in some 20 ms."""
+NEED_NO_FIGURES = frozenset({"release", "holdings", "sheet", "order"})
+"""Of NVML."""
+AT_ONCE = frozenset({"release", "holdings", "sheet"})
+"""The others wait their turn."""
+MAX_FILES = 8
+"""Descriptors that one connection is sent: what nobody takes out of a socket stays open in it."""
+
+READ_NS = 10
+"""What each byte of an order costs its env: a sheet full of JSON takes some ten milliseconds to read."""
+
+Ordered = Callable[[Session, str, object], Any]
+"""Carries an order out: (who, verb, arguments as they were given). Raises OrderError."""
+
+
+class Questions:
+    """Answers ASK."""
+
+    def __init__(self, daemon: Daemon, views: Views, when_fresh: WhenFresh, ordered: Ordered) -> None:
+        self._daemon = daemon
+        self._views = views
+        self._when_fresh = when_fresh
+        self._ordered = ordered
+        self._waiting: deque[tuple[Session, Mapping[str, Any]]] = deque()
+        self._sheets = Sheets()
+        self._files: dict[int, int] = {}
+        """By connection: how many descriptors it was sent."""
+        self._kinds: dict[str, Callable[[Session, Mapping[str, Any]], Any]] = {
+            "status": lambda session, _: self._views.status(session.env),
+            "holdings": lambda session, _: self._views.holdings(session.env),
+            "doctor": lambda session, _: {"schema_version": 1, "checks": self._views.env_checks(session.env, session.pid)},
+            "allocations": lambda session, _: self._views.allocations(session.env, 0, MAX_RECORDS),
+            "release": self._release,
+            "sheet": self._sheet,
+            "order": self._order,
+        }
+
+    def received(self, session: Session, fields: Mapping[str, Any]) -> None:
+        """One question; the answer comes when the figures are fresh."""
+        if fields["what"] in AT_ONCE:
+            self._answer(session, fields)
+        elif fields["what"] in NEED_NO_FIGURES:
+            self._enqueue(session, fields)
+        else:
+            self._when_fresh(lambda: self._enqueue(session, fields))
+
+    def closed(self, session: Session) -> None:
+        """It asks no more."""
+        self._sheets.forget(session.connection)
+        self._files.pop(session.connection, None)
+
+    def _enqueue(self, session: Session, fields: Mapping[str, Any]) -> None:
+        self._waiting.append((session, fields))
+        if len(self._waiting) == 1:
+            self._daemon.loop.call_soon(self._answer_next)
+
+    def _answer_next(self) -> None:
+        """One in each turn of the loop: a thousand who ask at once do not hold up those who beat."""
+        clock, began_ns = self._daemon.clock, self._daemon.clock.monotonic_ns()
+        session, fields = self._waiting.popleft()
+        if self._daemon.knows(session):
+            self._answer(session, fields)
+            session.took(clock.monotonic_ns() - began_ns)
+        if self._waiting:
+            self._daemon.loop.call_soon(self._answer_next)
+
+    def _answer(self, session: Session, fields: Mapping[str, Any]) -> None:
+        try:
+            kind = self._kinds.get(fields["what"])
+            if kind is None:
+                raise OperationError(f"unknown question {fields['what'][:40]!r} (known: {', '.join(sorted(self._kinds))})")
+            answer = kind(session, fields)
+            if isinstance(answer, Later):
+                answer.begin(lambda result: self._send(session, fields["rid"], result))
+                return
+        except OperationError as error:
+            answer = error
+        except StoreFailed as error:
+            answer = OperationError(str(error), "store")
+        except Exception as error:  # an answer is owed whatever happens
+            stderr_log.fault("in a question", error)
+            answer = OperationError(f"internal fault: {error!r} (the manager's log has more)", "internal")
+        self._send(session, fields["rid"], answer)
+
+    def _send(self, session: Session, rid: int, answer: Any) -> None:
+        """One that came later than its client stayed goes nowhere."""
+        if isinstance(answer, FileReply):
+            self._send_file(session, rid, answer)
+            return
+        if isinstance(answer, OperationError):
+            answer = {"error": str(answer), "code": answer.code}
+        parts = list(pages(answer))
+        if len(parts) > MAX_PARTS:
+            parts = list(pages({"error": "the answer is too long for this way; an administrator's nodemgr gives it", "code": "refused"}))
+        for index, data in enumerate(parts):
+            session.answer("PART", rid=rid, index=index, count=len(parts), data=data)
+
+    def _send_file(self, session: Session, rid: int, file: FileReply) -> None:
+        """A short answer: it fits one packet."""
+        try:
+            if session.transport is not Transport.UNIX:
+                raise OperationError("this order needs the UNIX socket: over UDP no file can be handed over", "refused")
+            sent = self._files[session.connection] = self._files.get(session.connection, 0) + 1
+            if sent > MAX_FILES:
+                raise OperationError(f"this connection was handed {MAX_FILES} files already: open another one", "refused")
+            session.answer("PART", (file.descriptor,), rid=rid, index=0, count=1, data="".join(pages(file.answer)))
+        except OperationError as error:
+            self._send(session, rid, error)
+        finally:
+            os.close(file.descriptor)
+
+    def _sheet(self, session: Session, _fields: Mapping[str, Any]) -> FileReply:
+        sheet = self._sheets.lend(session.connection, session.env)
+        return FileReply({"sheet_bytes": SHEET_BYTES}, os.dup(sheet))
+
+    def _order(self, session: Session, fields: Mapping[str, Any]) -> Any:
+        """Written in the packet, or on the connection's sheet, wherever on it the argument says."""
+        argument: str | None = fields.get("argument")
+        if argument is None:
+            body: bytes | str = self._sheets.take(session.connection)
+        elif (place := SheetRange.parse(argument)) is not None:
+            body = self._sheets.read(session.connection, place)
+        else:
+            body = argument
+        session.spend(len(body) * READ_NS)
+        verb, arguments = parse(body)
+        if verb != "job_submit":
+            session.spend(ASK_NS)
+        return self._ordered(session, verb, arguments)
+
+    def _release(self, session: Session, fields: Mapping[str, Any]) -> dict[str, Any]:
+        state = self._daemon.state
+        task_id = administration.present_id(state, fields.get("argument", ""))
+        owner = state.tasks.get(task_id) or state.requests.get(task_id)
+        if owner is None or owner.env != session.env:
+            raise OperationError(f"{session.env} has no task or waiting request {task_id[:40]!r} (nodemgr status lists them)", "not_found")
+        event = events.ReleaseTask(task_id, session.user, self._daemon.clock.wall_ns(), env=session.env)
+        if not self._daemon.submit(event):
+            raise OperationError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
+        return {"task": task_id}
+
+
+def pages(answer: object) -> Iterator[str]:
+    """JSON in pieces that fit a packet: plain ASCII, and `%` written as JSON may write it, so that nothing grows on the wire."""
+    text = answer if isinstance(answer, JsonText) else json.dumps(answer, separators=(",", ":"))
+    text = text.replace("%", "\\u0025")
+    for start in range(0, len(text), PART_BYTES):
+        yield text[start : start + PART_BYTES]

@@ -1,0 +1,126 @@
+"""Envs whose ledger must be found again after a restart, and the grants that wait for it.
+
+Knows: where a ledger may come from and how long to wait. Must not know: what a grant means.
+
+Most often the service manager has kept the ledger, or a living process shows it, and nothing waits. Where none does (descriptors
+closed and no right to look at mappings), the first REJOIN brings it; after `timeout_s` it is lost, and its env begins with a new
+one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from nodemgr.core.model.effects import SendGrant
+from nodemgr.core.model.entities import Process, ProcessKey, Transport, Uuid
+from nodemgr.core.state.node_state import State
+from nodemgr.edge.clients.client_sessions import Session
+from nodemgr.edge.ledger.registry import LedgerFiles, Ledgers
+
+WAITING_LINE = "the manager was restarted and waits for the memory ledger of {env} to come back with its running tasks"
+
+
+class OlderLimits:
+    """What an earlier manager allowed, to processes that may not have noticed that it is gone.
+
+    A process that was stopped over the restart goes on by the old limits file, in which its lease is live whatever happened
+    since, until its thread has seen the end of the connection and rejoined. So what it could take by that file is held to be
+    in use until it is heard, or dead.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._unheard: set[ProcessKey] = set()
+        self._limits: dict[tuple[str, Uuid], int] = {}
+
+    def begin(self, members: Iterable[Process]) -> None:
+        """At the start, with the processes that hold leases; the books are still the earlier manager's."""
+        self._unheard = {member.key for member in members}
+        self._limits = {key: grant.limit_bytes for key, grant in self._state.grants.items()}
+
+    def of_process(self, key: ProcessKey, uuid: Uuid) -> int:
+        """What this process may still believe that its env may use; 0: it knows better, or is dead."""
+        member = self._state.processes.get(key)
+        if key not in self._unheard or member is None or key in self._state.connections:
+            self._unheard.discard(key)
+            return 0
+        return self._limits.get((member.env, uuid), 0)
+
+    def of_env(self, env: str, uuid: Uuid) -> int:
+        """The same of any of the env's processes."""
+        believers = [key for key in self._unheard if (member := self._state.processes.get(key)) is None or member.env == env]
+        return max((self.of_process(key, uuid) for key in believers), default=0)
+
+
+@dataclass(slots=True)
+class _Pending:
+    files: LedgerFiles
+    timer: asyncio.TimerHandle
+    grants: list[SendGrant] = field(default_factory=list)
+
+
+class Recovery:
+    """Which ledgers are still missing."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        ledgers: Ledgers,
+        on_ready: Callable[[str, list[SendGrant]], None],
+        on_lost: Callable[[str, list[SendGrant]], None],
+    ) -> None:
+        """Both are called in the loop, between steps, with the grants that were held back."""
+        self._loop = loop
+        self._ledgers = ledgers
+        self._on_ready = on_ready
+        self._on_lost = on_lost
+        self._pending: dict[str, _Pending] = {}
+
+    def begin(self, env: str, files: LedgerFiles, pids: Iterable[int], timeout_s: float) -> None:
+        """At the start: takes the ledger from who kept it or from a process, or waits for one to bring it."""
+        if self._ledgers.adopt_stored(env, files) or self._ledgers.adopt_from_processes(env, files, pids):
+            self._on_ready(env, [])
+        else:
+            self._pending[env] = _Pending(files, self._loop.call_later(timeout_s, self._lost, env))
+
+    def is_pending(self, env: str) -> bool:
+        return env in self._pending
+
+    def offer(self, env: str, fds: list[int]) -> list[int]:
+        """Descriptors that came with REJOIN; returns those that nobody took."""
+        pending = self._pending.get(env)
+        if pending is None or not fds:
+            return fds
+        if self._ledgers.adopt(env, pending.files, fds):
+            del self._pending[env]
+            pending.timer.cancel()
+            self._on_ready(env, pending.grants)
+        return []
+
+    def holds_back(self, session: Session, grant: SendGrant) -> bool:
+        """True: the grant is kept until the ledger is there, and its asker told so."""
+        pending = self._pending.get(grant.env)
+        if pending is None or session.transport is not Transport.UNIX:
+            return False
+        pending.grants.append(grant)
+        session.answer("WAIT", rid=int(grant.rid), position=1, reason=WAITING_LINE.format(env=grant.env))
+        return True
+
+    def give_up(self, env: str) -> None:
+        """Nobody is left who could bring it."""
+        pending = self._pending.pop(env, None)
+        if pending is not None:
+            pending.timer.cancel()
+
+    def _lost(self, env: str) -> None:
+        self._on_lost(env, self._pending.pop(env).grants)
+
+    @staticmethod
+    def close_all(fds: Iterable[int]) -> None:
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)

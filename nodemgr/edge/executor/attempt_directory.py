@@ -1,0 +1,371 @@
+"""The directory of one attempt of a job: what the manager writes for its supervisor, and reads of it.
+
+Knows: the files that csrc/jobs/jobs.h names, the other end of them. Must not know: processes, launchers, what follows from what
+is read.
+
+A directory appears whole, by a rename, and has room for all that will be written of the attempt: a disk that fills up later
+loses no end. Whoever renames `free` owns the attempt; the content of that file is the boot in which it was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodemgr.core.model.entities import Cause, ProcessKey
+from nodemgr.edge.executor.interface import RunOrder
+from nodemgr.edge.kernel.processes import process_key
+
+FREE, GIVEN_UP, LOG = "free", "claim.manager", "log"
+RECORD_LINE_BYTES, LIMIT_BYTES = 512, 32
+MAX_TAIL_BYTES = 4_096
+MAX_ORDER_BYTES = 8 * 2**20
+FACTS_BYTES = 1_024
+"""Of an order, at its beginning: all that is not the user's own text."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,63}", re.ASCII)
+_ENDED = r"ended\.(?P<wall>[0-9]{1,20})\.(?P<exit>[0-9]{1,3}|-)\.(?P<signal>[0-9]{1,3}|-)\.(?P<cause>[0-4])"
+_CLAIM = re.compile(rf"claim\.(?:(?P<pid>[0-9]{{1,10}})\.(?P<ticks>[0-9]{{1,20}})(?:\.{_ENDED})?|manager)", re.ASCII)
+CAUSES = (Cause.OWN, Cause.CANNOT_RUN, Cause.TIME_LIMIT, Cause.NOT_STARTED, Cause.NODE_DOWN)
+"""As a supervisor numbers them (csrc/jobs/jobs.h, enum nm_cause)."""
+MAX_EXIT_CODE, MAX_SIGNAL = 255, 64
+NOT_WRITTEN = "the disk did not take how it ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Whose the attempt is; without a supervisor it is the manager's, which gave it up."""
+
+    supervisor: ProcessKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the manager needs to know again of an order that it gave. `place`: where it is run, "" the node. `env_dir`: where its
+    processes look for their environment; "": nobody told them."""
+
+    uid: int | None
+    gid: int | None
+    limit_ms: int | None
+    place: str
+    env_dir: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    wall_ns: int
+    pid: int
+    ticks: int
+    audit: int = 0
+    """The number of the audit session that its processes share with nobody else; 0: they have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    wall_ns: int
+    exit_code: int | None
+    signal: int | None
+    cause: Cause
+    why: str
+
+
+def is_job_name(name: str) -> bool:
+    """A job's id is a directory's name too: nothing that leads elsewhere."""
+    return _NAME.fullmatch(name) is not None
+
+
+def jobs(jobs_dir: Path) -> list[str]:
+    """All that have a directory."""
+    return [name for name in _entries(jobs_dir) if is_job_name(name)]
+
+
+def attempts(jobs_dir: Path) -> Iterator[tuple[str, int]]:
+    """All that have a directory."""
+    for job in jobs(jobs_dir):
+        yield from ((job, number) for number in attempts_of(jobs_dir, job))
+
+
+def attempts_of(jobs_dir: Path, job: str) -> list[int]:
+    """Those of one job: a look at its own directory, however many others there are."""
+    return [int(name) for name in _entries(jobs_dir / job) if name.isascii() and name.isdigit()]
+
+
+def _entries(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+class AttemptFiles:
+    """Those of (job, attempt) below `jobs_dir`."""
+
+    def __init__(self, jobs_dir: Path, job_id: str, attempt: int) -> None:
+        if not is_job_name(job_id):
+            raise ValueError(f"{job_id!r} is no job's name")
+        self.name = f"{job_id}/{attempt}"
+        self.directory = jobs_dir / job_id / str(attempt)
+
+    def exist(self) -> bool:
+        return self.directory.is_dir()
+
+    def write(self, order: RunOrder, grace_ms: int, boot: str, log_bytes: int = 0) -> None:
+        """All of them at once. `log_bytes`: the room that its log may take, 0 any. Raises OSError where the disk refuses, ValueError for
+        what no program can be given."""
+        text = _order_text(order, grace_ms, log_bytes)
+        self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = self.directory.with_name(f".{self.directory.name}")
+        if fresh.exists():  # another manager died over it
+            shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        try:
+            content = {
+                "order": text, "record": b" " * (2 * RECORD_LINE_BYTES), FREE: boot.encode(), LOG: b"",
+                "limit": _limit_text(order.time_limit_ms),
+            }  # fmt: skip
+            for name, data in content.items():
+                _write(fresh / name, data)
+            fresh.rename(self.directory)
+        except OSError:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+
+    def set_limit(self, time_limit_ms: int | None) -> None:
+        """The supervisor looks when it is told to. Raises OSError."""
+        descriptor = self._open("limit", os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, _limit_text(time_limit_ms), 0)
+        finally:
+            os.close(descriptor)
+
+    def claim(self) -> Claim | None:
+        """None: nobody has begun it yet, and anybody may."""
+        for name in _entries(self.directory):
+            if found := _CLAIM.fullmatch(name):
+                return Claim(process_key(int(found["pid"]), int(found["ticks"])) if found["pid"] else None)
+        return None
+
+    def give_up(self) -> bool:
+        """From now on nobody can begin it. False: somebody has."""
+        try:
+            (self.directory / FREE).rename(self.directory / GIVEN_UP)
+        except OSError:
+            return False
+        return True
+
+    def claim_for(self, supervisor: ProcessKey) -> bool:
+        """The attempt is this process's from now on, or was already. False: it is somebody else's, or over."""
+        _, pid, ticks = supervisor.split(":")
+        try:
+            (self.directory / FREE).rename(self.directory / f"claim.{pid}.{ticks}")
+        except OSError:
+            claim = self.claim()
+            return claim is not None and claim.supervisor == supervisor
+        return True
+
+    def hand_out(self) -> list[int]:
+        """Order, record, log and limit, open for a supervisor in a container, the caller's to close. Nothing of them leads anywhere: the
+        order is a sealed copy, the others are plain files, which are never anything else. Raises OSError."""
+        with contextlib.ExitStack() as opened:
+            files = []
+            for opening in (self._sealed_order, self._writable_record, self._writable_log, self._readable_limit):
+                files.append(opening())
+                opened.callback(os.close, files[-1])
+            opened.pop_all()
+            return files
+
+    def _sealed_order(self) -> int:
+        with open(self.directory / "order", "rb") as file:
+            text = file.read(MAX_ORDER_BYTES + 1)
+        copy = os.memfd_create("nodemgr-order", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.write(copy, text)
+            os.lseek(copy, 0, os.SEEK_SET)
+            fcntl.fcntl(copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        except OSError:
+            os.close(copy)
+            raise
+        return copy
+
+    def _writable_record(self) -> int:
+        return self._open("record", os.O_WRONLY)
+
+    def _writable_log(self) -> int:
+        return self._open(LOG, os.O_WRONLY | os.O_APPEND)
+
+    def _readable_limit(self) -> int:
+        return self._open("limit", os.O_RDONLY)
+
+    def _open(self, name: str, flags: int) -> int:
+        """Waits for nobody: who has a file open may hold a lease on it."""
+        return os.open(self.directory / name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def begun_wall_ns(self) -> int:
+        """When it was claimed, by the kernel's clock; 0 where that is not known."""
+        for name in _entries(self.directory):
+            if _CLAIM.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    return (self.directory / name).stat().st_ctime_ns
+        return 0
+
+    def is_given_up(self) -> bool:
+        """Nobody has begun it, and from now on nobody can. False: somebody has, or the disk refuses."""
+        if self.give_up() or not self.exist():
+            return True
+        claim = self.claim()
+        return claim is not None and claim.supervisor is None
+
+    def remove(self) -> None:
+        """Of one that nobody can begin any more."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def boot(self) -> str:
+        """The boot in which it was made; empty where that cannot be read."""
+        for name in _entries(self.directory):
+            if name == FREE or _CLAIM.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    return (self.directory / name).read_text(errors="replace")
+        return ""
+
+    def forget_order(self) -> None:
+        """It is over: its environment may have secrets in it."""
+        with contextlib.suppress(OSError):
+            (self.directory / "order").unlink()
+
+    def facts(self) -> Facts:
+        """Of the order, as the manager wrote it; of one that is gone nothing."""
+        said: dict[str, str] = {}
+        with contextlib.suppress(OSError), open(self.directory / "order", "rb") as file:
+            for entry in file.read(FACTS_BYTES).split(b"\0"):
+                key, _, value = entry.decode("utf-8", "replace").partition("=")
+                said.setdefault(key, value)
+        uid, gid, limit_ms = (_number(said.get(key, "")) for key in ("uid", "gid", "limit_ms"))
+        return Facts(uid, gid, limit_ms, said.get("place", ""), said.get("env_dir", ""))
+
+    def record(self) -> tuple[Beginning | None, End | None]:
+        """As far as it is written. Where the disk did not take the end, the claim tells it by its name."""
+        data = b""
+        with contextlib.suppress(OSError), open(self._open("record", os.O_RDONLY), "rb") as file:
+            data = file.read(2 * RECORD_LINE_BYTES)
+        end = _end(_line(data, 1))
+        if end is None:
+            end = next((_end_by_name(found) for name in _entries(self.directory) if (found := _CLAIM.fullmatch(name))), None)
+        return _beginning(_line(data, 0)), end
+
+    def open_log(self) -> int:
+        """Raises FileNotFoundError, OSError."""
+        try:
+            return self._open(LOG, os.O_RDONLY)
+        except BlockingIOError:
+            raise FileNotFoundError(errno.ENOENT, "its owner keeps it from being read", str(self.directory / LOG)) from None
+
+    def log_room_bytes(self) -> int:
+        """On the disk: without a middle that was dropped, with blocks that are reserved behind the end."""
+        try:
+            status = os.stat(self.directory / LOG, follow_symlinks=False)
+        except OSError:
+            return 0
+        return status.st_blocks * 512
+
+    def bound_log(self, most_bytes: int) -> None:
+        """When the attempt has ended. Our supervisor keeps the log within `most_bytes` (0: any); a supervisor in a container may be any
+        program of that user. Such a log is replaced: a process that still has the old file open writes to no log."""
+        if most_bytes == 0 or self.log_room_bytes() <= 2 * most_bytes:
+            return
+        fresh = self.directory / f".{LOG}"
+        with contextlib.suppress(OSError):
+            os.truncate(self.directory / LOG, 0)
+            fresh.unlink(missing_ok=True)
+            _write(fresh, b"nodemgr: the output was dropped: it took more than twice the %d bytes of job_log_bytes\n" % most_bytes)
+            fresh.rename(self.directory / LOG)
+
+    def log_tail(self) -> str:
+        """The last of what it wrote; no control character of it but the end of a line."""
+        try:
+            descriptor = self.open_log()
+        except OSError:
+            return ""
+        try:
+            size = os.fstat(descriptor).st_size
+            data = os.pread(descriptor, MAX_TAIL_BYTES, max(0, size - MAX_TAIL_BYTES))
+        except OSError:
+            return ""
+        finally:
+            os.close(descriptor)
+        text = data.decode("utf-8", "replace").replace("\r", "\n").expandtabs()
+        return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
+
+
+def _order_text(order: RunOrder, grace_ms: int, log_bytes: int) -> bytes:
+    """As csrc/jobs/order.c reads it."""
+    env_dir = next((entry.partition("=")[2] for entry in order.environ if entry.startswith("NODEMGR_ENV_DIR=")), "")
+    facts = {
+        "job": f"{order.job_id}:{order.attempt}", "user": order.user, "uid": order.uid, "gid": order.gid,
+        "grace_ms": grace_ms, "log_bytes": log_bytes, "place": order.place, "limit_ms": order.time_limit_ms or "", "umask": order.umask,
+        "env_dir": env_dir, "cwd": order.cwd,
+    }  # fmt: skip
+    entries = ["nodemgr-order 1", *(f"{key}={value}" for key, value in facts.items())]
+    entries += [f"arg={word}" for word in order.argv] + [f"env={variable}" for variable in order.environ] + ["end"]
+    if any("\0" in entry for entry in entries) or not order.argv:
+        raise ValueError("its command, directory or environment has a NUL in it, or there is no command")
+    text = b"".join(entry.encode("utf-8", "surrogateescape") + b"\0" for entry in entries)
+    if len(text) > MAX_ORDER_BYTES:
+        raise ValueError(f"its command and environment have {len(text)} bytes, at most {MAX_ORDER_BYTES} are taken")
+    return text
+
+
+def _limit_text(time_limit_ms: int | None) -> bytes:
+    """At its fixed place: whoever has it open reads the new one."""
+    text = b"" if time_limit_ms is None else b"%d\n" % time_limit_ms
+    return text.ljust(LIMIT_BYTES)
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
+
+
+def _line(data: bytes, number: int) -> list[str]:
+    """The words of a line that is whole; of any other none."""
+    line = data[number * RECORD_LINE_BYTES : (number + 1) * RECORD_LINE_BYTES]
+    return line[:-2].decode("utf-8", "replace").split() if len(line) == RECORD_LINE_BYTES and line.endswith(b".\n") else []
+
+
+def _number(word: str, most: int = 2**63 - 1) -> int | None:
+    """As the store takes it. What a supervisor in a container has written may be anything."""
+    number = int(word) if word.isascii() and word.isdigit() and len(word) < 20 else most + 1
+    return number if number <= most else None
+
+
+def _beginning(words: list[str]) -> Beginning | None:
+    """started WALL_NS PID TICKS AUDIT"""
+    numbers = [number for word in words[1:] if (number := _number(word)) is not None]
+    return Beginning(*numbers) if words[:1] == ["started"] and len(words) == 5 and len(numbers) == 4 else None
+
+
+def _end(words: list[str]) -> End | None:
+    """ended WALL_NS EXIT|- SIGNAL|- CAUSE WHY…"""
+    wall_ns = _number(words[1]) if len(words) >= 5 and words[0] == "ended" else None
+    if wall_ns is None:
+        return None
+    why = "".join(char if char.isprintable() else "?" for char in " ".join(words[5:]))
+    cause = _number(words[4], len(CAUSES) - 1)
+    return End(wall_ns, _number(words[2], MAX_EXIT_CODE), _number(words[3], MAX_SIGNAL), CAUSES[cause or 0], why)
+
+
+def _end_by_name(claim: re.Match[str]) -> End | None:
+    if claim["wall"] is None:
+        return None
+    exit_code, number = (None if claim[key] == "-" else int(claim[key]) for key in ("exit", "signal"))
+    why = NOT_WRITTEN if exit_code is None and number is None else ""
+    return End(int(claim["wall"]), exit_code, number, CAUSES[int(claim["cause"])], why)

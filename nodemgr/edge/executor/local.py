@@ -1,0 +1,527 @@
+"""This node as what executes jobs: the ResourceFactory behind which a launcher starts supervisors.
+
+Knows: attempts' directories, the launcher, pidfds; what follows when one of them is gone. Must not know: the queue, GPUs,
+leases, who asked for a job.
+
+An attempt is begun by whoever claims its directory, and only once; what is believed of it is what lies there, so it does not
+matter who died when:
+- unclaimed: nobody has begun it. The launcher is asked (again), or the manager claims it, and it goes back to the queue.
+- claimed by a living supervisor: it is watched; its death is the end.
+- claimed by a dead one: the record says how the job ended. Without a record the supervisor was killed: what is left of the
+  job is ended first, then told.
+
+In a container a runner stands where the launcher stands on the node, and the supervisor is a process of the job's own user: it claims
+the attempt by asking, is handed its files open, and of what it writes nothing is believed that could not be. Where it should end the
+job and does not, it is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from nodemgr.core.model.entities import Cause, ProcessKey
+from nodemgr.edge.clients.client_server import Connection
+from nodemgr.edge.executor import attempt_directory, orphans
+from nodemgr.edge.executor.attempt_directory import AttemptFiles, Beginning, End
+from nodemgr.edge.executor.interface import Capacity, ExecutorListener, RunOrder, Status
+from nodemgr.edge.executor.launcher import Launcher
+from nodemgr.edge.executor.runner_registry import AttemptName, Runners
+from nodemgr.edge.kernel.processes import ProcessTable, age_ms, boot_id, pid_of, process_key, start_ticks
+from nodemgr.edge.rpc.operation import OperationError
+
+GRACE_MS = 30_000
+"""Between the question to end and the end: a training may have something to save."""
+CHECK_S, MAX_CHECK_S = 0.05, 5.0
+"""A supervisor that another manager has started does not tell us that its job runs: how often to look."""
+ASKS, LIMIT = signal.SIGUSR1, signal.SIGUSR2
+WITHDRAWN, TIME_LIMIT = "withdrawn", "time limit"
+NEVER_BEGAN = "lost: it was never begun"
+SUPERVISOR_KILLED = "its supervisor was killed; what was left of it was ended"
+NO_RUNNER = "nobody is in its container who could begin it"
+CONTAINER_STOPPED = "its container was stopped, or its supervisor there was killed; what was left of it was ended"
+CLAIM_TIMEOUT_S = 60.0
+"""So long a runner may take to begin an attempt."""
+RELUCTANCE_S = 10.0
+"""So much longer than it should take to end a job a supervisor in a container may live."""
+RETAINED_STARTS = 4
+"""Of a job that is tried again and again: so many logs."""
+NODE_WENT_DOWN = "the node went down while it ran"
+
+
+class _Attempt:
+    """One that has not ended."""
+
+    __slots__ = ("check_timer", "ended_by", "files", "hunt", "key", "mourned", "name", "overdue", "place", "started", "why")
+
+    def __init__(self, name: AttemptName, files: AttemptFiles, place: str) -> None:
+        self.name = name
+        self.files = files
+        self.place = place
+        """Empty: this node; else a container of it."""
+        self.key: ProcessKey | None = None
+        """Its supervisor, watched."""
+        self.started = False
+        """The listener knows that it runs."""
+        self.mourned = False
+        """Its supervisor was killed: the launcher ends what is left."""
+        self.why = ""
+        """Why it was asked to end."""
+        self.ended_by: tuple[str, Cause] | None = None
+        """Why it ended, as far as we know better than its record."""
+        self.hunt: orphans.Hunt | None = None
+        self.check_timer: asyncio.TimerHandle | None = None
+        self.overdue: asyncio.TimerHandle | None = None
+        """In a container: when it is ended by us."""
+
+
+class NodeFactory:
+    """See the protocol for the verbs. `launcher` is made before the manager gives its rights up, and is closed with us."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, listener: ExecutorListener, jobs_dir: Path, launcher: Launcher,
+        gpus: Callable[[], int] = lambda: 0, grace_ms: int = GRACE_MS, log_bytes: int = 0, runners: Runners | None = None,
+    ) -> None:  # fmt: skip
+        self._loop, self._listener = loop, listener
+        self._jobs_dir = jobs_dir
+        self._gpus = gpus
+        self._grace_ms = grace_ms
+        self._log_bytes = log_bytes
+        self._boot = boot_id()
+        self._attempts: dict[AttemptName, _Attempt] = {}
+        self._told: set[AttemptName] = set()
+        """Those that are over, as long as the job is not."""
+        self._supervisors: dict[ProcessKey, _Attempt] = {}
+        self._strays: dict[ProcessKey, AttemptName] = {}
+        """Supervisors of attempts that the store does not know."""
+        self._table = ProcessTable(loop, self._supervisor_gone)
+        self._counts = {"started": 0, "ended": 0, "failed": 0}
+        self._launcher = launcher
+        self._closed = False
+        self._told_host: tuple[bool, str] | None = None
+        self._runners = runners
+        launcher.attach(loop, self._heard, self._launcher_changed)
+        if runners is not None:
+            runners.attach(self)
+        loop.call_soon(self._notify_host)
+
+    # -- the verbs --
+
+    def nodes(self) -> int:
+        """0: no job can be started now."""
+        return int(self._launcher.state()[0])
+
+    def capacity(self) -> Capacity:
+        return Capacity(nodes=self.nodes(), gpus=self._gpus(), running=len(self._attempts), **self._counts)
+
+    def state(self) -> tuple[bool, str]:
+        """For the doctor: can jobs be started, and by whom."""
+        return self._launcher.state()
+
+    def create(self, order: RunOrder) -> None:
+        name = (order.job_id, order.attempt)
+        if name in self._attempts or name in self._told:
+            return
+        for supervisor in [key for key, stray in self._strays.items() if stray == name]:
+            del self._strays[supervisor]
+            self._table.unwatch(supervisor)
+        attempt = self._attempts[name] = _Attempt(name, AttemptFiles(self._jobs_dir, *name), order.place)
+        if not order.place and os.geteuid() not in (0, order.uid):
+            why = f"this manager belongs to uid {os.geteuid()} and starts nobody else's jobs: ask an admin for the node's own"
+            self._end_soon(attempt, Status("ended", why=why, cause=Cause.CANNOT_RUN))
+            return
+        if attempt.files.exist():
+            self._loop.call_soon(self._take_up, attempt)
+            return
+        for number in attempt_directory.attempts_of(self._jobs_dir, order.job_id):
+            if number <= order.attempt - RETAINED_STARTS and (order.job_id, number) not in self._attempts:
+                AttemptFiles(self._jobs_dir, order.job_id, number).remove()
+        try:
+            attempt.files.write(order, self._grace_ms, self._boot, self._log_bytes)
+        except OSError as error:
+            why = f"its files cannot be written to {self._jobs_dir}: {error.strerror}"
+            self._end_soon(attempt, Status("ended", why=why, cause=Cause.NOT_STARTED))
+        except ValueError as error:
+            self._end_soon(attempt, Status("ended", why=str(error), cause=Cause.CANNOT_RUN))
+        else:
+            self._ask(attempt)
+
+    def withdraw(self, job_id: str, attempt: int, why: str) -> None:
+        found = self._attempts.get((job_id, attempt))
+        if found is None:
+            for supervisor in [key for key, name in self._strays.items() if name == (job_id, attempt)]:
+                self._table.kill(supervisor, ASKS)
+            return
+        found.why = why
+        if found.files.give_up():
+            self._end_soon(found, Status("ended", why=why))
+        else:
+            self._signal(found, ASKS)
+            self._insist(found, self._grace_ms, why, Cause.OWN)
+
+    def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
+        found = self._attempts.get((job_id, attempt))
+        if found is not None and found.files.exist():
+            with contextlib.suppress(OSError):  # a full disk: the old one stays
+                found.files.set_limit(time_limit_ms)
+                self._signal(found, LIMIT)
+
+    def status(self, job_id: str, attempt: int) -> Status:
+        files = AttemptFiles(self._jobs_dir, job_id, attempt)
+        if not files.exist():
+            return Status("unknown")
+        began, end = files.record()
+        found = self._attempts.get((job_id, attempt))
+        if found is None and end is not None:
+            return _status(began, end)
+        if found is None:
+            return Status("ended", why=NEVER_BEGAN if began is None else SUPERVISOR_KILLED, cause=Cause.SUPERVISOR_LOST)
+        return Status("running", began.pid, began.wall_ns) if began is not None else Status("starting")
+
+    def delete(self, job_id: str) -> None:
+        if attempt_directory.is_job_name(job_id) and not any(name[0] == job_id for name in self._attempts):
+            self._told = {name for name in self._told if name[0] != job_id}
+            shutil.rmtree(self._jobs_dir / job_id, ignore_errors=True)
+
+    def logs(self, job_id: str, attempt: int | None = None) -> int:
+        if not attempt_directory.is_job_name(job_id):
+            raise FileNotFoundError(f"no job {job_id}")
+        if attempt is None:
+            attempt = max(attempt_directory.attempts_of(self._jobs_dir, job_id), default=0)
+        return AttemptFiles(self._jobs_dir, job_id, attempt).open_log()
+
+    def room_bytes(self, job_id: str) -> int:
+        numbers = attempt_directory.attempts_of(self._jobs_dir, job_id) if attempt_directory.is_job_name(job_id) else ()
+        return sum(AttemptFiles(self._jobs_dir, job_id, number).log_room_bytes() for number in numbers)
+
+    def names(self) -> list[str]:
+        return attempt_directory.jobs(self._jobs_dir)
+
+    def job_of(self, pids: Sequence[int]) -> str | None:
+        """All that a job starts stays below its supervisor, which takes in whoever loses his parent."""
+        known = dict(self._supervisors)
+        for attempt in self._attempts.values():
+            if attempt.key is None:  # begun perhaps, and nobody has told us yet
+                claim = attempt.files.claim()
+                if claim is not None and claim.supervisor is not None and attempt.files.boot() == self._boot:
+                    known[claim.supervisor] = attempt
+        supervisors = {pid_of(key): key for key in known}
+        keys = (supervisors[pid] for pid in pids if pid in supervisors and supervisors[pid] == process_key(pid, start_ticks(pid) or 0))
+        return next((known[key].name[0] for key in keys), None)
+
+    def adopt(self, expected: Iterable[AttemptName]) -> list[AttemptName]:
+        wanted = dict.fromkeys(expected)
+        for name in attempt_directory.attempts(self._jobs_dir):
+            if name not in wanted:
+                self._find_stray(name)
+        requeued_before_start = []
+        for name in wanted:
+            files = AttemptFiles(self._jobs_dir, *name)
+            if files.is_given_up():
+                files.remove()
+                self._told.add(name)
+                requeued_before_start.append(name)
+            elif name not in self._attempts:
+                attempt = self._attempts[name] = _Attempt(name, files, files.facts().place)
+                self._loop.call_soon(self._take_up, attempt)
+        return requeued_before_start
+
+    def close(self) -> None:
+        self._closed = True
+        for attempt in self._attempts.values():
+            self._forget_plans(attempt)
+        self._attempts.clear()
+        self._supervisors.clear()
+        self._strays.clear()
+        self._table.close()
+        self._launcher.close()
+        if self._runners is not None:
+            self._runners.close()
+
+    def _notify_host(self) -> None:
+        """This node's, where it changed."""
+        is_up, words = now = self._launcher.state()
+        if now != self._told_host and not self._closed:
+            self._told_host = now
+            self._listener.launch_host_changed("", is_up, "" if is_up else words)
+
+    # -- from an order to a supervisor --
+
+    def _ask(self, attempt: _Attempt) -> None:
+        """Where there is no launcher the attempt is given back: to fail, and to be tried again, would use up the tries of every job
+        that waits, for nothing that is a job's fault; to wait would keep its GPUs from everybody."""
+        if not attempt.place:
+            is_asked = self._launcher.say(f"start {attempt.files.name}")
+        elif is_asked := self._runners is not None and self._runners.start(attempt.place, attempt.name):
+            self._loop.call_later(CLAIM_TIMEOUT_S, self._not_claimed, attempt)
+        if not is_asked:
+            self._give_back(attempt)
+
+    def _not_claimed(self, attempt: _Attempt) -> None:
+        """A runner that hangs, its container paused perhaps, is none: it may come again."""
+        if self._is_open(attempt) and self._runners is not None and attempt.files.claim() is None:
+            self._runners.drop(attempt.place)
+
+    def _is_open(self, attempt: _Attempt) -> bool:
+        """Nobody is known yet to have it."""
+        return self._attempts.get(attempt.name) is attempt and attempt.key is None and not attempt.mourned
+
+    def _give_back(self, attempt: _Attempt) -> None:
+        """To the queue, and nobody ever begins it; unless somebody has."""
+        if attempt.files.is_given_up():
+            why = NO_RUNNER if attempt.place else self._launcher.state()[1]
+            self._loop.call_soon(self._notify_requeued_before_start, attempt, why)
+        elif attempt.files.claim() is not None:
+            self._take_up(attempt)
+
+    def _notify_requeued_before_start(self, attempt: _Attempt, why: str) -> None:
+        if self._attempts.get(attempt.name) is not attempt:
+            return
+        self._notify_host()  # before, or it would come again at once
+        del self._attempts[attempt.name]
+        self._told.add(attempt.name)
+        attempt.files.remove()
+        self._listener.requeued_before_start(*attempt.name, why)
+
+    def _launcher_changed(self) -> None:
+        """There again: what it may not have heard is said again. Gone: what it may have heard is looked at."""
+        self._loop.call_soon(self._notify_host)
+        for attempt in [attempt for attempt in self._attempts.values() if not attempt.place and self._is_open(attempt)]:
+            self._take_up(attempt)
+        for attempt in [attempt for attempt in self._attempts.values() if attempt.mourned and attempt.hunt is None]:
+            self._end_remains(attempt)
+
+    def _heard(self, packet: str) -> None:
+        verb, _, rest = packet.partition(" ")
+        words = rest.split(" ")
+        job, _, number = words[0].partition("/")
+        attempt = self._attempts.get((job, int(number) if number.isdigit() else 0))
+        if attempt is None:
+            return
+        if verb == "forked":
+            self._watch(attempt, process_key(int(words[1]), int(words[2])))
+        elif verb == "failed":
+            self._lose(attempt, " ".join(words[1:]), Cause.NOT_STARTED)
+        elif verb == "running":
+            self._notify_started(attempt, Beginning(*map(int, words[1:4])))
+        elif verb == "buried" and attempt.mourned and attempt.hunt is None:
+            self._end_remains(attempt)
+
+    def _take_up(self, attempt: _Attempt) -> None:
+        """Goes on from what lies there."""
+        if not self._is_open(attempt):
+            return
+        claim = attempt.files.claim()
+        if claim is None:
+            self._ask(attempt)
+        elif claim.supervisor is None:
+            self._give_back(attempt)
+        elif attempt.files.boot() != self._boot:
+            self._told_by_record(attempt, NODE_WENT_DOWN, Cause.NODE_DOWN)
+        else:
+            self._watch(attempt, claim.supervisor)
+            self._check(attempt, CHECK_S)
+
+    def _watch(self, attempt: _Attempt, supervisor: ProcessKey) -> None:
+        if attempt.key is not None:
+            return
+        attempt.key = supervisor
+        self._supervisors[supervisor] = attempt
+        limit_ms = attempt.files.facts().limit_ms if attempt.place else None
+        if limit_ms is not None:
+            self._insist(attempt, max(0, limit_ms - age_ms(supervisor)) + self._grace_ms, TIME_LIMIT, Cause.TIME_LIMIT)
+        if not self._table.watch(supervisor):
+            self._loop.call_soon(self._supervisor_gone, supervisor)
+
+    def _check(self, attempt: _Attempt, pause_s: float) -> None:
+        """Does it run? Again and again, until it does or has ended."""
+        attempt.check_timer = None
+        if (began := self._record(attempt)[0]) is not None:
+            self._notify_started(attempt, began)
+        elif attempt.key is not None:
+            attempt.check_timer = self._loop.call_later(pause_s, self._check, attempt, min(2 * pause_s, MAX_CHECK_S))
+
+    def _notify_started(self, attempt: _Attempt, began: Beginning) -> None:
+        if attempt.started:
+            return
+        attempt.started = True
+        if attempt.check_timer is not None:
+            attempt.check_timer.cancel()
+        self._counts["started"] += 1
+        self._listener.started(*attempt.name, began.pid or None, began.wall_ns)
+
+    def _record(self, attempt: _Attempt) -> tuple[Beginning | None, End | None]:
+        """What its supervisor wrote; in a container only what can be, and no PID, which is one of there."""
+        began, end = attempt.files.record()
+        if attempt.place:
+            first_ns, last_ns = attempt.files.begun_wall_ns(), time.time_ns()
+            began = began and Beginning(max(first_ns, min(began.wall_ns, last_ns)), 0, 0)
+            end = end and dataclasses.replace(end, wall_ns=max(first_ns, min(end.wall_ns, last_ns)))
+        return began, end
+
+    # -- in containers (runners.Attempts) --
+
+    def launch_host_changed(self, place: str, is_up: bool) -> None:
+        """A runner is there, or is gone: what it was told and nobody has claimed goes back to the queue."""
+        if self._closed:
+            return
+        self._listener.launch_host_changed(place, is_up, "")
+        if not is_up:
+            for attempt in [attempt for attempt in self._attempts.values() if attempt.place == place and self._is_open(attempt)]:
+                self._give_back(attempt)
+
+    def claimed(self, name: AttemptName, place: str, session: Connection) -> list[int]:
+        attempt = self._attempts.get(name)
+        if attempt is None or attempt.place != place or attempt.mourned:
+            raise OperationError("no such attempt is to be begun here", "refused")
+        facts, identity = attempt.files.facts(), session.identity
+        if (facts.uid, facts.gid) != (identity.uid, identity.gid):
+            why = f"it was submitted with group {facts.gid}, but the runner of its container was started with group {identity.gid}"
+            self._lose(attempt, why, Cause.CANNOT_RUN)
+            raise OperationError(why, "refused")
+        if not attempt.files.claim_for(session.key):
+            raise OperationError("somebody else has begun it, or it is over", "refused")
+        self._watch(attempt, session.key)
+        try:
+            return attempt.files.hand_out()
+        except OSError as error:
+            attempt.ended_by = f"its files cannot be opened: {error.strerror}", Cause.NOT_STARTED
+            raise OperationError(attempt.ended_by[0], "refused") from None
+
+    def runs(self, name: AttemptName, session: Connection) -> None:
+        attempt = self._attempts.get(name)
+        if attempt is not None and attempt.key == session.key and attempt.place:
+            self._notify_started(attempt, Beginning(time.time_ns(), 0, 0))
+
+    def failed(self, name: AttemptName, place: str, session: Connection, is_runner: bool, why: str) -> None:
+        attempt = self._attempts.get(name)
+        if attempt is None or attempt.place != place:
+            return
+        if attempt.key == session.key:  # its end follows, and says nothing
+            attempt.ended_by = why, Cause.CANNOT_RUN
+        elif is_runner and self._is_open(attempt):
+            self._lose(attempt, why, Cause.NOT_STARTED)
+
+    def _insist(self, attempt: _Attempt, after_ms: int, why: str, cause: Cause) -> None:
+        """A supervisor in a container may not do its part: whoever it is, his processes can stop it."""
+        if attempt.place and attempt.key is not None:
+            if attempt.overdue is not None:
+                attempt.overdue.cancel()
+            attempt.overdue = self._loop.call_later(after_ms / 1_000 + RELUCTANCE_S, self._end_by_force, attempt, why, cause)
+
+    def _end_by_force(self, attempt: _Attempt, why: str, cause: Cause) -> None:
+        if attempt.key is not None:
+            attempt.ended_by = why, cause
+            self._table.kill(attempt.key)
+
+    # -- to its end --
+
+    def _signal(self, attempt: _Attempt, number: signal.Signals) -> None:
+        """To whoever has claimed it."""
+        claim = attempt.files.claim()
+        if claim is not None and claim.supervisor is not None and attempt.files.boot() == self._boot:
+            self._table.kill(claim.supervisor, number)
+
+    def _supervisor_gone(self, supervisor: ProcessKey) -> None:
+        attempt = self._supervisors.pop(supervisor, None)
+        if attempt is None:
+            self._strays.pop(supervisor, None)
+            return
+        attempt.key = None
+        self._forget_plans(attempt)
+        claim = attempt.files.claim()
+        if claim is None:
+            self._lose(attempt, "its supervisor ended before it began", Cause.SUPERVISOR_LOST)
+        elif claim.supervisor != supervisor:  # the other of two that were asked for has it
+            self._take_up(attempt)
+        elif attempt.files.record()[1] is not None:
+            self._told_by_record(attempt, "", Cause.SUPERVISOR_LOST)
+        else:
+            attempt.mourned = True
+            if attempt.place or not self._launcher.say(f"bury {attempt.files.name}"):
+                self._end_remains(attempt)
+
+    def _end_remains(self, attempt: _Attempt) -> None:
+        job, number = attempt.name
+        began, order = None if attempt.place else attempt.files.record()[0], attempt.files.facts()
+        gone = (CONTAINER_STOPPED, Cause.CONTAINER_STOPPED) if attempt.place else (SUPERVISOR_KILLED, Cause.SUPERVISOR_LOST)
+        why, cause = attempt.ended_by or gone
+
+        def done(refused: int) -> None:
+            attempt.hunt = None
+            rest = f" but for {refused} processes that are not ours to end" if refused else ""
+            self._told_by_record(attempt, why + rest, cause)
+
+        attempt.hunt = orphans.Hunt(self._loop, lambda: orphans.find(f"{job}:{number}", order, began), done)
+
+    def _lose(self, attempt: _Attempt, why: str, cause: Cause) -> None:
+        """It was not begun, and now never is; unless somebody has."""
+        if not attempt.files.is_given_up() and attempt.files.claim() is not None:
+            self._take_up(attempt)
+        else:
+            self._end_soon(attempt, Status("ended", why=attempt.why or why, cause=cause))
+
+    def _told_by_record(self, attempt: _Attempt, otherwise: str, cause: Cause) -> None:
+        """`otherwise`, by this cause, where its end is not recorded."""
+        began, end = self._record(attempt)
+        if began is not None:
+            self._notify_started(attempt, began)
+        if end is None:
+            end = End(time.time_ns(), None, None, cause, otherwise)
+        elif end.why == WITHDRAWN and attempt.why:
+            end = End(end.wall_ns, end.exit_code, end.signal, end.cause, attempt.why)
+        self._notify_ended(attempt, _status(began, end), end.wall_ns)
+
+    def _end_soon(self, attempt: _Attempt, status: Status) -> None:
+        """Not from within a verb."""
+        self._loop.call_soon(self._notify_ended, attempt, status, time.time_ns())
+
+    def _notify_ended(self, attempt: _Attempt, status: Status, wall_ns: int) -> None:
+        if self._attempts.get(attempt.name) is not attempt:
+            return
+        del self._attempts[attempt.name]
+        self._told.add(attempt.name)
+        if attempt.key is not None:
+            del self._supervisors[attempt.key]
+            self._table.unwatch(attempt.key)
+        self._forget_plans(attempt)
+        self._counts["ended"] += 1
+        self._counts["failed"] += status.exit_code != 0
+        attempt.files.forget_order()
+        attempt.files.bound_log(self._log_bytes)
+        self._listener.ended(*attempt.name, status, attempt.files.log_tail(), wall_ns)
+
+    def strays(self) -> list[AttemptName]:
+        return sorted(self._strays.values())
+
+    def _find_stray(self, name: AttemptName) -> None:
+        """Nobody expects it: it does not begin. If it runs it goes on, watched, below its supervisor and within its time limit."""
+        files = AttemptFiles(self._jobs_dir, *name)
+        claim = files.claim()
+        if claim is None:
+            files.give_up()
+        elif claim.supervisor is None or files.record()[1] is not None or files.boot() != self._boot:
+            return
+        elif self._table.watch(claim.supervisor):  # else it is gone
+            self._strays[claim.supervisor] = name
+
+    @staticmethod
+    def _forget_plans(attempt: _Attempt) -> None:
+        if attempt.check_timer is not None:
+            attempt.check_timer.cancel()
+        if attempt.hunt is not None:
+            attempt.hunt.close()
+        if attempt.overdue is not None:
+            attempt.overdue.cancel()
+
+
+def _status(began: Beginning | None, end: End) -> Status:
+    pid, started = (None, None) if began is None else (began.pid or None, began.wall_ns)
+    return Status("ended", pid, started, end.exit_code, end.signal, end.why, end.cause)

@@ -1,0 +1,127 @@
+"""What is left of a job whose supervisor was killed: its processes, wherever they went, found and ended.
+
+Knows: /proc, what tells a job's process from others. Must not know: attempts, launchers, what is done afterwards.
+
+The kernel ends the job's first process with its supervisor. The others are known by the session that the first one made; by their
+audit session, which the kernel hands on to whatever a process starts and lets nobody change; where the job has none, by what their
+environment says (of the job's own user: nobody can name himself into another's job; and of this manager's environment, for another
+manager has a job of the same name); and by descending from such a one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+
+from nodemgr.core.model.entities import ProcessKey
+from nodemgr.edge.executor.attempt_directory import Beginning, Facts
+from nodemgr.edge.kernel.ownership import ENV_DIR_VARIABLE, mount_namespace, outside_namespaces
+from nodemgr.edge.kernel.processes import RETRY_S, ProcessTable, credentials, process_key, stat_fields
+from nodemgr.edge.kernel.timeouts import read_within
+
+MOST_ENVIRON_BYTES = 4 * 2**20
+MOST_TRIES = 5
+_PARENT, _SESSION, _START = 1, 3, 19
+
+
+def find(job: str, order: Facts, beginning: Beginning | None) -> list[ProcessKey]:
+    """Living processes of `job` (JOB:ATTEMPT), of which the order says so much."""
+    outside = outside_namespaces()
+
+    def is_its(pid: int) -> bool:
+        if beginning is not None and beginning.audit:
+            return _is_of_audit(pid, beginning.audit)
+        return _says(pid, job, order.env_dir) and not (order.place and mount_namespace(pid) in outside)
+
+    parents: dict[int, int] = {}
+    found: dict[int, ProcessKey] = {}
+    for pid, fields in _all():
+        parents[pid] = int(fields[_PARENT])
+        if _is_of_session(fields, beginning) or (_is_of_user(pid, order.uid) and is_its(pid)):
+            found[pid] = process_key(pid, int(fields[_START]))
+    for pid in sorted(parents):
+        now = stat_fields(pid) if pid not in found and any(above in found for above in _line_of(pid, parents)) else None
+        if now is not None:
+            found[pid] = process_key(pid, int(now[_START]))
+    return list(found.values())
+
+
+class Hunt:
+    """Ends them, and looks again until there are none; then `done(how many could not be ended)`, never from within a call."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, find: Callable[[], list[ProcessKey]], done: Callable[[int], None]) -> None:
+        self._loop, self._find, self._done = loop, find, done
+        self._prey = ProcessTable(loop, self._gone)
+        self._left: set[ProcessKey] = set()
+        self._tries = 0
+        self._next: asyncio.Handle = loop.call_soon(self._check)
+
+    def close(self) -> None:
+        self._next.cancel()
+        self._prey.close()
+
+    def _check(self) -> None:
+        refused = 0
+        for key in self._find():
+            if not self._prey.watch(key):
+                continue
+            if self._prey.kill(key):
+                self._left.add(key)
+            else:
+                refused += 1
+                self._prey.unwatch(key)
+        if self._left:
+            return
+        self._tries += 1
+        if refused and self._tries < MOST_TRIES:  # without a free descriptor nobody can be ended either
+            self._next = self._loop.call_later(RETRY_S, self._check)
+        else:
+            self._prey.close()
+            self._done(refused)
+
+    def _gone(self, key: ProcessKey) -> None:
+        self._left.discard(key)
+        if not self._left:
+            self._check()
+
+
+def _all() -> Iterator[tuple[int, list[bytes]]]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := stat_fields(int(name))):
+            yield int(name), fields
+
+
+def _line_of(pid: int, parents: dict[int, int]) -> Iterator[int]:
+    while (pid := parents.get(pid, 0)) > 1:
+        yield pid
+
+
+def _is_of_session(fields: list[bytes], beginning: Beginning | None) -> bool:
+    """A session has the PID of who made it, which nobody else is given while the session lives."""
+    if beginning is None or int(fields[_SESSION]) != beginning.pid or int(fields[_START]) < beginning.ticks:
+        return False
+    leader = stat_fields(beginning.pid)
+    return leader is None or int(leader[_START]) == beginning.ticks
+
+
+def _is_of_audit(pid: int, audit: int) -> bool:
+    try:
+        return int(read_within(f"/proc/{pid}/sessionid", 32)) == audit
+    except (OSError, ValueError):
+        return False
+
+
+def _says(pid: int, job: str, env_dir: str) -> bool:
+    """A process that says nothing of its environment's directory is the job's only where the job's order did not either."""
+    try:
+        said = read_within(f"/proc/{pid}/environ", MOST_ENVIRON_BYTES).split(b"\0")
+    except OSError:
+        return False
+    directory = ENV_DIR_VARIABLE + os.fsencode(env_dir)
+    return f"NODEMGR_JOB={job}".encode() in said and (not env_dir or directory in said)
+
+
+def _is_of_user(pid: int, uid: int | None) -> bool:
+    found = credentials(pid)
+    return found is not None and found.uid == uid

@@ -1,0 +1,230 @@
+"""The device gate: a process in an env's container can open a GPU's device node only while the env holds that GPU.
+
+Knows: each env's gate in the kernel, the containers that are behind it. Must not know: why an env holds a GPU, how a container
+is started (gate_hook.py shuts its gate before its first process).
+
+The kernel holds the gate: an eBPF program at the container's cgroup, or rules of the devices controller where there is no other
+way. Both live on without a manager, as they were. What is open already stays open: a descriptor is never taken away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from nodemgr.core.views import cdi
+from nodemgr.edge.gate import cgroup_v1
+from nodemgr.edge.gate.ebpf import PinnedGate, env_pins, pinned_envs, prepare_bpf, unpin
+from nodemgr.edge.gate.state_files import DIRECTORY, GatedCgroup, Records
+from nodemgr.edge.host import stderr_log
+from nodemgr.edge.kernel import cgroups
+from nodemgr.edge.kernel.cgroups import Hierarchy
+from nodemgr.edge.kernel.device_nodes import DeviceNode, nodes
+from nodemgr.edge.kernel.ownership import mount_namespace, outside_namespaces
+
+HOOK = Path(__file__).resolve().parents[2] / "gate_hook.py"
+HOOK_TIMEOUT_S = 20
+
+
+class GateUnavailable(Exception):
+    """This host cannot gate devices. One line: why."""
+
+
+class _EnvGate:
+    """One env's."""
+
+    def __init__(self, records: Records, pinned: PinnedGate | None) -> None:
+        self.records = records
+        self.pinned = pinned
+        self.devices: set[DeviceNode] | None = None
+        """What is open, as far as we set it."""
+        self.fault: str | None = None
+
+
+class Gate:
+    """All envs' gates. Made by start()."""
+
+    def __init__(self, run_dir: Path, by_program: bool, by_rules: bool, note: Callable[..., None]) -> None:
+        """`note(name, **fields)` tells an event."""
+        self.run_dir = run_dir
+        self.by_program = by_program
+        self.by_rules = by_rules
+        self._note = note
+        self._nodes = nodes()
+        self._gates: dict[str, _EnvGate] = {}
+
+    @classmethod
+    def start(cls, run_dir: Path, note: Callable[..., None]) -> Gate:
+        """Raises GateUnavailable."""
+        if os.geteuid() != 0:
+            raise GateUnavailable("only a manager that runs as root can gate devices")
+        by_rules = cgroups.mount_of(Hierarchy.DEVICES) is not None
+        missing = "no cgroup v2 is mounted" if cgroups.mount_of(Hierarchy.UNIFIED) is None else prepare_bpf()
+        if missing is not None and not by_rules:
+            raise GateUnavailable(missing)
+        return cls(run_dir, missing is None, by_rules, note)
+
+    @staticmethod
+    def lift(run_dir: Path) -> None:
+        """The administrator wants no gate any more: containers that are behind one find it open. OSError."""
+        known = nodes()
+        everything = known.all_gpus()
+        for directory in pinned_envs(run_dir):
+            unpin(directory, everything)
+        for directory in _directories(run_dir / DIRECTORY):
+            records = Records(run_dir, directory.name)
+            for place in _living(records, Hierarchy.DEVICES):
+                with _unless_gone(place):
+                    cgroup_v1.settle(place.cgroup, known, everything)
+            records.remove()
+
+    # -- envs --
+
+    def keep_only(self, envs: Iterable[str]) -> None:
+        """Forgets what an earlier manager made for envs that are gone."""
+        known = set(envs)
+        for directory in _directories(self.run_dir / DIRECTORY):
+            if directory.name not in known:
+                self.remove(directory.name)
+        pins = {env_pins(self.run_dir, env) for env in known} if self.by_program else set()
+        for directory in pinned_envs(self.run_dir):
+            if directory not in pins:
+                unpin(directory)
+
+    def ensure(self, env: str) -> None:
+        """Makes the gate of an env, shut; one that was there before stays as it is until allow() says what is true."""
+        if env in self._gates:
+            return
+        records = Records(self.run_dir, env)
+        records.make()
+        pinned = PinnedGate.make(env_pins(self.run_dir, env), self._nodes.caps_major) if self.by_program else None
+        self._gates[env] = _EnvGate(records, pinned)
+
+    def remove(self, env: str) -> None:
+        """The env is gone: what runs in its containers opens nothing any more."""
+        gate = self._gates.pop(env, None) or _EnvGate(Records(self.run_dir, env), None)
+        if gate.pinned is not None:
+            gate.pinned.close()
+        if (pins := env_pins(self.run_dir, env)) in pinned_envs(self.run_dir):
+            unpin(pins)
+        for place in _living(gate.records, Hierarchy.DEVICES):
+            with _unless_gone(place):
+                cgroup_v1.settle(place.cgroup, self._nodes, set())
+        gate.records.remove()
+
+    def allow(self, env: str, gpus: set[int]) -> None:
+        """Opens exactly these GPUs (by the minor of their node) to the env, shutting before opening. What fails is told, and
+        tried again by check()."""
+        gate = self._gates.get(env)
+        devices = self._nodes.of_gpus(gpus)
+        if gate is None or (gate.devices == devices and gate.fault is None):
+            return
+        gate.devices = devices
+        self._try(env, gate, partial(self._set, gate, devices))
+
+    def _set(self, gate: _EnvGate, devices: set[DeviceNode]) -> None:
+        if gate.pinned is not None:
+            gate.pinned.set_open(devices)
+        else:
+            gate.records.write_open(devices)
+        if self.by_rules:
+            for place in _living(gate.records, Hierarchy.DEVICES):
+                with _unless_gone(place):
+                    cgroup_v1.settle(place.cgroup, self._nodes, devices)
+
+    def _try(self, env: str, gate: _EnvGate, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except (OSError, ValueError) as error:
+            fault = f"the device gate of env {env} is not as it should be: {error}"
+            if fault != gate.fault:
+                stderr_log.say(fault)
+                self._note("gate.failed", env=env, error=str(error))
+            gate.fault = fault
+        else:
+            if gate.fault is not None:
+                self._note("gate.mended", env=env)
+            gate.fault = None
+
+    # -- containers --
+
+    def check(self) -> None:
+        """Looks whether each container is still behind its gate: a runtime that changes a running container's limits writes the
+        rules of its devices anew, and takes programs off that are not its own."""
+        for env, gate in self._gates.items():
+            self._try(env, gate, partial(self._check, env, gate))
+
+    def _check(self, env: str, gate: _EnvGate) -> None:
+        if gate.fault is not None or any(_living(gate.records, Hierarchy.DEVICES)):
+            self._set(gate, gate.devices or set())
+        if gate.pinned is None:
+            return
+        for place in _living(gate.records, Hierarchy.UNIFIED):
+            with _unless_gone(place):
+                if gate.pinned.attach(place.cgroup):
+                    stderr_log.say(f"the device gate of env {env} was taken off {place.cgroup}, and is there again")
+                    self._note("gate.restored", env=env, cgroup=str(place.cgroup))
+
+    def cdi_hook(self, env: str) -> cdi.Hook:
+        """For the env's CDI device."""
+        program = [sys.executable, "-I", "-B", str(HOOK), str(self.run_dir), env]
+        return cdi.Hook("createRuntime", program[0], tuple(program), HOOK_TIMEOUT_S)
+
+    # -- for the doctor --
+
+    def state(self) -> tuple[bool, str]:
+        """(is it well, one line)."""
+        faults = [gate.fault for gate in self._gates.values() if gate.fault is not None]
+        count = sum(1 for gate in self._gates.values() for _ in _living(gate.records, *Hierarchy))
+        how = "by eBPF" if self.by_program else "by rules of the devices controller"
+        return not faults, "; ".join(faults) or f"on, {how}: {count} container{'' if count == 1 else 's'} behind it"
+
+    def state_of(self, env: str, pid: int | None) -> tuple[bool, str]:
+        """The same for one process of an env; None: it came over the network."""
+        gate = self._gates.get(env)
+        if gate is None or pid is None or mount_namespace(pid) in (None, *outside_namespaces()):
+            return True, "none here: this is no container of its own"
+        if gate.fault is not None:
+            return False, gate.fault
+        try:
+            is_behind = self._is_behind(gate, pid)
+        except OSError as error:
+            return False, str(error)
+        if is_behind:
+            return True, "shut, but for the GPUs that the environment holds"
+        return False, "not before this container, whose processes can open every GPU that it was given"
+
+    @staticmethod
+    def _is_behind(gate: _EnvGate, pid: int) -> bool:
+        unified, devices = (cgroups.directory_of(hierarchy, pid) for hierarchy in (Hierarchy.UNIFIED, Hierarchy.DEVICES))
+        if gate.pinned is not None and unified is not None and gate.pinned.is_attached(unified):
+            return True
+        by_rules = {place.cgroup for place in _living(gate.records, Hierarchy.DEVICES)}
+        return devices is not None and not by_rules.isdisjoint([devices, *devices.parents])
+
+
+def _living(records: Records, *hierarchies: Hierarchy) -> Iterator[GatedCgroup]:
+    """Containers that there still are; the others are forgotten."""
+    for place in records.gated():
+        if not place.is_there():
+            records.drop(place)
+        elif place.hierarchy in hierarchies:
+            yield place
+
+
+@contextmanager
+def _unless_gone(place: GatedCgroup) -> Iterator[None]:
+    """A container may end at any moment: what fails then is no fault."""
+    try:
+        yield
+    except OSError:
+        if place.is_there():
+            raise
+
+
+def _directories(parent: Path) -> list[Path]:
+    return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []

@@ -1,0 +1,327 @@
+"""The node's GPUs as NVML shows them: inventory, health, memory per process. Read in a thread of its own.
+
+Knows: NVML through nvidia-ml-py; the simulator is reached through the same calls. Must not know: leases, ledgers.
+
+A call into NVML can take long or never return (a GPU that fell off the bus), so no call is made in the loop: the watcher's
+thread reads, once a period while somebody needs it and at once when asked, and sleeps without a timer otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from nodemgr.core.model.entities import Gpu, Uuid
+from nodemgr.edge.host.clock import Clock
+
+NVML_LIBRARY = "libnvidia-ml.so.1"
+SET_LIMITS = "nvmlDeviceSetMemoryLimits_v1"
+MAX_GPUS = 16
+"""Rows of a ledger."""
+READING_TIMEOUT_S = 1.0
+"""A look that takes longer is answered from the last reading."""
+
+
+class NvmlUnavailable(Exception):
+    """There is no driver to ask. One line, with what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverReading:
+    """What NVML showed at one moment."""
+
+    gpus: tuple[Gpu, ...]
+    used_bytes: Mapping[Uuid, int] = field(default_factory=dict)
+    processes: Mapping[Uuid, Mapping[int, int]] = field(default_factory=dict)
+    """Per GPU, bytes by PID."""
+    at_ns: int = 0
+    fault: str | None = None
+    """Why nothing could be read at all, one line; then every GPU counts as ill."""
+    minors: Mapping[Uuid, int] = field(default_factory=dict)
+    """The N of each GPU's /dev/nvidiaN, where it has one."""
+
+    def of_process(self, pid: int) -> dict[Uuid, int]:
+        """Bytes per GPU, where the driver shows any."""
+        return {uuid: by_pid[pid] for uuid, by_pid in self.processes.items() if by_pid.get(pid)}
+
+
+class GpuSource(Protocol):
+    """What the watcher reads: NVML, or a test's list."""
+
+    @property
+    def can_limit(self) -> bool:
+        """Does the driver keep limits on the memory of cgroups?"""
+        ...
+
+    def read(self, now_ns: int) -> DriverReading: ...
+
+    def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None) -> str | None:
+        """Sets the limit of a cgroup's processes together, or lifts it; one line where that is not to be had."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _DriverDevice:
+    uuid: Uuid
+    name: str
+    memory_total_bytes: int
+    handle: Any
+
+
+class Nvml:
+    """NVML, loaded from the driver or from a simulated node's directory."""
+
+    def __init__(self, library_directory: Path | None = None, known: Iterable[Gpu] = ()) -> None:
+        """`known`: GPUs of an earlier life, whose indices they keep. Raises NvmlUnavailable."""
+        if library_directory is not None:
+            self._preload(library_directory / NVML_LIBRARY)
+        import pynvml
+
+        self._nvml: ModuleType = pynvml
+        self._known = {gpu.uuid: gpu for gpu in known}
+        self._measured: dict[Uuid, _DriverDevice] = {}
+        """What this life has read of each GPU that never changes."""
+        self._minors: dict[Uuid, int] = {}
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise NvmlUnavailable(
+                f"the NVIDIA driver does not answer ({error}): install or load it (nvidia-smi must work), "
+                "or simulate a node with --simulate 4x80GiB"
+            ) from None
+
+    @staticmethod
+    def _preload(path: Path) -> None:
+        """A library of this soname that is loaded already is the one that nvidia-ml-py finds."""
+        try:
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise NvmlUnavailable(
+                f"the simulated NVML cannot be loaded: {error} (a file system mounted noexec? name another --run-dir)"
+            ) from None
+
+    def read(self, now_ns: int) -> DriverReading:
+        """Everything anew. Raises nothing: what cannot be read is ill."""
+        used: dict[Uuid, int] = {}
+        processes: dict[Uuid, dict[int, int]] = {}
+        seen: list[Gpu] = []
+        fault = None
+        try:
+            for index in range(self._nvml.nvmlDeviceGetCount()):
+                device = self._device(index)
+                if device is None:
+                    continue
+                healthy = self._figures(device, used, processes)
+                self._note_minor(device)
+                seen.append(self._remember(device, index, healthy))
+        except self._nvml.NVMLError as error:
+            fault = f"NVML: {error}"
+            self._begin_anew()
+        ill = {uuid: replace(gpu, healthy=False) for uuid, gpu in self._known.items()}
+        gpus = tuple(sorted({**ill, **{gpu.uuid: gpu for gpu in seen}}.values(), key=lambda gpu: gpu.index))
+        return DriverReading(gpus, used, processes, now_ns, fault, dict(self._minors))
+
+    def _device(self, index: int) -> _DriverDevice | None:
+        """None: a GPU that does not even say who it is (then it is among the known ones, or was never there)."""
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = str(nvml.nvmlDeviceGetUUID(handle))
+            if uuid not in self._measured:
+                name, total_bytes = str(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+                self._measured[uuid] = _DriverDevice(uuid, name, total_bytes, handle)
+            return replace(self._measured[uuid], handle=handle)
+        except nvml.NVMLError:
+            return None
+
+    def _note_minor(self, device: _DriverDevice) -> None:
+        """What was true stays so while the driver does not answer, unless another GPU has that number now."""
+        try:
+            minor = int(self._nvml.nvmlDeviceGetMinorNumber(device.handle))
+        except self._nvml.NVMLError:
+            return
+        self._minors = {uuid: other for uuid, other in self._minors.items() if other != minor} | {device.uuid: minor}
+
+    def _figures(self, device: _DriverDevice, used: dict[Uuid, int], processes: dict[Uuid, dict[int, int]]) -> bool:
+        """Fills in one GPU's memory; False: it is ill."""
+        nvml = self._nvml
+        try:
+            used[device.uuid] = int(nvml.nvmlDeviceGetMemoryInfo(device.handle).used)
+        except nvml.NVMLError:
+            return False
+        by_pid: dict[int, int] = {}
+        for query in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+            try:
+                found = query(device.handle)
+            except nvml.NVMLError_NotSupported:
+                continue
+            except nvml.NVMLError:
+                return False
+            for process in found:  # one that computes and draws is in both lists, with the same figure
+                by_pid[process.pid] = max(by_pid.get(process.pid, 0), int(process.usedGpuMemory or 0))
+        processes[device.uuid] = by_pid
+        return True
+
+    def _remember(self, device: _DriverDevice, index: int, healthy: bool) -> Gpu:
+        """A GPU keeps its index for ever: NVML renumbers when one disappears."""
+        known = self._known.get(device.uuid)
+        if known is not None:
+            index = known.index
+        elif index in (taken := {gpu.index for gpu in self._known.values()}):
+            index = next(free for free in range(len(taken) + 1) if free not in taken)
+        gpu = Gpu(device.uuid, index, device.name, device.memory_total_bytes)
+        if index < MAX_GPUS:
+            self._known[device.uuid] = gpu
+        return replace(gpu, healthy=healthy and index < MAX_GPUS)
+
+    @property
+    def can_limit(self) -> bool:
+        try:
+            return bool(self._nvml._nvmlGetFunctionPointer(SET_LIMITS))
+        except (self._nvml.NVMLError, AttributeError):  # the driver, or nvidia-ml-py, is older
+            return False
+
+    def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None) -> str | None:
+        nvml = self._nvml
+        device = self._measured.get(uuid)
+        if device is None:
+            return f"{uuid} is not there"
+        hard_bytes = nvml.NVML_DEVICE_MEMORY_LIMIT_MAX if limit_bytes is None else limit_bytes
+        try:
+            nvml.nvmlDeviceSetMemoryLimits_v1(device.handle, nvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(cgroup), 0, hard_bytes))
+        except nvml.NVMLError as error:
+            return f"{cgroup} on {uuid}: {error}"
+        return None
+
+    def _begin_anew(self) -> None:
+        """After a reset of the driver the old session answers nothing any more."""
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlInit()
+
+    def close(self) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+
+ReadingCallback = Callable[[DriverReading], None]
+DriverCall = Callable[[], Callable[[], None]]
+"""Done in the watcher's thread; what it returns is called in the loop."""
+
+
+class GpuWatcher:
+    """Reads a source in its own thread and tells the loop."""
+
+    def __init__(
+        self,
+        source: GpuSource,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        first: DriverReading,
+        on_reading: Callable[[DriverReading], None],
+    ) -> None:
+        """`on_reading` is called in the loop after each reading, before those who asked for a look are."""
+        self._source = source
+        self._clock = clock
+        self._loop = loop
+        self._on_reading = on_reading
+        self.last = first
+        self._condition = threading.Condition()
+        self._period_s: float | None = None
+        self._callbacks: list[ReadingCallback] = []
+        self._orders: list[DriverCall] = []
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def set_period(self, period_s: float | None) -> None:
+        """How often to read; None: only when asked. No thread exists before the first need."""
+        if period_s != self._period_s:
+            with self._condition:
+                self._period_s = period_s
+                self._condition.notify()
+            if period_s is not None:
+                self._start()
+
+    def read_soon(self, then: ReadingCallback) -> None:
+        """Calls `then` in the loop with a reading that began after now; with the last one where NVML hangs."""
+        answered = False
+
+        def once(reading: DriverReading) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                timer.cancel()
+                then(reading)
+
+        timer = self._loop.call_later(READING_TIMEOUT_S, lambda: once(self.last))
+        with self._condition:
+            self._callbacks.append(once)
+            self._condition.notify()
+        self._start()
+
+    @property
+    def can_limit(self) -> bool:
+        return self._source.can_limit
+
+    def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None, then: Callable[[str | None], None]) -> None:
+        """As the source's, in the watcher's thread and in the order of the calls; `then` is called in the loop."""
+
+        def order() -> Callable[[], None]:
+            fault = self._source.limit(uuid, cgroup, limit_bytes)
+            return lambda: then(fault)
+
+        with self._condition:
+            self._orders.append(order)
+            self._condition.notify()
+        self._start()
+
+    def stop(self) -> None:
+        """Lets the thread end; does not wait for an NVML that hangs."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        if self._thread is not None:
+            self._thread.join(timeout=READING_TIMEOUT_S)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                if not self._callbacks and not self._orders and not self._stopping:
+                    self._condition.wait(self._period_s)
+                if self._stopping:
+                    return
+                callbacks, self._callbacks = self._callbacks, []
+                orders, self._orders = self._orders, []
+                reads = callbacks or (self._period_s is not None and not orders)
+            for order in orders:
+                self._notify(order())
+            if reads:
+                reading = self._source.read(self._clock.monotonic_ns())
+                self._notify(partial(self._deliver, reading, callbacks))
+
+    def _notify(self, what: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(what)
+
+    def _deliver(self, reading: DriverReading, callbacks: list[ReadingCallback]) -> None:
+        self.last = reading
+        self._on_reading(reading)
+        for read_soon in callbacks:
+            read_soon(reading)

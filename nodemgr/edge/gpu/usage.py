@@ -1,0 +1,104 @@
+"""What the driver shows of each process, beside what the ledgers say: their corrections, and what the core's audit looks at.
+
+Knows: NVML's readings, the ledgers' words, who a PID is. Must not know: what breaks a rule (core/lifecycle/audit.py), how NVML is asked.
+
+The driver's figures are older than the words by the time that a reading takes, so a process's word counts as the larger of two
+looks: memory that was freed while the driver was read is no memory beyond the books.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from nodemgr.core.model.entities import Process, ProcessKey, Uuid
+from nodemgr.core.model.events import Audited, Seen
+from nodemgr.core.state.node_state import State
+from nodemgr.edge.gpu.gpu_inventory import DriverReading
+from nodemgr.edge.kernel.processes import command_line, process_key, start_ticks
+from nodemgr.edge.ledger.registry import Ledgers
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A member of an env on one GPU, by driver and ledger."""
+
+    process: Process
+    uuid: Uuid
+    driver_bytes: int
+    word_bytes: int
+    is_settled: bool
+    """Both are as they were at the reading before."""
+
+
+class Auditor:
+    """Remembers the last reading, for the next to agree with."""
+
+    def __init__(
+        self, state: State, ledgers: Ledgers, key_of_pid: Callable[[int], ProcessKey | None], env_of_stranger: Callable[[int], str | None]
+    ) -> None:
+        """`key_of_pid`: of those that are watched."""
+        self._state = state
+        self._ledgers = ledgers
+        self._key_of_pid = key_of_pid
+        self._env_of_stranger = env_of_stranger
+        self._words: dict[tuple[ProcessKey, Uuid], tuple[int, int]] = {}
+        """What driver and ledger said at the last reading."""
+        self._strangers: dict[ProcessKey, tuple[str | None, str]] = {}
+        """Env and command of processes that are no members."""
+        self.figures: list[Figure] = []
+        """Of the last reading."""
+
+    def audit(self, reading: DriverReading, wall_ns: int) -> Audited:
+        """Corrects the ledgers; returns what the core is to look at."""
+        words = {}
+        figures: list[Figure] = []
+        seen: list[Seen] = []
+        excess: Counter[tuple[str, int]] = Counter()
+        for uuid in reading.processes.keys() & self._state.gpus.keys():
+            row = self._state.gpus[uuid].index
+            for env in self._ledgers.envs():
+                excess[env, row] = 0
+            for pid, driver_bytes in reading.processes[uuid].items():
+                process = self._member(pid)
+                if process is None:
+                    seen += self._stranger(pid, uuid, driver_bytes)
+                    continue
+                word_bytes = self._ledgers.slot_used(process.env, row, process.slot) if process.slot is not None else 0
+                words[process.key, uuid] = driver_bytes, word_bytes
+                before = self._words.get((process.key, uuid))
+                figures.append(Figure(process, uuid, driver_bytes, word_bytes, before == (driver_bytes, word_bytes)))
+                charged_bytes = driver_bytes if before is None else max(before[1], word_bytes)
+                excess[process.env, row] += max(0, driver_bytes - charged_bytes)
+                seen.append(Seen(process.key, pid, uuid, driver_bytes, process.env, charged_bytes, command_line_of(process, self._state)))
+        for found in seen:
+            if found.env is not None and found.process not in self._state.processes:
+                excess[found.env, self._state.gpus[found.uuid].index] += found.memory_bytes
+        for (env, row), correction_bytes in excess.items():
+            self._ledgers.set_correction(env, row, correction_bytes)
+        self._words, self.figures = words, figures
+        self._strangers = {one.process: self._strangers[one.process] for one in seen if one.process in self._strangers}
+        return Audited(frozenset(reading.processes), tuple(seen), wall_ns)
+
+    def _member(self, pid: int) -> Process | None:
+        key = self._key_of_pid(pid)
+        return None if key is None else self._state.processes.get(key)
+
+    def _stranger(self, pid: int, uuid: Uuid, driver_bytes: int) -> Iterator[Seen]:
+        """Nothing of one that is dead: what the driver still shows of it is about to go, or unreclaimed memory."""
+        ticks = start_ticks(pid)
+        if ticks is None:
+            return
+        key = process_key(pid, ticks)
+        env, command = self._strangers.get(key) or (None, command_line(pid))
+        if env is None:  # a proof may be there by now
+            env = self._env_of_stranger(pid)
+        self._strangers[key] = env, command
+        yield Seen(key, pid, uuid, driver_bytes, env, 0, command)
+
+
+def command_line_of(process: Process, state: State) -> str:
+    """As its task was asked for."""
+    task = state.tasks.get(process.task_id)
+    return "" if task is None else task.command

@@ -1,0 +1,203 @@
+"""What the store remembers, asked in a thread of its own on a connection of its own: long lists and sums hold nobody up.
+
+Knows: the store's tables of what is over, SQL. Must not know: the state, who asks, how an answer looks.
+
+The sums are SQLite's work, which lets the manager's loop run meanwhile. A GPU counts once for an environment however many of its tasks
+share it: of its leases' spans on that GPU each counts from where all earlier ones have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nodemgr.core.model import encoding
+from nodemgr.core.model.entities import Ended
+
+BUSY_MS = 1_000
+MAX_QUESTIONS = 8
+"""That one environment may have waiting."""
+SECOND_NS = 1_000_000_000
+
+SPANS = """
+WITH held AS (
+  SELECT env, json_extract(value, '$.gpus_new') AS news, json_extract(value, '$.gpus_reused') AS reused,
+         max(granted_wall_ns, :since) AS began, min(coalesce(json_extract(value, '$.ended_wall_ns'), :now), :now) AS ended
+  FROM records WHERE :env IS NULL OR env = :env
+), spans AS (
+  SELECT env, began, ended, gpu.value AS gpu FROM held, json_each(held.news) AS gpu WHERE ended > began
+  UNION ALL
+  SELECT env, began, ended, gpu.value AS gpu FROM held, json_each(held.reused) AS gpu WHERE ended > began
+), seen AS (
+  SELECT {whose} AS whose, began, ended, max(ended) OVER (
+    PARTITION BY {whose}, gpu ORDER BY began, ended ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+  FROM spans
+)
+SELECT whose, sum(max(0, ended - max(began, coalesce(before, began)))) FROM seen GROUP BY whose
+"""
+WAITS = """
+WITH waits AS (
+  SELECT env, max(0, granted_wall_ns - json_extract(value, '$.asked_wall_ns')) AS waited
+  FROM records WHERE granted_wall_ns >= :since AND (:env IS NULL OR env = :env)
+), ranked AS (
+  SELECT env, waited, row_number() OVER (PARTITION BY env ORDER BY waited) AS place, count(*) OVER (PARTITION BY env) AS total FROM waits
+)
+SELECT env, total, max(CASE WHEN place = (total + 1) / 2 THEN waited END), max(CASE WHEN place = (total * 9 + 9) / 10 THEN waited END),
+       max(waited) FROM ranked GROUP BY env
+"""
+JOBS = """
+SELECT env, json_extract(value, '$.job.state'), count(*), sum(json_extract(value, '$.job.restarts'))
+FROM history WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env) GROUP BY 1, 2
+"""
+HISTORY = """
+SELECT number, value, (SELECT cwd FROM payloads WHERE payloads.spec_id = history.spec_id) FROM history
+WHERE ended_wall_ns >= :since AND (:env IS NULL OR env = :env) AND (:before IS NULL OR number < :before) ORDER BY number DESC LIMIT :limit
+"""
+OUTCOMES = """
+SELECT job_id, json_extract(value, '$.job.state'), json_extract(value, '$.job.attempts[#-1].exit_code'),
+       json_extract(value, '$.job.attempts[#-1].signal'), json_extract(value, '$.job.why')
+FROM history WHERE job_id = :job OR (job_id >= :job || '.' AND job_id < :job || '/')
+"""
+FIRST = "SELECT min(granted_wall_ns) FROM records"
+
+
+class PastFault(Exception):
+    """It could not be asked. One line."""
+
+
+class AttemptOutcome(NamedTuple):
+    """How a job's last attempt ended."""
+
+    job_id: str
+    state: str
+    exit_code: int | None
+    signal: int | None
+    why: str
+
+
+class EndedRow(NamedTuple):
+    """A job that has ended."""
+
+    number: int
+    ended: Ended
+    cwd: str | None
+    """None: the store has what it ran no more."""
+
+
+class HistoryReader:
+    """Questions to it, one after the other. `close` waits for the one that is under way."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, path: Path) -> None:
+        self._loop = loop
+        self._path = path
+        self._questions: deque[tuple[str, Callable[[HistoryQuery], Any], Callable[[Any], None]]] = deque()
+        self._waiting: Counter[str] = Counter()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def ask(self, owner: str, question: Callable[[HistoryQuery], Any], then: Callable[[Any], None]) -> None:
+        """Calls `then` in the loop with what `question` returned, or with a PastFault. `owner`: for whom, an environment's name."""
+        if self._waiting[owner] >= MAX_QUESTIONS:
+            then(PastFault(f"{MAX_QUESTIONS} such questions are waiting already: try again in a moment"))
+            return
+        self._waiting[owner] += 1
+        self._questions.append((owner, question, then))
+        if self._thread is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        owner, question, then = self._questions.popleft()
+        self._thread = threading.Thread(target=self._answer, args=(owner, question, then), name="past", daemon=True)
+        self._thread.start()
+
+    def _answer(self, owner: str, question: Callable[[HistoryQuery], Any], then: Callable[[Any], None]) -> None:
+        try:
+            with contextlib.closing(sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=BUSY_MS / 1_000)) as db:
+                result = question(HistoryQuery(db))
+        except (sqlite3.Error, encoding.EncodingError) as error:
+            result = PastFault(f"the store's past cannot be read: {error}")
+        except Exception as error:  # an answer is owed whatever happens
+            result = PastFault(f"internal fault: {error!r}")
+        with contextlib.suppress(RuntimeError):  # the manager has ended meanwhile
+            self._loop.call_soon_threadsafe(self._answered, owner, then, result)
+
+    def _answered(self, owner: str, then: Callable[[Any], None], result: Any) -> None:
+        self._thread = None
+        self._waiting[owner] -= 1
+        if not self._waiting[owner]:
+            del self._waiting[owner]
+        if self._closed:
+            return
+        if self._questions:
+            self._begin()
+        then(result)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._thread is not None:
+            self._thread.join()
+
+
+class HistoryQuery:
+    """The open database, for one question."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def history(self, env: str | None, since_wall_ns: int, before: int | None, limit: int) -> list[EndedRow]:
+        """The last `limit` jobs that ended since then, of those before the number `before`; oldest first."""
+        rows = self._db.execute(HISTORY, {"env": env, "since": since_wall_ns, "before": before, "limit": limit}).fetchall()
+        return [
+            EndedRow(number, encoding.decode("history", value), None if cwd is None else os.fsdecode(cwd))
+            for number, value, cwd in reversed(rows)
+        ]
+
+    def outcomes(self, job_id: str) -> list[AttemptOutcome]:
+        """Of a job, or of all elements of an array that have ended."""
+        return [AttemptOutcome(*row) for row in self._db.execute(OUTCOMES, {"job": job_id})]
+
+    def report(self, env: str | None, since_wall_ns: int, now_wall_ns: int, gpus: int, envs: list[str]) -> dict[str, Any]:
+        """GPU time, waits and jobs of each env, and of the node where all are meant; `gpus`: how many the node has."""
+        first = self._db.execute(FIRST).fetchone()[0]
+        began = min(max(since_wall_ns, first or since_wall_ns or now_wall_ns), now_wall_ns)
+        scope = {"env": env, "since": began, "now": now_wall_ns}
+        held = dict(self._db.execute(SPANS.format(whose="env"), scope).fetchall())
+        waits = {name: figures for name, *figures in self._db.execute(WAITS, {"env": env, "since": began})}
+        jobs: dict[str, dict[str, tuple[int, int]]] = {}
+        for name, state, count, restarts in self._db.execute(JOBS, {"env": env, "since": since_wall_ns}):
+            jobs.setdefault(name, {})[state] = count, restarts or 0
+        capacity_ns = gpus * (now_wall_ns - began)
+        named = sorted({*envs, *held, *waits, *jobs})
+        rows = [_row(name, held.get(name, 0), capacity_ns, waits.get(name, [0, None, None, None]), jobs.get(name, {})) for name in named]
+        told: dict[str, Any] = {"since": began // SECOND_NS, "until": now_wall_ns // SECOND_NS, "envs": rows}
+        if env is None:
+            busy = self._db.execute(SPANS.format(whose="''"), scope).fetchone()
+            told["node"] = {"gpus": gpus, **_share(busy[1] if busy else 0, capacity_ns)}
+        return told
+
+
+def _share(held_ns: int, capacity_ns: int) -> dict[str, Any]:
+    ratio = round(held_ns / capacity_ns, 4) if capacity_ns else 0.0
+    return {"gpu_seconds": held_ns // SECOND_NS, "utilisation_ratio": ratio}
+
+
+def _row(name: str, held_ns: int, capacity_ns: int, waits: list[int | None], jobs: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    count, *quantiles = waits
+    median, most_of_all, longest = (None if wait is None else wait // SECOND_NS for wait in quantiles)
+    return {
+        "env": name,
+        **_share(held_ns, capacity_ns),
+        "allocations": count,
+        "wait_median_seconds": median,
+        "wait_p90_seconds": most_of_all,
+        "wait_max_seconds": longest,
+        **{f"jobs_{state}": jobs.get(state, (0, 0))[0] for state in ("done", "failed", "withdrawn")},
+        "restarts": sum(restarts for _, restarts in jobs.values()),
+    }

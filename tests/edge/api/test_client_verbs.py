@@ -1,0 +1,73 @@
+"""Questions: who asks much waits for himself, not others for him."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nodemgr.core.model.entities import Transport
+from nodemgr.edge.api.client_verbs import Questions
+from nodemgr.edge.clients.client_sessions import Session
+from nodemgr.edge.host.clock import SimulatedClock
+from nodemgr.edge.host.loop import new_loop
+from tests.edge.hub import settle
+
+
+class Asker(Session):
+    def __init__(self, said: list[str], name: str) -> None:
+        super().__init__(1, "alice", name, Transport.UNIX, 1, "root")
+        self._said = said
+        self.took_ns = 0
+
+    def answer(self, verb: str, fds: Any = (), **fields: Any) -> None:
+        self._said.append(self.key)
+
+    def took(self, duration_ns: int) -> None:
+        self.took_ns += duration_ns
+
+
+class World:
+    def __init__(self) -> None:
+        self.loop, _ = new_loop()
+        self.clock = SimulatedClock()
+        self.said: list[str] = []
+        self.gone: set[str] = set()
+        daemon: Any = SimpleNamespace(loop=self.loop, clock=self.clock, knows=lambda session: session.key not in self.gone)
+        views: Any = SimpleNamespace(status=self._status)
+        self.questions = Questions(daemon, views, lambda then: then(), lambda session, verb, given: None)
+
+    def _status(self, env: str) -> dict[str, str]:
+        self.clock.advance(1_000)
+        return {}
+
+    def ask(self, name: str) -> Asker:
+        asker = Asker(self.said, name)
+        self.questions.received(asker, {"rid": 1, "what": "status"})
+        return asker
+
+
+@pytest.fixture
+def world() -> Any:
+    world = World()
+    yield world
+    world.loop.close()
+
+
+def test_between_two_answers_others_get_their_turn(world: World) -> None:
+    askers = [world.ask(name) for name in "abc"]
+    world.loop.call_soon(world.said.append, "a beat")
+    settle(world.loop)
+    assert world.said == ["a", "a beat", "b", "c"]
+    assert [asker.took_ns for asker in askers] == [1_000] * 3, "each is charged with its own"
+
+
+def test_who_is_gone_costs_no_answer(world: World) -> None:
+    world.ask("a")
+    gone = world.ask("b")
+    world.ask("c")
+    world.gone.add("b")
+    settle(world.loop)
+    assert world.said == ["a", "c"]
+    assert gone.took_ns == 0

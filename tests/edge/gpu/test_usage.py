@@ -1,0 +1,184 @@
+"""What the driver shows beside the ledgers' words; and whose a process is that never spoke."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodemgr.core.model.entities import Config, Gpu, Process, Transport
+from nodemgr.core.model.events import Seen
+from nodemgr.core.state.node_state import State
+from nodemgr.edge.gpu.gpu_inventory import DriverReading
+from nodemgr.edge.gpu.usage import Auditor
+from nodemgr.edge.kernel.ownership import Belonging
+from nodemgr.edge.kernel.processes import Credentials, credentials, process_key, start_ticks
+
+GIB = 2**30
+UUID = "GPU-0"
+MEMBER = Process("unix:10:1", "alice", "t1", Transport.UNIX, 10, "ann", 3, 1, "r")
+
+
+class Words:
+    """The ledgers, as a test says."""
+
+    def __init__(self) -> None:
+        self.word_bytes = 0
+        self.correction_bytes: dict[str, int] = {}
+
+    def envs(self) -> Iterator[str]:
+        return iter(["alice"])
+
+    def slot_used(self, env: str, row: int, slot: int) -> int:
+        assert (env, row, slot) == ("alice", 0, 3)
+        return self.word_bytes
+
+    def set_correction(self, env: str, row: int, correction_bytes: int) -> None:
+        self.correction_bytes[env] = correction_bytes
+
+
+class World:
+    def __init__(self, strangers: Callable[[int], str | None] = lambda pid: None) -> None:
+        state = State(Config())
+        state.gpus[UUID] = Gpu(UUID, 0, "Test", 80 * GIB)
+        state.processes[MEMBER.key] = MEMBER
+        self.words = Words()
+        self.auditor = Auditor(state, self.words, {10: MEMBER.key}.get, strangers)  # type: ignore[arg-type]
+
+    def audit(self, **gib_by_pid: int) -> tuple[Seen, ...]:
+        shown = {int(name[1:]): size * GIB for name, size in gib_by_pid.items()}
+        return self.auditor.audit(DriverReading((), {}, {UUID: shown, "GPU-unknown": shown}), 0).seen
+
+    @property
+    def correction_gib(self) -> int:
+        return self.words.correction_bytes["alice"] // GIB
+
+
+def test_the_first_sight_of_a_process_corrects_nothing() -> None:
+    world = World()
+    world.audit(p10=5)
+    assert world.correction_gib == 0
+    world.audit(p10=5)
+    assert world.correction_gib == 5
+    world.audit()
+    assert world.correction_gib == 0
+
+
+def test_memory_that_was_freed_while_the_driver_was_read_is_no_bypass() -> None:
+    world = World()
+    world.words.word_bytes = 30 * GIB
+    world.audit(p10=30)
+    world.words.word_bytes = 10 * GIB  # after the driver was read
+    (seen,) = world.audit(p10=30)
+    assert (world.correction_gib, seen.charged_bytes) == (0, 30 * GIB)
+    world.audit(p10=30)
+    assert world.correction_gib == 20, "what the driver goes on to show is one"
+
+
+def test_a_stranger_of_an_env_counts_in_that_envs_ledger() -> None:
+    own = os.getpid()
+    world = World(strangers={own: "alice"}.get)
+    (seen,) = world.audit(**{f"p{own}": 2})
+    assert (seen.process, seen.env) == (process_key(own, start_ticks(own) or 0), "alice")
+    assert (Path(sys.executable).name in seen.command or "pytest" in seen.command, world.correction_gib) == (True, 2)
+
+
+def test_a_proof_may_come_later_and_holds_then() -> None:
+    proofs: list[str | None] = [None, "alice"]
+    world = World(strangers=lambda pid: proofs.pop(0))
+    own = {f"p{os.getpid()}": 2}
+    assert [world.audit(**own)[0].env for _ in range(4)] == [None, "alice", "alice", "alice"]
+
+
+def test_the_dead_are_not_seen() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert World().audit(**{f"p{child.pid}": 2}) == ()
+
+
+# -- whose
+
+
+def started(**environment: str) -> subprocess.Popen[str]:
+    """A child of this test, with this environment."""
+    command = ["/bin/sh", "-c", "echo ready; read line"]
+    child = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    return child
+
+
+def belonging(run_dir: str = "/run/n", *, parents: dict[int, str] | None = None, users: frozenset[str] = frozenset(["alice"])) -> Belonging:
+    return Belonging(Path(run_dir), (parents or {}).get, list, lambda env, who: env in users)
+
+
+@pytest.mark.parametrize(
+    ("named", "env"),
+    [
+        ("/run/n/envs/alice", "alice"),
+        ("/run/n/envs/alice/", "alice"),
+        ("/run/n/envs/bob", None),
+        ("/run/n/envs/../envs/alice", None),
+        ("/elsewhere/envs/alice", None),
+        ("/run/n/envs", None),
+        ("/run/n/envs/al\nice", None),
+        ("\udcff", None),
+        ("", None),
+    ],
+)
+def test_by_the_environment_that_it_was_started_with(named: str, env: str | None) -> None:
+    with started(NODEMGR_ENV_DIR=named) as child:
+        assert belonging().env_of(child.pid) == env
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root makes a mount namespace")
+def test_what_a_container_writes_into_its_environment_proves_nothing() -> None:
+    """Its root is this host's by number, and may enter every env; the directory that it names is not there."""
+    command = ["unshare", "--mount", "/bin/sh", "-c", "echo ready; read line"]
+    with subprocess.Popen(
+        command, env={"NODEMGR_ENV_DIR": "/run/n/envs/alice"}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert belonging().env_of(child.pid) is None
+        child.communicate("\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root makes a mount namespace")
+@pytest.mark.parametrize(
+    ("shown", "env"),
+    [(["alice"], "alice"), (["bob"], None), ([], None), (["alice", "carol"], None), (["../envs/alice"], None)],
+    ids=["its own", "no env any more", "nothing", "two", "the node's"],
+)
+def test_by_the_directory_that_its_container_is_shown(tmp_path: Path, shown: list[str], env: str | None) -> None:
+    run_dir = tmp_path / "a run"
+    for name in ("containers/alice", "containers/bob", "containers/carol", "envs/alice"):
+        (run_dir / name).mkdir(parents=True)
+    binds = "".join(f'mkdir "$1/{at}" && mount --bind "$1/containers/{name}" "$1/{at}" && ' for at, name in enumerate(shown))
+    command = ["unshare", "--mount", "/bin/sh", "-c", f"{binds} echo ready; read line", "sh", str(run_dir)]
+    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        assert belonging(str(run_dir), users=frozenset(["alice", "carol"])).env_of(child.pid) == env
+        child.communicate("\n")
+
+
+def test_by_ancestry_before_all_else() -> None:
+    with started(NODEMGR_ENV_DIR="/run/n/envs/alice") as child:
+        assert belonging(parents={os.getpid(): "bob"}).env_of(child.pid) == "bob"
+
+
+def test_nobody_is_anybodys() -> None:
+    with started() as child:
+        assert belonging().env_of(child.pid) is None
+    assert belonging().env_of(2**30) is None
+
+
+def test_credentials_are_the_real_users() -> None:
+    assert credentials(os.getpid()) == Credentials(os.getuid(), frozenset([os.getgid(), *os.getgroups()]))
+    assert credentials(2**30) is None
