@@ -89,6 +89,7 @@ def test_a_runner_that_hangs_holds_nothing_back(here: tuple[LocalManager, Box]) 
     os.kill(runner, signal.SIGSTOP)
     job = box.submit(*CPU, "--", "sh", "-c", "echo begun; exit 3")
     event(manager, "place.down")
+    event(manager, "job.unbegun", job=job)
     (row,) = (row for row in manager.call("queue")["queue"] if row["id"] == job)
     assert "waits for its container" in row["reason"]
     os.kill(runner, signal.SIGCONT)
