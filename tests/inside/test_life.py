@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,15 @@ def named(box: Box, name: str) -> list[int]:
 
 def runner_of(box: Box) -> int:
     (pid,) = named(box, "nodemgr-runner")
+    return pid
+
+
+def supervisor_of(box: Box) -> int:
+    """The only one. The process that becomes the job's program has its name until then."""
+    end_s = time.monotonic() + WAIT_LIMIT_S
+    while len(found := named(box, "nodemgr-job")) > 1 and time.monotonic() < end_s:
+        time.sleep(0.01)
+    (pid,) = found
     return pid
 
 
@@ -159,7 +169,7 @@ def test_a_manager_that_dies_finds_it_again(node: Manager, box: Box) -> None:
 
 def test_what_ended_while_no_manager_was_there_is_known(node: Manager, box: Box) -> None:
     job, path = holding(node, box)
-    (supervisor,) = named(box, "nodemgr-job")
+    supervisor = supervisor_of(box)
     pidfd = os.pidfd_open(supervisor)
     node.kill()
     path.write_text("go\n")
@@ -189,7 +199,7 @@ def test_a_manager_that_dies_before_its_word_is_heard_costs_nothing(node: Manage
 def test_its_supervisor_is_killed(node: Manager, box: Box) -> None:
     """Nothing of the job goes on."""
     job, _ = holding(node, box, then="true")
-    (supervisor,) = named(box, "nodemgr-job")
+    supervisor = supervisor_of(box)
     os.kill(supervisor, signal.SIGKILL)
     cause, why = interruption(node, job)
     assert (cause, "its supervisor there was killed" in why) == ("container_stopped", True)
@@ -212,7 +222,7 @@ def test_its_runner_is_killed_and_it_goes_on(node: Manager, box: Box) -> None:
 def test_a_supervisor_that_is_stopped_cannot_keep_its_job_alive(node: Manager, box: Box) -> None:
     """Whoever is this user in the container can stop it: the manager insists by itself."""
     job, _ = holding(node, box)
-    (supervisor,) = named(box, "nodemgr-job")
+    supervisor = supervisor_of(box)
     os.kill(supervisor, signal.SIGSTOP)
     node.call("job_withdraw", job=job)
     os.kill(supervisor, signal.SIGCONT)

@@ -13,7 +13,7 @@ from nodemgr.edge.admin.control_client import EventStream
 from nodemgr.edge.executor import local
 from nodemgr.edge.executor.local import NodeFactory
 from tests.inside.boxes import WAIT_LIMIT_S, Box, outcome
-from tests.inside.test_life import CPU, named, runner_of
+from tests.inside.test_life import CPU, named, runner_of, supervisor_of
 from tests.support.local import LocalManager
 
 
@@ -47,7 +47,7 @@ def stopped_job(manager: LocalManager, box: Box, *options: str) -> tuple[str, in
     """One whose supervisor hears nothing."""
     job = box.submit(*CPU, *options, "--", "sleep", "600")
     event(manager, "job.started", job=job)
-    (supervisor,) = named(box, "nodemgr-job")
+    supervisor = supervisor_of(box)
     os.kill(supervisor, signal.SIGSTOP)
     return job, supervisor
 

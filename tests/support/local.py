@@ -182,7 +182,7 @@ class LocalManager:
         return self.service.daemon
 
     def call(self, verb: str, **arguments: object) -> dict[str, Any]:
-        with ControlClient(self.run_dir) as client:
+        with ControlClient(self.run_dir, timeout_s=60) as client:  # a busy machine
             return client.call(verb, **arguments)
 
     def env_dir(self, env: str) -> Path:
