@@ -14,6 +14,8 @@ from tests.support.manager import Manager
 from tests.support.udp_clients import FakeClient
 
 TESTS = Path(__file__).parent
+MOST_WORKERS = 8
+"""Each may hold a PyTorch and a TensorFlow in memory."""
 ONE_AT_A_TIME = {"containers", "service"}  # /etc/cdi, podman's state, systemd's cgroups
 
 
@@ -28,7 +30,7 @@ def pytest_configure() -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two workers for each processor: most tests wait for processes. None where only files are named: their output is seen live."""
     folders = any(Path(argument.split("::")[0]).is_dir() for argument in config.args)
-    return 2 * len(os.sched_getaffinity(0)) if folders else 0
+    return min(2 * len(os.sched_getaffinity(0)), MOST_WORKERS) if folders else 0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
