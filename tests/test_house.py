@@ -430,3 +430,17 @@ def test_every_module_has_its_test(path: Path) -> None:
 
 def test_only_modules_are_tested_elsewhere() -> None:
     assert not [place for place in TESTED_ELSEWHERE if not (ROOT / place).is_file()]
+
+
+def test_the_rooms_stand_in_the_architecture() -> None:
+    """Each with the first line of its docstring."""
+    section = (ROOT / "docs" / "ARCHITECTURE.md").read_text().partition("## The rooms\n")[2].partition("\n## ")[0]
+    told = dict(re.findall(r"^\| `([a-z_/]+)` \| (.+) \|$", section, re.MULTILINE))
+    folders = [path.parent for hall in ("core", "edge", "cli") for path in (ROOT / "nodemgr" / hall).glob("*/__init__.py")]
+    folders += [path.parent for path in (ROOT / "client_plugin").glob("*/**/__init__.py")]
+    found = {}
+    for folder in folders:
+        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+        assert text, folder
+        found[str(folder.relative_to(ROOT))] = text.splitlines()[0]
+    assert told == found
