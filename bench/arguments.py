@@ -1,6 +1,6 @@
 """The command line that all benches share: each has a short form, which the tests run.
 
-Standard library only. Must not know: what a bench measures.
+Standard library only. Must not know: the measurement of any bench.
 """
 
 from __future__ import annotations

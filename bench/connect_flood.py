@@ -2,10 +2,10 @@
 
     python bench/connect_flood.py [--strangers 2] [--seconds 10] [--pause-ms 20]
 
-One ask is what a new program does: connect, ACQUIRE, GRANT, RELEASE, close. A stranger connects and closes as fast as it can. The
-reference is the same asks without strangers, before. `busy` is the same beside as many processes that only keep the processors busy, by
-connects to a path where there is nothing: what of the difference is the machine's. A connect that the kernel refuses (EAGAIN: the
-backlog is full) counts as a refusal. Needs root, to have processes of another user.
+One ask has the steps of a new program: connect, ACQUIRE, GRANT, RELEASE, close. A stranger connects and closes as fast as it
+can. The reference (`calm`) is the same asks before the strangers start. `busy` is the same asks beside as many processes that
+connect to a path without a socket: it shows the part of the difference that comes from busy processors alone. A connect that the
+kernel refuses (EAGAIN: the backlog is full) counts as a refusal. Needs root, to run processes of another user.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def asks(path: Path, seconds: float, pause_s: float) -> tuple[list[float], int]:
 
 
 def beside(path: Path, given: argparse.Namespace, target: Path) -> tuple[list[float], int]:
-    """Asks beside strangers who connect to `target`."""
+    """Asks while strangers connect to `target`."""
     strangers = []
     for _ in range(given.strangers):
         if (pid := os.fork()) == 0:

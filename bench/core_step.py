@@ -2,8 +2,8 @@
 
     python bench/core_step.py
 
-Prints medians in microseconds, and each one's ratio to the small node's: a step's cost should follow from what it
-changes, not from what there is. (The queue by itself: bench/queue_operations.py.)
+Prints medians in microseconds, and the ratio of the crowded node to the small one. The cost of a step should depend on the rows
+that it changes, not on the number of rows. bench/queue_operations.py measures the queue by itself.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def beside_idle_gpus(envs: int, limit_ms: int | None) -> State:
 
 
 def show_passes(many: int, rounds: int) -> None:
-    """Looks along the queues that start nobody."""
+    """Scheduling passes that start no job."""
     envs = many // 10
     passes = (
         (f"{many:,} jobs behind one lease", behind_one(many)),

@@ -97,8 +97,8 @@ class Node:
         self.process.wait()
 
 
-def what_is_lacking() -> str | None:
-    """Of what a training needs."""
+def missing_requirement() -> str | None:
+    """The first requirement of a training that is not met here; None: all are met."""
     try:
         import torch
     except ImportError:
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8)
     options = parse(parser, rounds=1, seconds=1)
-    if (lacking := what_is_lacking()) is not None:
+    if (lacking := missing_requirement()) is not None:
         print(f"skipped: {lacking}")
         return
     with tempfile.TemporaryDirectory(prefix="nmb", dir="/tmp") as directory:

@@ -2,9 +2,9 @@
 
     python bench/grant_latency.py [--rounds 2000]
 
-The reference is what such an answer costs at least in Python: a SEQPACKET echo between two processes, and one SQLite commit
-(WAL, synchronous=NORMAL) of the rows that a grant really writes, captured from the core, on as many pages. They are measured in
-turns: each by itself, and both in one process that writes the rows and then sends back what it got.
+The reference is the least cost of such an answer in Python: a SEQPACKET echo between two processes, and one SQLite commit (WAL,
+synchronous=NORMAL) of the rows that a grant writes. The rows are captured from the core, and the reference has as many pages. Three
+references take turns: the echo, the commit, and one process that commits the rows and then sends the packet back.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Captured(Store):
 
 
 def grants_batch(directory: Path) -> CommitBatch:
-    """What the store is given at a grant to one more task of an env, by the real core: as here, to a process that gave one back."""
+    """The batch that the real core stores for a grant. As in the measurement, the process has held a grant before and gave it back."""
     directory.mkdir()
     store = _Captured(directory)
     journal, state, clock = Journal(store, RealClock(), lambda name, text: None), State(Config()), RealClock()
@@ -89,7 +89,7 @@ class Commit:
         execute("COMMIT")
 
     def undo(self) -> None:
-        """What a release takes out again."""
+        """Deletes the row of the lease, as a release does."""
         self._db.execute("DELETE FROM current WHERE key = ?", (f"t{self._number}",))
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Commit:
 
 
 class Echo:
-    """A process that sends back what it gets, and before that makes the commit, if one is given."""
+    """A process that sends each packet back. With `make_commit` it commits first."""
 
     def __init__(self, make_commit: Callable[[], Commit] | None = None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -134,7 +134,7 @@ def request(rid: int) -> bytes:
 
 
 def ask(client: Client, packet: bytes) -> None:
-    """What the echo's client does, no more: the answer is known by its first words."""
+    """Sends and receives as the client of the echo does. The answer is recognized by its first bytes and not parsed."""
     client.socket.send(packet)
     while not client.socket.recv(2_000).startswith(GRANTED):
         pass

@@ -2,8 +2,8 @@
 
     python bench/idle.py [--seconds 10]
 
-After a lease has come and gone and nobody holds or waits for anything. The reference is a Python process that imports what
-the manager imports and sleeps.
+Measured after one lease has ended, with no lease and no request left. The reference is a Python process that imports the manager's
+modules and sleeps.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python bench/job_output.py [--mib 512] [--rounds 5]
 
-Each writer is the same `dd`. The bare pipe ends in a reader that throws away what it reads; the bare file is a plain redirection to the
-disk on which the logs lie. `bounded` has the default of job_log_bytes, so that the middle is dropped while the job writes.
+Each writer is the same `dd`. The bare pipe ends in a reader that discards the data. The bare file is a plain redirection to the
+disk of the logs. `bounded` has the default of job_log_bytes: the middle of the output is dropped while the job writes.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python bench/job_start.py [--rounds 200]
 
-The reference is what a process costs that nobody looks after: posix_spawn of the same program from this process, which
-returns when the program was executed, and its wait.
+The reference is an unsupervised process: posix_spawn of the same program from this process, which returns when the program was
+executed, and its wait.
 """
 
 from __future__ import annotations

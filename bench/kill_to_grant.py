@@ -2,8 +2,8 @@
 
     python bench/kill_to_grant.py [--rounds 40]
 
-The holder is examples/hold.c with 1 GiB allocated. The reference is how long the kernel takes to tell anybody of the same
-death: kill -9 to a readable pidfd, of a process that holds as much of the simulated GPU.
+The holder is examples/hold.c with 1 GiB allocated. The reference is the time in which the kernel
+reports the same death: from kill -9 to a readable pidfd, of a process that holds as much of the simulated GPU.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def reap(program: subprocess.Popen[bytes]) -> None:
 
 
 def death_ms(node: Node) -> float:
-    """Kill to pidfd, with nobody waiting for the GPU."""
+    """Milliseconds from kill to pidfd, without a request that waits for the GPU."""
     program = hold(node)
     pidfd = os.pidfd_open(program.pid)
     begin_ns = time.monotonic_ns()

@@ -1,11 +1,10 @@
-"""From the end of one job to the start of the next one's process, on a node whose only GPU both want.
+"""From the end of one job to the start of the next job's process. Both need the only GPU of the node.
 
     python bench/next_start.py [--jobs 200]
 
-Both moments are the supervisors' own: when the first one's job had ended and nothing of it was left, and when the next one had started
-its process. Between them lie the end on the disk, the end in the store, a look along the queue, the start durably in the store, and
-two forks. The references: the two waits for the disk that this cannot do without (an append and fsync each), and a process that starts
-another one.
+The supervisors record both times: the first when no process of its job is left, the second when it has started its process. Between
+them lie the end on the disk, the end in the store, a scheduling pass, the durable start in the store, and two forks. The references
+are the two disk writes that cannot be avoided (an append and fsync each), and a process that starts another one.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def table(title: str, rows: Sequence[tuple[str, Sequence[float]]], unit: str, reference: str | None = None) -> None:
-    """5 % (what else the machine does is in it least), median, 95 % and, against the median of `reference`, the ratio."""
+    """Prints a table: 5 % (least disturbed by other work), median, 95 %, and the ratio to the median of `reference`."""
     medians = {name: statistics.median(values) for name, values in rows}
     width = max(len(name) for name, _ in rows)
     print(f"\n{title} ({unit})\n{'':{width}}  {'5 %':>10} {'median':>10} {'95 %':>10} {'ratio':>7} {'n':>6}")

@@ -1,5 +1,5 @@
-"""A cluster's three months once more, on the queue and the planner of nodemgr's core, with a simulated clock: how long jobs wait if
-they are served strictly in order, by priority with ageing, with backfill, and with both.
+"""A replay of a cluster's three months on the queue and the planner of nodemgr's core, with a simulated clock. It prints how long jobs
+wait when they are served strictly in order, by priority with ageing, with backfill, and with both.
 
     python bench/philly_replay.py [TRACE.csv.gz] [--gpus N] [--load 1] [--depth 100]
 
@@ -7,15 +7,14 @@ TRACE (or NODEMGR_PHILLY_TRACE) has the columns timestamp, duration (s), num_gpu
 December 2017, as published with the AdaptDL artifact (OSDI '21), derived from msr-fiddle/philly-traces ("Analysis of Large-Scale
 Multi-Tenant GPU Clusters for DNN Training Workloads", USENIX ATC '19, CC-BY-4.0).
 
-The pool: without --gpus the smallest number of whole servers of 8 GPUs that is offered, in the busiest week of the trace, at most
-`load` of what it can do in a week, and in which the largest job fits. (The demand comes in waves: what is enough on the average leaves
-weeks in which queues only grow, whoever is served first.) Any GPU does for any job, and a job's duration is its time limit:
-told beforehand, and true.
+The pool without --gpus: the smallest number of servers with 8 GPUs whose capacity times `load` covers the busiest week of the trace,
+and in which the largest job fits. The average week is no measure: demand comes in waves, and in the weeks above it every order of
+service lets the queues grow. A job may use any GPU. The duration of a job is also its time limit, known beforehand.
 
-What of the core runs here: WorkQueue (insert, peek, pop, withdraw, ranks and ageing) for all, Plan and its Profile for the backfill,
-with the core's depth. The core's matcher makes its plan anew at each look; here one plan lasts, since all happens as planned, and who
-comes before others has only them planned anew. At every CHECKED-th event it is compared with one that is made anew from what runs and
-from the queue. What does not run here: quotas, memory, the placement on GPUs, the store. Standard library only.
+Parts of the core that run here: WorkQueue (insert, peek, pop, withdraw, ranks and ageing) in all replays; Plan and its Profile, with
+the core's depth, for the backfill. The core makes a new plan at each scheduling pass. Here one plan is kept, because every job ends as
+planned; when a job enters ahead of others, only those others are planned again. At every CHECKED-th event the plan is compared with a
+new one. Parts that do not run here: quotas, memory, the placement on GPUs, the store. Standard library only.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def servers(jobs: list[Job], load: float) -> int:
 
 
 def strict(jobs: list[Job], gpus: int, queue: WorkQueue, queue_of: Callable[[Job], str]) -> Starts:
-    """Whoever is first in the order of service starts as soon as he can, and nobody before him."""
+    """The first job in the order of service starts as soon as it fits. No other job starts before it."""
     starts = [0] * len(jobs)
     free, ends, come = gpus, list[tuple[int, int]](), 0
     while come < len(jobs) or queue:
@@ -110,7 +109,7 @@ class Planned(NamedTuple):
     """Of the job."""
     start: int
     before: Profile | None
-    """What is free without him and those behind him; None where nobody comes before others."""
+    """GPUs that are free over time, without this job and the jobs behind it; None: no job may enter ahead of others."""
 
 
 class Backfill:

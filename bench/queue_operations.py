@@ -1,11 +1,10 @@
-"""What the queue's operations cost at 100 and at 1 000 000 entries, beside the plainest structures that can do a part of it.
+"""The cost of the queue's operations at 100 and at 1 000 000 entries, beside plain structures that can do some of them.
 
     python bench/queue_operations.py
 
-Nanoseconds per operation, the median of several rounds, the two sizes in turns so that a slow moment of the machine is of both;
-what only reads is run nine times in a row, so a processor's cold caches are not in it. The
-references: an OrderedDict (insert, withdraw, pop, peek: all but the position), and a list, which is the only one of the two that
-knows positions, by counting. Standard library only.
+Prints nanoseconds per operation, the median of several rounds. The two sizes take turns, so that a slow moment of the machine
+slows both. Operations that only read run nine times in a row, so that cold caches do not count. The references: an OrderedDict
+(insert, withdraw, pop, peek, but no position), and a list, which finds a position by counting. Standard library only.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Queues:
         self.queue.insert(NAMES[number % 3], entry, self.clock, f"env{number % ENVS}")
 
     def rounds(self) -> dict[str, float]:
-        """Leaves the queue as it was, but for the order of the first."""
+        """Leaves the queue as it was, except for the order of the first entries."""
         queue, spread, new = self.queue, self.spread, self.new
         figures = {"insert": timed(lambda: [self.insert(entry, number) for number, entry in enumerate(new)])}
         figures["position"] = read(lambda: [queue.position(entry) for entry in spread])

@@ -1,4 +1,4 @@
-"""A manager that starts on what tenants hold: until a client is served, and how much memory that takes.
+"""The start of a manager on a store full of held jobs: the time until a client is served, and the memory.
 
     python bench/restart.py [--mib 1024]
 

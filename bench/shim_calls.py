@@ -104,7 +104,7 @@ def node() -> Iterator[Node]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmb")))
         program = directory / "shim_calls"
-        subprocess.run([compiler, "-O2", str(HERE / "shim_calls.c"), "-o", str(program), "-ldl", "-lpthread"], check=True)
+        subprocess.run([compiler, "-O2", str(HERE / "programs" / "shim_calls.c"), "-o", str(program), "-ldl", "-lpthread"], check=True)
         run_dir, environ = directory / "run", dict(os.environ)
         environ.update(NODEMGR_RUN_DIR=str(run_dir), NODEMGR_STATE_DIR=str(directory / "state"))
         serve = [sys.executable, "-P", "-m", "nodemgr", "serve", "--simulate", "2x80GiB"]
@@ -139,7 +139,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def compare(node: Node, row: Row, rounds: int) -> tuple[float, float]:
-    """Medians without and with the shim; the two take turns, so that what else the machine does falls on both."""
+    """Medians without and with the shim. The two take turns, so that other work on the machine slows both."""
     bare: list[float] = []
     shim: list[float] = []
     for number in range(rounds):

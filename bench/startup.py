@@ -1,8 +1,8 @@
-"""What a process that never uses CUDA pays for living in an environment: `python -c pass` and `/bin/true`, bare and in one.
+"""The cost of an environment for a process that never uses CUDA: `python -c pass` and `/bin/true`, bare and inside.
 
     python bench/startup.py [--rounds 300] [--python PYTHON]
 
-Bare and inside are started in turns, so that the machine's mood falls on both alike; the table shows medians, their difference and
+Bare and inside are started in turns, so that a slow moment of the machine slows both; the table shows medians, their difference and
 ratio, and the processor time beside them, which a busy machine changes less. `inside`: the shim preloaded, client.conf there, the
 hook found through it. `hook alone`: PYTHONPATH instead of the shim.
 Needs no manager and no GPU.

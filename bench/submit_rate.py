@@ -89,7 +89,7 @@ class Submitter:
 
 
 def pipelined(node: Node, env: str, jobs: int, window: int, send: Callable[[Submitter, int], None]) -> tuple[float, float]:
-    """Jobs a second over one connection, `window` on their way at a time; and what the manager computed for each, in microseconds."""
+    """Jobs a second over one connection with `window` unanswered at a time, and the manager's microseconds of processor time a job."""
     submitter = Submitter(node, env)
     submitter.lend_sheet()
     begin, before_s = time.monotonic(), node.cpu_s()

@@ -2,8 +2,8 @@
 
     python bench/verbs.py [--rounds 20]
 
-The packages are compiled first, as an installation compiles them. All are started in turn, one after the other, so that what else the
-machine does meets all of them alike. A user's verb should cost at most three times a Python that does nothing, an administrator's six
+The packages are compiled first, as an installation compiles them. All take turns, so that a slow moment of
+the machine slows all of them. A user's verb should cost at most three times a Python that does nothing, an administrator's six
 times. The node has queued jobs and some history.
 """
 

@@ -227,7 +227,7 @@ def modules_of(folder: Path) -> set[str]:
     return {path.name if path.suffix == ".py" else path.stem for path in listed}
 
 
-@pytest.mark.parametrize("folder", ["csrc", *(f"tests/{name}" for name in C_TESTS)])
+@pytest.mark.parametrize("folder", ["bench", "csrc", *(f"tests/{name}" for name in C_TESTS)])
 def test_no_folder_holds_more_modules_than_a_newcomer_reads(folder: str) -> None:
     for path in [ROOT / folder, *(ROOT / folder).rglob("*/")]:
         assert len(modules_of(path)) <= MODULES_MAX, f"{path.relative_to(ROOT)} holds {len(modules_of(path))} modules"
