@@ -106,6 +106,14 @@ def test_an_env_beyond_its_limit_teaches_nothing() -> None:
     assert world.learn(figure(1, 700, 64)) == 700
 
 
+@pytest.mark.parametrize(("driver_mib", "told_mib"), [(1_024, 1_024), (1_025, None)])
+def test_a_context_has_at_most_one_gibibyte(driver_mib: int, told_mib: int | None) -> None:
+    """In a large env the limit does not stop a process that allocated past the shim."""
+    world = World()
+    world.limit_mib = 20_000
+    assert world.learn(figure(1, driver_mib, 64)) == told_mib
+
+
 def test_a_removed_env_is_forgotten() -> None:
     world = World()
     world.learn(figure(1, 500, 64))
