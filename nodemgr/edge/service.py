@@ -1,9 +1,9 @@
-"""The manager as a whole: everything put together in the right order, run until a signal, taken apart again.
+"""Builds the manager in the right order, runs it until a signal, and closes it.
 
-Knows: all edges, and what must exist before what. Must not know: what any of them does.
+Knows: all edges and the order of their creation. Must not know: how an edge works.
 
-Nothing is told to clients before the store, the GPUs and the ledgers of running tasks are known again; at the end leases
-stay as they are, for the next manager to find.
+It answers clients after the store, the GPUs and the ledgers of running tasks are read again. At the
+end the leases stay for the next manager.
 """
 
 from __future__ import annotations
@@ -65,22 +65,23 @@ from nodemgr.edge.store.journal import Journal
 from nodemgr.edge.store.reader import HistoryReader
 
 CRASH_VARIABLE = "NODEMGR_SIM_CRASH"
-"""Under --simulate alone: `before:N` or `after:N`, the manager kills itself around its Nth commit."""
+"""Only under --simulate: with `before:N` or `after:N` the manager kills itself around its Nth
+commit."""
 BOOT_META = "boot_id"
 JOBS_DIR = "jobs"
-"""In the state directory: what runs and what it says."""
+"""In the state directory: the files and logs of jobs."""
 GATE_OFF_BY_SETTING = "off, as the settings say (device_gate)"
 GATE_OFF_FOR_SIMULATION = "off, simulated GPUs have no device nodes"
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Until the manager is ready they end it as they end any program; then cleanly."""
+"""Before the manager is ready they have their default action; after that they end it cleanly."""
 
 
 class ServiceFault(Exception):
-    """The manager cannot start. One line, with what to do."""
+    """The manager cannot start or has failed. The message is one line, with the remedy."""
 
 
 class _Crash(CommitHook):
-    """Dies as kill -9 would, for tests of what is found again."""
+    """Sends SIGKILL to the manager, for tests of recovery."""
 
     def __init__(self, when: str, commit: int) -> None:
         self._when = when
@@ -103,7 +104,8 @@ def _crash_hook() -> CommitHook | None:
 
 
 class Service:
-    """One manager. `open` may raise ServiceFault and leaves nothing behind then; `run` returns at SIGTERM or SIGINT."""
+    """One manager. `open` may raise ServiceFault and then leaves nothing behind; `run` returns at
+    ENDINGS."""
 
     def __init__(
         self,
@@ -114,9 +116,10 @@ class Service:
         harden: Callable[[bool, Gate | None], None] = lambda _driver_limits, _gate: None,
         factory: Callable[[asyncio.AbstractEventLoop, ExecutorListener], ResourceFactory] | None = None,
     ) -> None:
-        """`clock`, `gpus` (given those that must keep their index), `commit_hook` and `factory` (None: this node) are a test's places to
-        put its own. `harden` is called, with whether the driver keeps limits and with the device gate, when all is done that takes more
-        rights than a running manager needs."""
+        """Tests replace `clock`, `gpus` (called with the GPUs that must keep their index),
+        `commit_hook` and `factory` (None: this node). `harden` is called after all work that needs
+        more rights than a running manager, with whether the driver can set limits and with the
+        device gate."""
         self.settings = settings
         self.clock = clock or RealClock()
         self._make_gpus = gpus or self._nvml
@@ -136,10 +139,10 @@ class Service:
     # -- start --
 
     def open(self) -> None:
-        """Everything up to the point where clients can be answered. Raises ServiceFault."""
+        """Prepares everything that is needed to answer clients. Raises ServiceFault."""
         with contextlib.ExitStack() as stack:
             self._closing = stack
-            gc.disable()  # what is read of the store stays: to look for garbage in it is a quarter of a start with many jobs
+            gc.disable()  # rows read from the store stay; a search for garbage in them is a quarter of a start with many jobs
             try:
                 self._open(stack)
             except (rundir.RunDirError, StoreUnusable, StoreFailed, NvmlUnavailable, UdpAddressError) as error:
@@ -161,7 +164,7 @@ class Service:
         launcher = None if self._make_factory is not None else Launcher.fitting(settings.run_dir, settings.state_dir / JOBS_DIR)
         if launcher is not None:
             stack.callback(launcher.close)
-        _raise_descriptor_limit()  # the manager's own; jobs have what it was given
+        _raise_descriptor_limit()  # only the manager's; jobs keep the inherited limit
         bounds = Bounds(settings.max_env_history_bytes, settings.max_history_bytes)
         store = Store(settings.state_dir, self._commit_hook, bounds, settings.disk_reserve_bytes)
         stack.callback(store.close)
@@ -280,9 +283,9 @@ class Service:
         )  # fmt: skip
 
     def _watch_devices(self, stack: contextlib.ExitStack) -> None:
-        """A simulated node touches a file when it loses a device, or has it back. (A real driver is read while anybody holds or waits
-        for a GPU, and at the next reading else; its event sets tell of faults only, and keep a thread in the driver that nobody could
-        end.)"""
+        """Watches the file that a simulated node touches when a device is lost or returns. (A real
+        driver is read while a GPU is held or awaited, otherwise at the next reading. Its event sets
+        report only faults, and keep a thread in the driver that cannot be ended.)"""
         if self.settings.simulate is not None and self._make_gpus == self._nvml:
             from nodemgr.edge.setup.simulated_node import state_file
 
@@ -290,7 +293,7 @@ class Service:
             stack.callback(FileEvents(self.loop, touched, TOUCHED, self.daemon.informer.stirred).close)
 
     def _reside(self, stack: contextlib.ExitStack) -> None:
-        """The tasks that live as long as the loop."""
+        """Starts the tasks that live as long as the loop."""
         residents = [self.loop.create_task(resident) for resident in (self.daemon.event_loop.run(), self.daemon.informer.run())]
 
         def end() -> None:
@@ -301,7 +304,8 @@ class Service:
         stack.callback(end)
 
     def _start_gate(self, note: Callable[..., None]) -> tuple[Gate | None, str]:
-        """The gate, or why there is none. Raises ServiceFault where the administrator wants one."""
+        """The gate, or None and the reason. Raises ServiceFault if it is set to on and
+        unavailable."""
         settings = self.settings
         if settings.device_gate == "off" or (settings.device_gate == "auto" and settings.simulate):
             Gate.lift(settings.run_dir)
@@ -314,7 +318,7 @@ class Service:
             return None, f"off: {error}"
 
     def _resume(self, reading: DriverReading) -> None:
-        """What an earlier manager left: its running tasks are found, its dead are buried."""
+        """Resumes the earlier manager's tasks and reports the processes that have died."""
         daemon, journal = self.daemon, self.daemon.journal
         meta = journal.meta()
         same_boot = meta.get(BOOT_META) == boot_id()
@@ -338,7 +342,7 @@ class Service:
         journal.note("manager.started", pid=os.getpid(), tasks=len(daemon.state.tasks), waiting=len(daemon.state.requests))
 
     def _udp_address(self) -> str:
-        """What a client's settings name: what the administrator said, else where we listen."""
+        """The UDP address for clients: the administrator's setting, else the socket's address."""
         if self.settings.client_address is not None:
             return self.settings.client_address
         assert self.daemon.udp is not None
@@ -351,10 +355,11 @@ class Service:
     # -- run and end --
 
     def run(self) -> None:
-        """Until one of ENDINGS. Leases stay."""
+        """Runs until one of ENDINGS. Leases stay."""
         for number in ENDINGS:
             self.loop.add_signal_handler(number, self._told_to_end, number)
-        # asyncio lets the interpreter warn where signals overflow its pipe, and does so under a lock that a signal may interrupt
+        # asyncio has the interpreter warn if signals overflow its pipe, under a lock that a signal
+        # may interrupt
         signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
         stderr_log.say(self._ready_line())
         self._supervisor.notify("READY=1")
@@ -362,7 +367,7 @@ class Service:
         try:
             self.loop.run_forever()
         finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)  # a second one has nothing to add, and would find no handler soon
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)  # a second signal adds nothing, and soon has no handler
             self.close()
 
     def _told_to_end(self, number: signal.Signals) -> None:
@@ -374,7 +379,7 @@ class Service:
             self.loop.stop()
 
     def close(self) -> None:
-        """Clean and at once; what runs goes on."""
+        """Closes at once and cleanly; running jobs go on."""
         self._supervisor.notify("STOPPING=1")
         with contextlib.suppress(AttributeError):  # open() did not get so far
             self.daemon.journal.note("manager.stopping", pid=os.getpid(), tasks=len(self.daemon.state.tasks))
@@ -390,8 +395,8 @@ class Service:
         return f"ready on {settings.run_dir}: {', '.join(said)}"
 
     def _pat_watchdog(self) -> None:
-        """A loop that hangs pats nobody; and one whom no client can find any more is ended by the watchdog, to begin anew. Half of
-        WatchdogSec= is the only time at which an idle manager wakes up."""
+        """Notifies the watchdog, which restarts a manager that hangs or that no client can find. An
+        idle manager wakes only for this, every half WatchdogSec=."""
         period_s = self._supervisor.watchdog_period_s
         if period_s is None:
             return
@@ -404,7 +409,7 @@ class Service:
         self.loop.call_later(period_s, self._pat_watchdog)
 
     def _can_be_found(self) -> bool:
-        """The run directory is still the one that we made ours."""
+        """Whether the run directory is still the one that this manager locked."""
         try:
             now = os.stat(self.settings.run_dir / rundir.LOCK_FILE)
         except OSError:
@@ -413,9 +418,10 @@ class Service:
 
 
 def serve(settings: Settings) -> None:
-    """Runs a manager until it is told to end. Raises ServiceFault; no other end is silent, whatever raised and wherever."""
+    """Runs a manager until a signal ends it. Raises ServiceFault; reports any other exception
+    first."""
     os.umask(privileges.UMASK)
-    with contextlib.suppress(RuntimeError, ValueError, OSError):  # without a stderr there is nobody to tell
+    with contextlib.suppress(RuntimeError, ValueError, OSError):  # there may be no stderr
         faulthandler.enable()
     try:
         service = Service(settings, harden=_harden)
@@ -429,7 +435,7 @@ def serve(settings: Settings) -> None:
 
 
 def _harden(driver_limits: bool, gate: Gate | None) -> None:
-    """In a process that is the manager and nothing else."""
+    """Drops privileges. Only for a process that runs nothing but the manager."""
     by_program, by_rules = (gate.by_program, gate.by_rules) if gate is not None else (False, False)
     here = privileges.surroundings(driver_limits=driver_limits, v1_devices=by_rules, gate_by_program=by_program)
     try:
@@ -457,8 +463,8 @@ def _read_rows(journal: Journal) -> list[tuple[str, str, Any]]:
 
 
 def _held_gpus(rows: list[tuple[str, str, Any]]) -> list[Gpu]:
-    """GPUs that keep their index, and are shown as ill if they are missing. One that is gone, and that nobody holds or has
-    memory on, was taken out."""
+    """GPUs that keep their index and are reported ill if missing. A missing GPU without a grant or
+    residue counts as removed."""
     held = {value.uuid for kind, _, value in rows if kind in ("grant", "residue")}
     return [value for kind, _, value in rows if kind == "gpu" and value.uuid in held]
 
@@ -471,7 +477,8 @@ def _raise_descriptor_limit() -> None:
 
 
 def _settle_memory() -> None:
-    """What lives for ever is there by now: it need not be looked at again, and is looked up at once."""
+    """Freezes the permanent objects for the garbage collector and gathers the heap in huge
+    pages."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -479,5 +486,5 @@ def _settle_memory() -> None:
 
 
 def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """One callback failed: its caller gets no answer, everybody else is served."""
+    """Reports a failed callback. Its caller gets no answer; all others are served."""
     stderr_log.fault(str(context.get("message")), context.get("exception") or RuntimeError("without an exception"))

@@ -1,17 +1,21 @@
-"""The driver's truth: what it shows of each process is held against the books, and acted upon by policy.
+"""Audits GPU processes: compares each reading of the driver with the books and applies the policy.
 
-Knows: who may use which GPU, and how much of what the driver shows can be explained. Must not know: NVML, /proc, how a process is
-ended; to which env a process belongs is told, by whoever can prove it.
+Knows: which env may use which GPU, and how much of a reading the books explain. Must not know:
+NVML, /proc, how a process is ended. The edge names a process's env where it can prove it.
 
-The rules, of one look at one GPU:
-- A process without a lease there: one that is no member of any task, or whose env holds nothing on this GPU. What an env's
-  processes left there when they lost a lease is no offence: it is charged as unreclaimed memory until it is gone.
-- A process beyond its quota: the env's members together hold more than its grant, by more than `audit_tolerance_bytes` for each
-  of them (contexts, modules and local memory, which no estimate knows beforehand); to blame are those of whom the driver shows
-  that much more than they had charged. Since what is charged never exceeds the grant, there is at least one.
-- A process that nobody can tell the env of is only counted, and named where the memory that is in nobody's books exceeds the
-  tolerance. On a GPU with leases over UDP such memory is theirs as far as their caps reach, for their PIDs are not known.
-- Two readings a beat apart must agree before anything is said or done, and again before it counts as over.
+The rules for one reading of one GPU:
+- No lease: the process is no member of any task, or its env has no grant on this GPU. Memory that
+  an env's processes left there when they lost a lease is no offence: it is charged as unreclaimed
+  memory until it is gone.
+- Over quota: the env's members together use more than its grant plus `audit_tolerance_bytes` for
+  each member (contexts, modules and local memory, which no estimate knows beforehand). A member
+  offends if the driver shows more than its own charge plus the tolerance. Charges never exceed the
+  grant, so at least one member offends.
+- A process of an unknown env is only counted. It is named where the memory outside the books
+  exceeds the tolerance. On a GPU with UDP leases such memory is theirs up to their caps: their PIDs
+  are unknown.
+- Two readings a beat apart must agree before a violation is reported or acted upon, and again
+  before it counts as over.
 """
 
 from __future__ import annotations
@@ -46,17 +50,17 @@ class AuditTables(accounting.ChargeTables, Protocol):
 
 @value
 class Finding:
-    """One process that breaks a rule, by one reading."""
+    """One process that breaks a rule in one reading."""
 
     offence: Offence
     seen: Seen
     task_id: str | None
     allowed_bytes: int
-    """What its env may use of this GPU."""
+    """The bytes that its env may use of this GPU."""
 
 
 def audited(draft: Draft, event: Audited, now_ns: int) -> None:
-    """A reading of the driver."""
+    """Handles one reading of the driver."""
     findings, unbooked = examine(draft, event)
     _count(draft, event, unbooked)
     for finding in findings:
@@ -70,7 +74,7 @@ def audited(draft: Draft, event: Audited, now_ns: int) -> None:
 
 
 def is_news(book: AuditTables, event: Audited) -> bool:
-    """Is there anything that the books do not explain, now or until now?"""
+    """Do the books fail to explain something, in this reading or until now?"""
     if any(True for _ in book.violations.values()) or any(True for _ in book.unbooked.values()):
         return True
     findings, unbooked = examine(book, event)
@@ -78,12 +82,12 @@ def is_news(book: AuditTables, event: Audited) -> bool:
 
 
 def is_acting(book: AuditTables) -> bool:
-    """Was somebody asked to end, who may have to be ended?"""
+    """Did a process get SIGTERM that may still need SIGKILL?"""
     return any(violation.term_ns is not None and not violation.killed for violation in book.violations.values())
 
 
 def examine(book: AuditTables, event: Audited) -> tuple[list[Finding], dict[Uuid, int]]:
-    """What breaks a rule; and per GPU what is in nobody's books, where it is more than the tolerance."""
+    """The findings; and the unbooked bytes of each GPU where they exceed the tolerance."""
     by_gpu: dict[Uuid, list[Seen]] = {}
     for seen in event.seen:
         if seen.memory_bytes > 0 and book.gpus.get(seen.uuid) is not None and not _is_left_by_the_dead(book, seen):
@@ -105,19 +109,19 @@ def _is_left_by_the_dead(book: AuditTables, seen: Seen) -> bool:
 
 
 def _allowed(book: AuditTables, env: str, uuid: Uuid) -> int:
-    """What the ledger may give the env's processes there: all but what is given away over UDP."""
+    """The bytes that the ledger may give the env's processes there: all but the UDP caps."""
     grant = book.grants[env, uuid]
     return max(grant.memory_bytes - grant.caps_bytes, book.unreclaimed_alive.get((env, uuid)) or 0)
 
 
 def _booked(book: AuditTables, env: str, uuid: Uuid) -> int:
-    """What the GPU is charged for the env's living processes."""
+    """The bytes that the GPU is charged for the env's living processes."""
     grant = book.grants.get((env, uuid))
     return max(0 if grant is None else grant.memory_bytes, book.unreclaimed_alive.get((env, uuid)) or 0)
 
 
 def _caps(book: AuditTables, uuid: Uuid) -> int:
-    """What was given to processes over UDP, whose PIDs nobody knows."""
+    """The bytes given to processes over UDP; their PIDs are unknown."""
     return sum(grant.caps_bytes for grant in book.grants.values() if grant.uuid == uuid)
 
 
@@ -159,7 +163,7 @@ def _beyond_quota(book: AuditTables, uuid: Uuid, there: list[Seen]) -> Iterator[
 
 
 def _count(draft: Draft, event: Audited, unbooked: dict[Uuid, int]) -> None:
-    """Nobody is promised what is not there (promise 5)."""
+    """Records unbooked bytes: they are promised to no env (promise 5)."""
     for uuid in {*unbooked, *draft.unbooked}:
         before_bytes, now_bytes = draft.unbooked.get(uuid) or 0, unbooked.get(uuid, 0)
         if uuid not in draft.gpus:
@@ -184,7 +188,7 @@ def _note(draft: Draft, finding: Finding, now_ns: int) -> None:
 
 
 def _fades(draft: Draft, violation: Violation, now_ns: int) -> None:
-    """Not seen any more: forgotten, if it was not yet sure; else over, when a second reading agrees."""
+    """Drops a violation that this reading lacks; a reported one only if a second one agrees."""
     if violation.told and now_ns - violation.last_ns < draft.config.beat_ms * MS:
         return
     draft.violations.drop((violation.process, violation.uuid))
@@ -193,7 +197,7 @@ def _fades(draft: Draft, violation: Violation, now_ns: int) -> None:
 
 
 def policy(book: AuditTables, env: str | None) -> str:
-    """What is done about an env's violations: warn, fence or kill. About what is no env's, nothing can be done."""
+    """The policy for an env's violations: warn, fence or kill. Without a known env: "warn"."""
     row: Env | None = None if env is None else book.envs.get(env)
     return "warn" if row is None else row.quota.enforce or book.config.enforce
 
@@ -203,8 +207,9 @@ def _act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
         return  # a race between driver and ledger looks the same
     enforce = policy(draft, violation.env)
     if violation.done != enforce:
-        # Another policy starts with its first step, even where SIGKILL was sent under the last one: a process whose env is no longer
-        # known falls under "warn", and gets SIGTERM and the grace time again when its env is known again.
+        # A new policy starts with its first step, even after SIGKILL under the last one. A process
+        # of an env that is no longer known falls under "warn". When its env is known again, it gets
+        # SIGTERM and the grace time again.
         acted = replace(violation, told=True, done=enforce, term_ns=now_ns if enforce == "kill" else None, killed=False)
         draft.violations.put((violation.process, violation.uuid), acted)
         action = _action(draft, violation, enforce)
@@ -217,7 +222,7 @@ def _act(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
 
 
 def _action(draft: Draft, violation: Violation, enforce: str) -> str:
-    """What of the policy can be done: a name in _ACTIONS."""
+    """The possible action under the policy: a name in _ACTIONS."""
     if enforce == "kill":
         return "SIGTERM"
     if enforce == "fence" and violation.task_id is not None and violation.task_id in draft.tasks:
@@ -226,18 +231,18 @@ def _action(draft: Draft, violation: Violation, enforce: str) -> str:
 
 
 def _nothing(_draft: Draft, _violation: Violation, _now_ns: int, _wall_ns: int) -> None:
-    """Without a lease there is no way to tell it, and nothing to take."""
+    """Does nothing: there is no channel to the process, or no task to fence."""
 
 
 def _warn(draft: Draft, violation: Violation, _now_ns: int, _wall_ns: int) -> None:
-    """One line on the process's stderr, through its lease."""
+    """Sends one line to the process's stderr, through its lease."""
     connection = draft.connections.get(violation.process)
     if connection is not None:
         draft.emit(effects.SendNote(connection, reasons.audit_note(draft, violation)))
 
 
 def _fence(draft: Draft, violation: Violation, now_ns: int, wall_ns: int) -> None:
-    """Its task's lease is taken back, as a whole; a job is ended."""
+    """Fences the whole lease of its task; stops the job if the task is a job's."""
     task = draft.tasks[violation.task_id or ""]
     if task.job_id is not None:
         job = draft.jobs[task.job_id]

@@ -1,8 +1,8 @@
-"""What those who wait are told, and what a listing says of them: the place of each, and why it waits.
+"""Sends waiting requests their position and reason, and gives a listing the same.
 
-Knows: what a scheduling pass along the queues found (scheduler/passes.py). Must not know: how it is decided who is served.
-An interactive waiter's line is kept and sent again when it changes. Nobody is told of a job's: its line is made when somebody
-looks, so ten thousand of them that wait cost nothing.
+Knows: the result of a scheduling pass (scheduler/passes.py). Must not know: how it decides.
+An interactive request's line is stored, and sent again when it changes. A job's line is never sent:
+it is made only for a listing, so ten thousand waiting jobs cost nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nodemgr.core.state.work_queue import ServiceOrder
 
 
 def notify(draft: Draft, scheduling_pass: passes.SchedulingPass, now_ns: int) -> None:
-    """Tells those who wait, where it changed for them. (Who would not wait is refused within this step.)"""
+    """Sends the line of each waiter where it changed. (A no-wait request is refused in this step.)"""
     waiters = [draft.requests[request_id] for request_id in set(draft.request_of.values())]
     if not waiters:
         return
@@ -39,26 +39,26 @@ def notify(draft: Draft, scheduling_pass: passes.SchedulingPass, now_ns: int) ->
 
 
 class WaitReasons:
-    """Why requests wait, at one scheduling pass: what is true of many is worked out once."""
+    """Why requests wait, at one scheduling pass. Equal reasons are computed once."""
 
     def __init__(self, draft: Draft, scheduling_pass: passes.SchedulingPass) -> None:
         self._draft = draft
         self._scheduling_pass = scheduling_pass
         self._keepers = sorted({draft.order(keeper) for keeper in scheduling_pass.reserved.values()})
-        """Where those stand who keep GPUs."""
+        """Service orders of the requests that keep GPUs."""
         self._inadmissible = draft.inadmissible_envs()
-        """Envs that the scheduling pass did not come by."""
+        """Envs that the scheduling pass left out."""
         self._reserved: dict[int, dict[Uuid, Request]] = {}
-        """What the first so many of them keep."""
+        """By n: the GPUs that the first n of them keep."""
         self._said: dict[tuple[object, ...], tuple[PlacementResult, str]] = {}
 
     def line(self, request: Request, position: int, ahead: int) -> str:
-        """`position` in its queue; `ahead`: how many in other queues are served before it."""
+        """`position` in its queue; `ahead`: number in other queues served before it."""
         is_last = request.is_default and position + ahead == sum(self._draft.queued.values())
         return reasons.line(request.priority, position, ahead, self._why(request, is_last))
 
     def _why(self, request: Request, is_last: bool) -> str:
-        """What those before it keep, whatever the scheduling pass passed by."""
+        """The reason, given the GPUs that earlier requests keep."""
         draft = self._draft
         if not launch_hosts.is_up(draft, request):
             return reasons.nowhere(request, launch_hosts.why_down(draft, request.place))
@@ -85,7 +85,7 @@ class WaitReasons:
         return said[1]
 
     def _turn(self, env: str) -> Request | None:
-        """Behind whom its others wait."""
+        """The request that the env's others wait behind."""
         before = self._scheduling_pass.turns.get(env)
         if before is None and env in self._inadmissible and (before := passes.first_of(self._draft, env)) is not None:
             self._scheduling_pass.turns[env] = before
@@ -109,15 +109,16 @@ class WaitReasons:
 
 
 def _fewer(draft: Draft, result: PlacementResult) -> int | None:
-    """The most GPUs that would do now in place of what is asked; None: no number would. This holds for a new request only while the
-    other one is the last in the order of service: those behind it come before a new one."""
+    """The largest smaller number of GPUs that could be placed now; None: there is none. This
+    holds for a new request only while this one is last in the order of service: those behind it
+    precede a new one."""
     policy = POLICIES[draft.config.placement]
     numbers = range(result.ask.gpus - 1, 0, -1)
     return next((gpus for gpus in numbers if isinstance(choose(result.ask._replace(gpus=gpus), result.rows, policy), Choice)), None)
 
 
 class QueuePositions:
-    """Where requests stand, as a step leaves the queues."""
+    """Positions of requests as a step leaves the queues."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -134,7 +135,7 @@ class QueuePositions:
             orders.sort()
 
     def of(self, request: Request) -> tuple[int, int]:
-        """Its position in its queue, from 1, and how many in other queues are served before it."""
+        """Its position in its queue, from 1, and the number in other queues served before it."""
         name, order = request.priority, self._draft.order(request)
         if request.request_id in self._queue:
             position = self._queue.position(request.request_id)
@@ -149,8 +150,9 @@ class QueuePositions:
 
 
 def listing(state: State, env: str | None = None, after: tuple[str, int] | None = None) -> Iterator[tuple[Request, int, str]]:
-    """Every waiting request (of this env) in the order of service, with its position in its queue and its line; behind where one of a
-    queue with a stamp stands or stood. The state may not change meanwhile."""
+    """Yields every waiting request (of this env) in the order of service, with its position in its
+    queue and its line. `after`: a queue and a stamp; the listing starts behind that place, even if
+    its request is gone. The state may not change meanwhile."""
     draft = Draft(state)
     words = WaitReasons(draft, passes.survey(draft))
     for request_id, position, ahead in state.queue.listed(after, None if env is None else (env, "")):
@@ -161,7 +163,7 @@ def listing(state: State, env: str | None = None, after: tuple[str, int] | None 
 
 
 class Standings:
-    """Where single requests stand, for as long as the state does not change."""
+    """Positions of single requests, valid while the state does not change."""
 
     def __init__(self, state: State) -> None:
         draft = Draft(state)
@@ -169,6 +171,6 @@ class Standings:
         self._words = WaitReasons(draft, passes.survey(draft))
 
     def of(self, request: Request) -> tuple[int, str]:
-        """One's position in its queue, and its line."""
+        """The request's position in its queue, and its line."""
         position, ahead = self._positions.of(request)
         return position, self._words.line(request, position, ahead)

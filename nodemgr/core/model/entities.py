@@ -1,10 +1,11 @@
-"""What the manager believes: GPUs, environments, tasks, grants, requests. Plain values only.
+"""The manager's entities: GPUs, environments, tasks, grants, requests, jobs. Plain values only.
 
-Knows: the words of DESIGN.md as frozen dataclasses (values.py). Must not know: clocks, sockets, files, the wire.
-Times are integers of nanoseconds: `_ns` on the monotonic clock (deadlines), `_wall_ns` since the Unix
-epoch (what a person reads; never compared). Memory is in bytes. A GPU is named by its UUID everywhere.
-Every dataclass here is a row of the store as it stands (core/model/encoding.py), but for Config and Violation: what a restart
-forgets (connections, who is away, why somebody waits) lives in tables of the state instead.
+Knows: the terms of DESIGN.md as frozen dataclasses (values.py).
+Must not know: clocks, sockets, files, the wire.
+Times are integers in nanoseconds. `_ns` is the monotonic clock (deadlines). `_wall_ns` counts from
+the Unix epoch (for people; never compared). Memory is in bytes. UUIDs name GPUs everywhere.
+Every dataclass here except Config and Violation is a row of the store (core/model/encoding.py).
+Tables of the state hold the data that a restart loses: connections, disconnected waiters, reasons.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ import enum
 from nodemgr.core.model.values import value
 
 MS = 1_000_000
-"""Nanoseconds of a millisecond."""
+"""Nanoseconds in a millisecond."""
 
 Uuid = str
 ConnectionId = int
 ProcessKey = str
-"""`unix:<pid>:<start ticks>` or `udp:<client id>`: one process, never another one later."""
+"""`unix:<pid>:<start ticks>` or `udp:<client id>`: names one process and is never reused."""
 
 LEDGER_SLOTS = 1024
-"""Processes of one env that a ledger has words for (csrc/ledger/ledger.h)."""
+"""The number of processes of one env that a ledger has words for (csrc/ledger/ledger.h)."""
 GENERATIONS = 1 << 16
-"""Generations of a ledger's slot wrap here (csrc/ledger/ledger.h)."""
+"""The generation of a ledger slot wraps at this number (csrc/ledger/ledger.h)."""
 
 RETAINED_ATTEMPTS = 10
 RETAINED_HISTORY_ENTRIES = 32
-"""Of a job, so many of its last attempts and of what was done to it are remembered."""
+"""A job keeps this many of its last attempts and history entries."""
 LOG_TAIL_CHARACTERS = 4_096
 JOB_ROW_BYTES, AWAITED_BYTES = 1_024, 512
-"""What a job counts for beside its payload, and each job that it waits for (Job.row_bytes)."""
+"""The size estimate of a job without its payload, and of each job it waits for (Job.row_bytes)."""
 
 
 class DenyCode(enum.StrEnum):
-    """Why a request is refused: the one table of reasons (DESIGN.md, life of a request, 5)."""
+    """The only table of reasons to refuse a request (DESIGN.md, life of a request, 5)."""
 
     NO_GPU = "no_gpu"
     OVER_QUOTA = "over_quota"
@@ -61,7 +62,7 @@ class Transport(enum.StrEnum):
 
 
 class Offence(enum.StrEnum):
-    """What the audit finds of a process (lifecycle/audit.py has the rules)."""
+    """The offences that the audit finds in a process (lifecycle/audit.py has the rules)."""
 
     NO_LEASE = "no_lease"
     OVER_QUOTA = "over_quota"
@@ -73,20 +74,21 @@ class TaskState(enum.StrEnum):
 
 
 class JobState(enum.StrEnum):
-    """Where a job is in its life; the last three end it (FINAL)."""
+    """The state of a job; the last three are final (FINAL)."""
 
     HELD = "held"
-    """By order: it waits for another order."""
+    """An order holds the job until another order."""
     PAUSED = "paused"
-    """Its last attempt ended by no fault of the job; it enters its queue again, at its old place, when the pause is over."""
+    """Its last attempt ended by no fault of the job. After the pause it enters its queue again,
+    at its old place."""
     DEPENDENCY = "after"
     """It waits for other jobs to end well."""
     QUEUED = "queued"
     STARTING = "starting"
-    """It has its GPUs, and is about to be started: stored before it is started."""
+    """It has its GPUs and is about to start. The store has this state before the start."""
     RUNNING = "running"
     STOPPING = "stopping"
-    """It was asked to end; `Job.then` says what it is after that."""
+    """It was asked to end; `Job.then` is its next state."""
     DONE = "done"
     FAILED = "failed"
     WITHDRAWN = "withdrawn"
@@ -94,16 +96,16 @@ class JobState(enum.StrEnum):
 
 FINAL = frozenset((JobState.DONE, JobState.FAILED, JobState.WITHDRAWN))
 HELD_OR_DEPENDENT = frozenset((JobState.HELD, JobState.PAUSED, JobState.DEPENDENCY))
-"""States in which a job waits and stands in no queue."""
+"""States in which a job waits and is in no queue."""
 UNDER_WAY = frozenset((JobState.STARTING, JobState.RUNNING, JobState.STOPPING))
-"""States in which an attempt is, or may be, running somewhere."""
+"""States in which an attempt runs, or may run."""
 
 
 class Cause(enum.StrEnum):
-    """What ended an attempt, or kept it from starting. endings.py says what follows for the job."""
+    """The cause that ended an attempt, or prevented its start. endings.py has the consequences."""
 
     OWN = "own"
-    """Its process: by exit code or signal."""
+    """Its process, by exit code or signal."""
     TIME_LIMIT = "time_limit"
     CANNOT_RUN = "cannot_run"
     """Its command, directory, user or group does not exist, or may not be used."""
@@ -134,26 +136,27 @@ class Config:
     placement: str = "spread"
     """The order of fresh GPUs: a name in allocator.POLICIES."""
     enforce: str = "warn"
-    """What is done about processes that the audit finds, where a quota says nothing: a name in ENFORCE."""
+    """The action on processes that the audit finds, where a quota sets none: a name in ENFORCE."""
     enforce_grace_ms: int = 10_000
-    """How long a process that is to be killed has to end by itself."""
+    """The time a process has to end by itself before it is killed."""
     audit_tolerance_bytes: int = 1 << 30
-    """What the driver may show of a process beyond its charges: contexts, modules, local memory (lifecycle/audit.py)."""
+    """The bytes of a process that the driver may show beyond its charges: contexts, modules, local
+    memory (lifecycle/audit.py)."""
     requeue_pause_ms: int = 10_000
-    """A job whose attempt ended by no fault of the job waits this long before it is queued again; each such end in a row doubles it,
-    up to:"""
+    """The pause before a job is queued again after its attempt ended by no fault of the job.
+    Each such end in a row doubles it, up to:"""
     max_requeue_pause_ms: int = 3_600_000
     ageing_ms: int = 36_000
-    """Who waits gains one point of rank in so long; 0: strictly by rank."""
+    """A waiting request gains one point of rank in this time; 0: strictly by rank."""
     backfill_depth: int = 100
-    """So many of those who wait may be looked at for an earlier start behind one that cannot start."""
+    """The limit on waiting requests that are tried for an earlier start behind a blocked one."""
     max_jobs: int = 1_000_000
-    """Jobs of the node that have not ended; and of one env:"""
+    """The limit on unfinished jobs of the node; and of one env:"""
     max_env_jobs: int = 200_000
     max_env_job_bytes: int = 1 << 30
-    """What the store holds of one env's jobs that have not ended: their rows, commands and variables."""
+    """The limit on the stored size of one env's unfinished jobs: rows, commands and variables."""
     max_cpu_jobs: int = 256
-    """Jobs without a GPU that run at once on the node; and of one env:"""
+    """The limit on jobs without a GPU that run at once on the node; and of one env:"""
     max_env_cpu_jobs: int = 64
 
 
@@ -161,7 +164,7 @@ class Config:
 class Gpu:
     uuid: Uuid
     index: int
-    """NVML's index, in PCI order: the ledger's row, and what is shown to people."""
+    """NVML's index, in PCI order: the ledger's row, and the number shown to people."""
     name: str
     memory_total_bytes: int
     healthy: bool = True
@@ -182,7 +185,7 @@ class Quota:
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     enforce: str | None = None
-    """What is done about its processes that go round the quota: None is the node's default (Config)."""
+    """The action on its processes that bypass the quota; None: the node's default (Config)."""
 
     @property
     def memory_per_gpu_bytes(self) -> int | None:
@@ -192,7 +195,7 @@ class Quota:
         return self.memory_bytes // self.gpus
 
     def terms(self) -> dict[str, object]:
-        """All but the number of GPUs, by name, as events and answers carry them."""
+        """Every field but the number of GPUs, by name, as events and answers carry them."""
         return {
             "memory_bytes": self.memory_bytes,
             "memory_per_gpu_bytes": self.memory_per_gpu_bytes,
@@ -210,37 +213,38 @@ class Quota:
 
 @value
 class Process:
-    """A member of a task that holds a lease, or one that left its lease and lives on."""
+    """A member of a task that holds a lease, or a process that left its lease and still lives."""
 
     key: ProcessKey
     env: str
     task_id: str
     transport: Transport
     pid: int | None
-    """As the host sees it; None over UDP."""
+    """The PID on the host; None over UDP."""
     user: str
     slot: int | None
-    """Its slot in the env's ledger, its own until it is dead; None over UDP."""
+    """Its slot in the env's ledger, kept until the process is dead; None over UDP."""
     generation: int
     rid: str
-    """Of the request that was granted."""
+    """The id of the granted request."""
     cap_bytes: int | None = None
     """UDP only: the fixed share of each GPU's grant that this process may take."""
     fenced: bool = False
-    """It holds nothing any more (it released, or lost its lease), but may still have memory: its slot is kept, its
-    allocations are refused. When it asks anew it gets the same slot and generation, so that what it frees is counted."""
+    """It holds nothing any more (it released, or lost its lease), but may still have memory. It
+    keeps its slot, and its allocations are refused. A new request gets the same slot and
+    generation, so that the ledger counts the memory it frees."""
 
 
 @value
 class Task:
-    """A lease and whose it is. It exists exactly while it holds GPUs."""
+    """A lease and its owner. It exists exactly while it holds GPUs."""
 
     task_id: str
     env: str
     token: str
     gpus: tuple[Uuid, ...]
     fresh: tuple[Uuid, ...]
-    """Those of `gpus` that the env did not hold before."""
+    """The GPUs in `gpus` that the env did not hold before."""
     state: TaskState
     command: str
     since_ns: int
@@ -249,14 +253,17 @@ class Task:
     memory_bytes: int | None = None
     """Per GPU, if its request named it."""
     kept_bytes: int = 0
-    """What is kept free for it in each of its grants: the same, if it was asked for over the UNIX socket."""
+    """Bytes kept free for it in each of its grants: the named memory of a request over the UNIX
+    socket or of a job, else 0."""
     world: int = 1
-    """Processes that were announced: without a named memory, each one over UDP may take this part of a grant."""
+    """The number of announced processes. Without named memory, each UDP process may take 1/world
+    of a grant."""
     stalled_since_ns: int | None = None
     job_id: str | None = None
-    """The job that holds it: it lasts as long as the job's attempt, whoever joins and leaves."""
+    """The job that holds it. The task lasts as long as the job's attempt, whichever processes join
+    and leave."""
     time_limit_ms: int | None = None
-    """The job's."""
+    """The job's time limit."""
 
 
 @value
@@ -266,38 +273,40 @@ class Grant:
     env: str
     uuid: Uuid
     memory_bytes: int
-    """Taken out of the GPU's remaining memory and the env's remaining quota."""
+    """Subtracted from the GPU's remaining memory and from the env's remaining quota."""
     limit_bytes: int
-    """What the ledger enforces now: below memory_bytes while a lowered quota or a stall waits for memory to be freed,
-    and always by the caps that UDP processes hold."""
+    """The limit that the ledger enforces now. It is below memory_bytes while a lowered quota or a
+    stall waits for memory to be freed, and always by the caps that UDP processes hold."""
     tasks: int
     stalled_tasks: int = 0
     kept_bytes: int = 0
-    """The sum of its tasks' kept_bytes: other requests that name their memory leave it alone."""
+    """The sum of its tasks' kept_bytes. Other requests that name their memory do not use it."""
     caps_bytes: int = 0
     """The sum of its UDP processes' fixed caps."""
 
 
 @value
 class UnreclaimedMemory:
-    """Memory of a process that lost its lease, charged to the GPU until the driver shows it gone (promise 5)."""
+    """Memory of a process that lost its lease. The GPU is charged until the driver shows it gone
+    (promise 5)."""
 
     env: str
     uuid: Uuid
     process: ProcessKey
     pid: int
     memory_bytes: int
-    """Until the driver was asked: as much as it can be, the whole grant."""
+    """Before the first reading of the driver: the upper bound, the whole grant."""
     alive: bool = True
-    """A living process's words are still summed by the env's ledger: counted inside the env's grant, if there is one."""
+    """The env's ledger still sums the words of a living process. Its memory counts inside the env's
+    grant, if there is one."""
     told: bool = False
-    """A reading of the driver found that it stays, and an event said so."""
+    """A reading of the driver found that it stays, and an event reported it."""
 
 
 @value
 class Violation:
-    """A process that the driver shows where it should not be, and what was done about it. A restart forgets it: the next
-    looks find it again."""
+    """A process that the driver shows where it should not be, and the action taken. A restart
+    forgets it; the next audits find it again."""
 
     offence: Offence
     uuid: Uuid
@@ -306,20 +315,20 @@ class Violation:
     command: str
     since_ns: int
     last_ns: int = 0
-    """When it was last seen."""
+    """The time it was last seen."""
     env: str | None = None
-    """None: nobody can prove that it belongs to any."""
+    """None: no env is proven to own it."""
     task_id: str | None = None
     memory_bytes: int = 0
-    """What the driver shows of it."""
+    """The bytes that the driver shows for it."""
     allowed_bytes: int = 0
-    """What its env may use there."""
+    """The bytes that its env may use there."""
     told: bool = False
-    """It is sure, and an event said so."""
+    """It is certain, and an event reported it."""
     done: str = ""
     """The policy that was carried out."""
     term_ns: int | None = None
-    """When it was asked to end."""
+    """The time it was asked to end."""
     killed: bool = False
 
 
@@ -350,30 +359,31 @@ class Request:
     since_ns: int
     since_wall_ns: int
     wait_ms: int | None
-    """How long it waits at most, from its start or a restart of the manager on; None: without limit."""
+    """Its timeout, from its start or from a restart of the manager; None: without limit."""
     askers: tuple[Asker, ...]
-    """Nobody, for a job's request."""
+    """Empty for a job's request."""
     world: int = 1
     job_id: str | None = None
-    """The job that it is for."""
+    """The job that the request is made for."""
     time_limit_ms: int | None = None
-    """The job's."""
+    """The job's time limit."""
     queued_ns: int = 0
-    """When it entered its queue, by the queue's own clock (State.queue_now): orders by age, also over restarts."""
+    """The time it entered its queue, on the queue's clock (State.queue_now): it orders by age, also
+    across restarts."""
     place: str = ""
-    """The job's."""
+    """The job's place."""
     is_default: bool = False
-    """It named no number of GPUs: `gpus` is what its env's requests get by default."""
+    """It named no number of GPUs: `gpus` is its env's default."""
 
     @property
     def owner(self) -> str:
-        """Whose holdings and quota decide about it: the env; nobody's for a job that takes no GPU."""
+        """The env: its holdings and quota decide the request. Empty for a job without a GPU."""
         return self.env if self.gpus else ""
 
     @property
     def equivalence_group(self) -> str:
-        """Requests of one name here ask the same, and what one of them cannot be given, no later one can. Interactive ones are each
-        by themselves."""
+        """Requests with the same key ask for the same. If one of them does not get it, no later one
+        does. An interactive request has a key of its own."""
         if self.job_id is None:
             return self.request_id
         return f"{self.env}/{self.gpus}/{self.memory_bytes}/{self.time_limit_ms}/{self.place}"
@@ -381,7 +391,8 @@ class Request:
 
 @value
 class JobSpec:
-    """Who runs a job, and how large its payload is. One for each submission: an array's elements share it."""
+    """The user that runs a job, and the payload's size. One per submission: an array's elements
+    share it."""
 
     spec_id: str
     user: str
@@ -389,17 +400,17 @@ class JobSpec:
     gid: int
     umask: int = 0o022
     payload_bytes: int = 0
-    """Of the JobPayload that the store keeps under the same id."""
+    """The size of the JobPayload that the store keeps under the same id."""
 
 
 @value
 class JobPayload:
-    """What a job's process is given. The store keeps it, the state does not: it is read when the job starts."""
+    """The input of a job's process. Only the store keeps it; it is read when the job starts."""
 
     argv: tuple[str, ...]
     cwd: str
     environ: tuple[str, ...]
-    """`KEY=value`, each."""
+    """Each is `KEY=value`."""
 
     @property
     def size_bytes(self) -> int:
@@ -420,17 +431,17 @@ class Attempt:
     exit_code: int | None
     signal: int | None
     why: str
-    """Why it ended as it did, if not by itself."""
+    """The reason for its end, if it did not end by itself."""
     log_tail: str
     cause: Cause = Cause.OWN
-    """Once it has ended."""
+    """Valid once it has ended."""
     lost_gpu: Uuid | None = None
     """One of its GPUs that was lost while it ran."""
 
 
 @value
 class HistoryEntry:
-    """Who did what to a job."""
+    """An action on a job, and its author."""
 
     wall_ns: int
     who: str
@@ -440,7 +451,7 @@ class HistoryEntry:
 
 @value
 class Job:
-    """A program that is run when its turn comes. A final one leaves the state for the history."""
+    """A program that runs when its turn comes. A final job leaves the state for the history."""
 
     job_id: str
     """`j12`; the elements of an array are `j12.0` and so on, and `j12` means all of them."""
@@ -459,16 +470,17 @@ class Job:
     submitted_wall_ns: int
     state: JobState
     after: tuple[str, ...] = ()
-    """Jobs that must end well before it may start, as far as they have not; an array stands for all of its elements."""
+    """Its unfinished dependencies: jobs that must end well before it may start. An array stands for
+    all of its elements."""
     max_restarts: int = 0
     attempt: int = 0
     """The number of its last start; 0 before the first."""
     restarts: int = 0
-    """How many of them followed a failure of its own."""
+    """The number of restarts that followed a failure of its own."""
     interruptions: int = 0
-    """How many attempts in a row ended by no fault of the job: the pause grows with them."""
+    """Attempts in a row that ended by no fault of the job: the pause grows with them."""
     resumes_wall_ns: int | None = None
-    """While PAUSED: when it enters its queue again."""
+    """While PAUSED: the time it enters its queue again."""
     key: str = ""
     """The submitter's own random name for it: the same submission again is the same job."""
     request_id: str | None = None
@@ -476,34 +488,34 @@ class Job:
     task_id: str | None = None
     """Its lease, while it has GPUs."""
     then: JobState | None = None
-    """While STOPPING: what it is after that. QUEUED for one that is to begin anew."""
+    """While STOPPING: its next state. QUEUED for a job that is to start again."""
     entered_wall_ns: int | None = None
-    """When it entered its queue last."""
+    """The time it last entered its queue."""
     queued_ns: int = 0
-    """The same by the queue's clock: its place there, to which it goes back where nobody could begin it."""
+    """The same on the queue's clock: its place there, kept if an attempt never starts."""
     place: str = ""
-    """Where it runs: empty for this node itself, else a container, as ENV/UID/CONTAINER."""
+    """The place it runs: empty for this node itself, else a container, as ENV/UID/CONTAINER."""
     started_wall_ns: int | None = None
-    """When it ran last, from here"""
+    """Its last run, from this time"""
     ended_wall_ns: int | None = None
-    """to here."""
+    """to this time."""
     why: str = ""
-    """Why it is held, ends, or failed last."""
+    """The reason it is held, ends, or last failed."""
     attempts: tuple[Attempt, ...] = ()
-    """The last RETAINED_ATTEMPTS; the last of them is under way while it is STARTING, RUNNING or STOPPING."""
+    """The last RETAINED_ATTEMPTS. The last one is under way in STARTING, RUNNING and STOPPING."""
     deeds: tuple[HistoryEntry, ...] = ()
     """The last RETAINED_HISTORY_ENTRIES."""
 
     @property
     def row_bytes(self) -> int:
-        """An estimate of what its row takes, in the store and in memory."""
+        """An estimate of its row's size, in the store and in memory."""
         tails = sum([len(attempt.log_tail) for attempt in self.attempts])
         return JOB_ROW_BYTES + AWAITED_BYTES * len(self.after) + tails
 
 
 @value
 class Ended:
-    """A final job as the history keeps it. While the store has the payload of its spec, it can be run again."""
+    """A final job in the history. It can run again while the store has the payload of its spec."""
 
     job: Job
     spec: JobSpec
@@ -511,17 +523,17 @@ class Ended:
 
 @value
 class QueueRow:
-    """A queue as it was set: without any row, Config's presets are the queues."""
+    """A queue as it was set. Without any row, the queues are Config's presets."""
 
     name: str
     rank: int
     cap: int | None = None
-    """How many may wait in it; who would be one more is refused. None: no limit."""
+    """The limit on requests (also jobs') that wait in it. One more is refused. None: no limit."""
     max_restarts: int = 0
-    """Of a job that is submitted to it and names no number of its own."""
+    """The default for a job that is submitted to it and names no number."""
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    """The users that may ask for it; with neither, all."""
+    """The users and groups that may ask for it; all users if both are empty."""
 
 
 @value

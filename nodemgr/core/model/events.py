@@ -1,6 +1,7 @@
-"""What can happen to a node, as values. The edges make them; `manager.step` answers each with effects.
+"""Everything that can happen to a node, as values. The edges make them; `manager.step` answers each
+with effects.
 
-Identity (env, process, user, ancestors) is what the kernel or a verified MAC says, never a client's word.
+The kernel or a verified MAC gives the identity (env, process, user, ancestors), never the client.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nodemgr.core.model.values import value
 
 @value
 class Caller:
-    """Who speaks, as the edge knows it."""
+    """The sender of a message, as the edge knows it."""
 
     connection: ConnectionId
     env: str
@@ -38,7 +39,7 @@ class Caller:
     ancestors: tuple[int, ...] = ()
     """PIDs from parent to init: a process without a token joins the task of an ancestor,"""
     job_id: str | None = None
-    """or that of the job whose supervisor is among them."""
+    """or the task of this job, if the job's supervisor is an ancestor."""
 
 
 @value
@@ -50,16 +51,17 @@ class Acquire:
     memory_bytes: int | None
     world: int
     wait_ms: int | None
-    """None: without limit; 0: an answer at once."""
+    """None: without limit; 0: answer at once."""
     command: str
     wall_ns: int
     used_bytes: Mapping[Uuid, int] = field(default_factory=dict)
-    """Per GPU, what the env's ledger holds now: looked at only where memory_bytes is named, and over UDP."""
+    """Bytes that the env's ledger holds now, per GPU. Read only with a named memory_bytes, and over
+    UDP."""
 
 
 @value
 class Cancel:
-    """Gives up waiting; the answer is DENY cancelled. If the grant of this rid was on its way, it is given back."""
+    """Stops waiting; the answer is DENY cancelled. A grant of this rid on its way is returned."""
 
     caller: Caller
     rid: str
@@ -81,8 +83,8 @@ class Rejoin:
 
 @value
 class Beat:
-    """Sent to the core only for a process whose task is stalled, and for one that the state does not know as a member
-    of a task (it gets FENCE); the others' beats stay at the edge."""
+    """The core gets it only for a process of a stalled task, and for a process that the state does
+    not know as a member of a task (the answer is FENCE). All other beats stay at the edge."""
 
     caller: Caller
     rid: str | None
@@ -108,7 +110,7 @@ class Release:
 
 @value
 class Disconnected:
-    """EOF: a hint. A lease stays (the pidfd is the truth); a waiter has timeout_ms to come back."""
+    """EOF: a hint. A lease stays (the pidfd decides); a waiter has timeout_ms to come back."""
 
     connection: ConnectionId
 
@@ -118,12 +120,13 @@ class ProcessGone:
     process: ProcessKey
     wall_ns: int
     unreclaimed_bytes: Mapping[Uuid, int] = field(default_factory=dict)
-    """What the driver still shows for its PID, per GPU."""
+    """Bytes that the driver still shows for its PID, per GPU."""
 
 
 @value
 class UnreclaimedChanged:
-    """A reading of the driver: 0 ends the unreclaimed memory. Told where it changed, and until one was `told`."""
+    """A reading of the driver: 0 ends the unreclaimed memory. Sent after a change, and until the
+    row is `told`."""
 
     process: ProcessKey
     uuid: Uuid
@@ -133,22 +136,22 @@ class UnreclaimedChanged:
 
 @value
 class Seen:
-    """What the driver shows of one process on one GPU."""
+    """A reading of the driver for one process on one GPU."""
 
     process: ProcessKey
     pid: int
     uuid: Uuid
     memory_bytes: int
     env: str | None
-    """Whose it provably is; None: nobody can tell."""
+    """The env proven to own it; None: unknown."""
     charged_bytes: int = 0
-    """Its own word in its env's ledger; zero for one that has none."""
+    """Its own word in its env's ledger; zero if it has none."""
     command: str = ""
 
 
 @value
 class Audited:
-    """A reading of the driver, for what the books do not explain."""
+    """A reading of the driver, to find memory and processes that the charges do not explain."""
 
     read: frozenset[Uuid]
     """The GPUs that could be read."""
@@ -158,13 +161,13 @@ class Audited:
 
 @value
 class Tick:
-    """Time passed. The edge sends it at the latest when `State.wake_ns` says."""
+    """Time passed. The edge sends it no later than `State.wake_ns`."""
 
     wall_ns: int
     silent: frozenset[ProcessKey]
-    """Of the processes that hold or wait: those that were last heard `timeout_ms` ago, or earlier."""
+    """Processes that hold or wait and were last heard `timeout_ms` ago or earlier."""
     oldest_ns: int | None
-    """When the first of the others was last heard; None: all are heard now."""
+    """The earliest time one of the others was last heard; None: all are heard now."""
     used_bytes: Mapping[tuple[str, Uuid], int] = field(default_factory=dict)
     """The larger of ledger and driver, for each grant in `state.watched_grants()`."""
 
@@ -188,7 +191,8 @@ class RemoveQuota:
 
 @value
 class GpusChanged:
-    """The whole inventory, as NVML shows it now. A GPU that is missing or ill is not healthy; it is never forgotten."""
+    """The whole inventory, as NVML shows it now. A missing or ill GPU is not healthy; no GPU is
+    forgotten."""
 
     gpus: tuple[Gpu, ...]
     wall_ns: int
@@ -202,56 +206,57 @@ class ReleaseTask:
     by: str
     wall_ns: int
     env: str | None = None
-    """Set when a user asks: only tasks of his env."""
+    """Set if a user asks: only tasks of this env."""
     connection: ConnectionId | None = None
 
 
 @value
 class Match:
-    """Grant what fits now. It comes as `Transition.then`; the edge makes one itself after a restart and when a failed store
-    is back. It is an event of its own because releases and deaths hold even when the store cannot commit, and grants do not.
-    """
+    """A scheduling pass: grants what fits now. It comes as `Transition.then`. The edge makes one
+    itself after a restart, and when a failed store is back. It is a separate event: releases and
+    deaths hold even if the store cannot commit, grants do not."""
 
     wall_ns: int
     used_bytes: Mapping[tuple[str, Uuid], int] | None = None
-    """As in the Tick that it follows, if it follows one."""
+    """As in the Tick before it, if a Tick precedes it."""
 
 
 @value
 class Submission:
-    """One job, or an array of them, as somebody asks for it."""
+    """One job, or an array of jobs, as submitted."""
 
     ref: int
     """The edge's own number for it: effects.SubmitAnswered carries it back."""
     by: str
     env: str
     spec: JobSpec
-    """Its `spec_id` and `payload_bytes` are not looked at."""
+    """Its `spec_id` and `payload_bytes` are ignored."""
     payload: JobPayload
     name: str
     command: str
     gpus: int | None
-    """None: as for a request that names none. 0: a job without a GPU."""
+    """None: the default, as for a request that names none. 0: a job without a GPU."""
     memory_bytes: int | None
     priority: str | None
     """None: the quota's queue."""
     after: tuple[str, ...] = ()
-    """Jobs of its env, or arrays, that must end well before it may start."""
+    """Dependencies: jobs or arrays of its env that must end well before it may start."""
     array: tuple[int, ...] = ()
     time_limit_ms: int | None = None
     max_restarts: int | None = None
-    """None: as its queue says."""
+    """None: its queue's default."""
     hold: bool = False
     key: str = ""
     place: str = ""
-    """Where it is to run (Job.place)."""
+    """The place it is to run (Job.place)."""
     ended: Mapping[str, JobState] = field(default_factory=dict)
-    """What the history says of the jobs in `after`, and of the elements of arrays there, that have ended in its env."""
+    """Final states from the history, for the jobs in `after` and the elements of its arrays that
+    ended in its env."""
 
 
 @value
 class SubmitJobs:
-    """Many at once are one commit."""
+    """All submissions of one event are one commit."""
 
     submissions: tuple[Submission, ...]
     wall_ns: int
@@ -259,7 +264,7 @@ class SubmitJobs:
 
 @value
 class JobStarted:
-    """Its process runs. Told again after a restart of the manager."""
+    """Its process runs. Sent again after a restart of the manager."""
 
     job_id: str
     attempt: int
@@ -269,14 +274,14 @@ class JobStarted:
 
 @value
 class JobEnded:
-    """Its process has ended, and all that it left behind; or it could not be started."""
+    """Its process and all that it left behind have ended; or it could not be started."""
 
     job_id: str
     attempt: int
     exit_code: int | None
     signal: int | None
     why: str
-    """What ended it, or kept it from starting, if not itself."""
+    """The reason it ended or did not start, if not the job itself."""
     cause: Cause
     log_tail: str
     started_wall_ns: int | None
@@ -285,7 +290,7 @@ class JobEnded:
 
 @value
 class JobRequeuedBeforeStart:
-    """Nobody could begin these attempts, and now nobody ever will: a failure of nobody's, least of all of the jobs."""
+    """These attempts were never started and never will be. It is no failure of the jobs."""
 
     attempts: tuple[tuple[str, int], ...]
     """Job and attempt."""
@@ -295,19 +300,21 @@ class JobRequeuedBeforeStart:
 
 @value
 class LaunchHostChanged:
-    """Jobs can be started there from now on, or cannot. Told of each place after a start of the manager: until then none is up."""
+    """Jobs can be started at a place from now on, or cannot. Sent for each place after a start of
+    the manager: until then no place is up."""
 
     place: str
     """As Job.place."""
     is_up: bool
     why: str
-    """Why not, in a person's words, if there is more to say than that."""
+    """The reason it is down, in words for people, if there is more to say."""
     wall_ns: int
 
 
 @value
 class NamesTaken:
-    """Jobs with names up to this number have run here, whatever the store knows: it may be an older copy, or a new one."""
+    """Jobs with names up to this number have run here. The store may not know: it may be an older
+    copy, or a new one."""
 
     number: int
     wall_ns: int
@@ -342,15 +349,15 @@ class RequeueJob:
     by: str
     wall_ns: int
     job: Job | None = None
-    """Of a job that has ended, what the history has of it."""
+    """The history's row of a job that has ended."""
     spec: JobSpec | None = None
     by_admin: bool = False
-    """An attempt under way is preempted: the job goes back to its place, after a pause."""
+    """Preempts an attempt under way: the job goes back to its place, after a pause."""
 
 
 @value
 class MoveJob:
-    """To the end of another queue, or to the front of its own."""
+    """Moves a job to the end of another queue, or to the front of its own."""
 
     job_id: str
     queue: str | None
@@ -361,7 +368,8 @@ class MoveJob:
 
 @value
 class OrderAll:
-    """Several orders of one kind in one step: each sees what the ones before it have done, and one that makes no sense does nothing."""
+    """Several orders of one kind in one step. Each sees the results of those before it. An order
+    that makes no sense does nothing."""
 
     orders: tuple[WithdrawJob | HoldJob | UnholdJob | RequeueJob | ReleaseTask, ...]
     wall_ns: int
@@ -369,7 +377,7 @@ class OrderAll:
 
 @value
 class SetQueue:
-    """A queue is made, or changed."""
+    """Creates or changes a queue."""
 
     row: QueueRow
     by: str
@@ -378,7 +386,7 @@ class SetQueue:
 
 @value
 class RemoveQueue:
-    """Not while something waits in it, or a quota names it."""
+    """Refused while something waits in the queue, or a quota names it."""
 
     name: str
     by: str

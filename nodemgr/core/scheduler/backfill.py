@@ -1,18 +1,23 @@
-"""Which reserved GPUs a later request may have for a while: the plan (plan.py) of this node's GPUs, for one scheduling pass.
+"""Which reserved GPUs a later request may have for a while: plans (plan.py) of this node's GPUs,
+for one scheduling pass.
 
-Knows: what runs on each GPU and until when, as far as time limits say so. Must not know: who is served (passes.py).
+Knows: the tasks on each GPU and their ends, where time limits give them. Must not know: which
+request is served (passes.py).
 
-GPUs of one size stand for one another. One is busy until the last of its tasks has ended, and until nobody knows when if one of
-them has no time limit, is stopped or overdue, or if somebody else's memory is on it. Who takes a whole GPU is planned by counting.
-For who shares GPUs, or holds some already, counting would be too simple: he is taken to be able to start as soon as anything
-ends on as many of the GPUs as he is short of, and the GPUs belong to him from then on.
+GPUs of one size stand for one another. A GPU is busy until the last of its tasks has ended. Its end
+is unknown if one of its tasks has no time limit, is stopped or overdue, or if it holds memory
+outside its tasks' grants. A request for whole GPUs is planned by counting. Counting is too simple
+for a request that shares GPUs or holds some already. The plan assumes that it can start as soon as
+something ends on as many GPUs as it is short of. From then on the GPUs belong to it.
 
-What an env's quota leaves it is planned in the same way: a request that is planned by counting starts when both the node and its
-env's quota have room for it. If nobody knows when the quota has room, the env may take what its quota leaves it at any moment from the
-earliest such time on, so that is not known to be free. The same holds for an inadmissible env, or whose own tasks' ends are unknown.
+The rest of an env's quota is planned in the same way: a request that is planned by counting starts
+when both the node and its env's quota have room for it. If that time is unknown for the quota, the
+env may take the rest of its quota at any moment from the earliest such time on, so that is not
+known to be free. The same holds for an inadmissible env, or if its own tasks' ends are unknown.
 
-Given true limits nobody is delayed by one who came after him; where jobs end before their limits, the first who waits still starts no
-later than was planned when he became the first, and that is all that is promised (plan.py says why, and what is not).
+If all limits are true, no later request delays an earlier one. If jobs end before their limits, the
+first waiting request still starts no later than was planned when it became the first. Nothing else
+is promised (plan.py: reasons, exceptions).
 """
 
 from __future__ import annotations
@@ -31,18 +36,19 @@ from nodemgr.core.state.draft import Draft
 
 @dataclass(slots=True)
 class Use:
-    """What is known of one GPU. Times are of the monotonic clock; `now` for what may end at any moment."""
+    """The known use of one GPU. Times are of the monotonic clock; `now` if a task may end at any
+    moment."""
 
     pool: int
     empty: bool
     first_ns: int
-    """When the first of its tasks ends; now, if it is empty."""
+    """The earliest end of its tasks; now, if it is empty."""
     last_ns: int | None
-    """When the last of them has ended. None: nobody knows."""
+    """The end of its last task. None: unknown."""
 
 
 class ReservationTable:
-    """The node's GPUs, planned along the queue as a scheduling pass goes on."""
+    """The plans of the node's GPUs, extended along the queue during a scheduling pass."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -52,11 +58,11 @@ class ReservationTable:
         pools = [use.pool for use in self._uses.values()]
         self._plans = {pool: Plan(pools.count(pool), self._now_ns) for pool in set(pools)}
         self._quotas: dict[str, Plan] = {}
-        """What each env's quota leaves it, of those envs for which somebody was planned;"""
+        """The plan of each env's quota, for envs with a planned request."""
         self._starts: dict[str, int] = {}
-        """and when the last of them starts, at the earliest."""
+        """The earliest start of each env's last planned request."""
         self._wanted: Counter[str] = Counter()
-        """How many each env's requests that wait want, however sure that is."""
+        """The GPUs that each env's waiting requests want, sure or not."""
         for use in self._uses.values():
             if not use.empty:
                 self._plans[use.pool].runs(1, use.last_ns)
@@ -73,14 +79,14 @@ class ReservationTable:
         return Use(gpu.memory_total_bytes, not ends_ns, min(ends_ns, default=now_ns) if known else now_ns, last_ns)
 
     def blocked(self, request: Request, ask: Ask, rows: Sequence[Candidate]) -> None:
-        """Somebody has to wait until GPUs become free."""
+        """Plan a request that waits until GPUs become free."""
         self._wanted[request.env] += request.gpus
         shares = ask.reuse_below > 1
         used = sum([row.used for row in rows])
         mine = [row for row in rows if row.big_enough and not (row.used and shares)]
         pools = {self._uses[row.uuid].pool for row in mine}
         short = max(1, request.gpus - (used if shares else 0))
-        if short > len(mine):  # until a GPU comes, or is healthy again: that may be at any moment
+        if short > len(mine):  # a GPU may come, or be healthy again, at any moment
             self.close(pools, self._now_ns)
         elif not (used and shares) and is_counted(self._draft, request, [self._draft.gpus[row.uuid] for row in mine]):
             self._place(request, pools.pop())
@@ -88,7 +94,8 @@ class ReservationTable:
             self.close(pools, sorted(self._first_ns(row, ask) for row in mine)[short - 1])
 
     def foresee(self, request: Request) -> bool:
-        """Somebody has to wait for his own env's tasks, whose ends are known. Whether his start is sure."""
+        """Plan a request that waits for its own env's tasks (ends known). Return whether its
+        start is sure."""
         self._wanted[request.env] += request.gpus
         (pool,) = self._plans
         return self._place(request, pool)
@@ -110,8 +117,9 @@ class ReservationTable:
         return plan
 
     def follows(self, request: Request) -> bool:
-        """Somebody starts no earlier than the one of his own env who was planned last and waits for its tasks. Whether his start is
-        sure; if not, nobody more of the env is planned."""
+        """Plan a request no earlier than its env's last planned request, which waits for the
+        env's tasks. Return whether its start is sure; if not, no further request of the env is
+        planned."""
         self._wanted[request.env] += request.gpus
         (pool,) = self._plans
         start_ns = self._starts[request.env]
@@ -122,13 +130,15 @@ class ReservationTable:
         return False
 
     def stops(self, env: str) -> None:
-        """Nobody more of the env is planned: once the last of them has started, it may take all that its quota leaves it."""
+        """Stop planning the env's requests: from its last planned start on, the env may take all
+        that its quota leaves it."""
         (plan,) = self._plans.values()
         plan.leave(self._quota(env), self._starts[env])
 
     def waits_for_itself(self, env: str) -> None:
-        """Somebody has to wait until his own env gives something back. He keeps no GPU, and yet comes before those who are looked at later:
-        at any moment he, or who waits behind him, may take what the quota leaves them, and what the env has given back."""
+        """A request waits until its own env gives something back. It keeps no GPU, yet it comes
+        before requests that are considered later. At any moment it, or a request behind it, may
+        take the rest of the quota and the GPUs given back."""
         used = {gpu.uuid for gpu in accounting.used_gpus(self._draft, env)}
         left = self._draft.envs[env].quota.gpus - len(used)
         for plan in self._plans.values() if left > 0 else ():
@@ -139,7 +149,7 @@ class ReservationTable:
                 self._plans[use.pool].runs(1, None, start=use.last_ns)
 
     def _first_ns(self, row: Candidate, ask: Ask) -> int:
-        """Before that he cannot have this one."""
+        """The earliest time at which the request can have this GPU."""
         use = self._uses[row.uuid]
         if not qualifies(row, ask):
             return use.first_ns
@@ -147,7 +157,7 @@ class ReservationTable:
         return self._now_ns if change_ns is None else change_ns
 
     def comes_back(self, rows: Iterable[Candidate]) -> None:
-        """Somebody who could be served may come back at any moment."""
+        """A request that could be served is away. It may come back at any moment."""
         self.close({self._uses[row.uuid].pool for row in rows}, self._now_ns)
 
     def close(self, pools: Iterable[int], time_ns: int) -> None:
@@ -155,15 +165,15 @@ class ReservationTable:
             self._plans[pool].close(time_ns)
 
     def shut(self) -> None:
-        """Nobody more is planned: what is reserved is reserved from now on."""
+        """Stop planning: every reservation holds from now on."""
         self.close(self._plans, self._now_ns)
 
     def open(self, reserved: Container[Uuid]) -> bool:
-        """Could anybody, however short, have one of the reserved GPUs?"""
+        """Return whether any request, however short, could have one of the reserved GPUs."""
         return any(uuid in reserved and self._plans[self._uses[uuid].pool].horizon != self._now_ns for uuid in self._roomy)
 
     def reserved(self, request: Request, reserved: Mapping[Uuid, Request]) -> dict[Uuid, Request]:
-        """Of the reserved GPUs those that the request may not have now."""
+        """The reserved GPUs that the request may not have now."""
         limit_ns = None if request.time_limit_ms is None else request.time_limit_ms * MS
         if not self._leaves_quota(request):
             return dict(reserved)
@@ -180,24 +190,26 @@ class ReservationTable:
         return still
 
     def _leaves_quota(self, request: Request) -> bool:
-        """Will its own env's earlier requests find as many GPUs left in their quota as they want? However short it is: who has to wait
-        for his own env keeps no GPU from others, so one that ends a second late would cost him his place."""
+        """Return whether its env's earlier requests keep enough GPUs in their quota. The time
+        limit does not count: a request that waits for its own env keeps no GPU from others, so a
+        later one that ends a second late would cost it its place."""
         wanted = self._wanted[request.env]
         used = len(accounting.used_gpus(self._draft, request.env)) if wanted else 0
         return not wanted or used + wanted + request.gpus <= self._draft.envs[request.env].quota.gpus
 
     def _preference(self, gpu: Gpu) -> tuple[int, ...]:
-        """As the policy orders them: those that it would choose are offered."""
+        """The placement policy's sort key: its first choices are offered."""
         tasks, room_bytes = self._draft.active.get(gpu.uuid) or 0, accounting.gpu_room(self._draft, gpu)
         return POLICIES[self._draft.config.placement](Candidate(gpu.uuid, gpu.index, False, tasks, room_bytes, 0))
 
     def _ends_within(self, use: Use, limit_ns: int, last_ns: int) -> bool:
-        """Will he who shares this GPU be gone before it is free of the others, and before it belongs to somebody?"""
+        """Return whether a request that shares this GPU ends by the end of its other tasks and
+        by the pool's horizon."""
         end_ns, horizon_ns = self._now_ns + limit_ns, self._plans[use.pool].horizon
         return end_ns <= last_ns and (horizon_ns is None or end_ns <= horizon_ns)
 
     def served(self, request: Request, gpus: Iterable[Uuid]) -> None:
-        """Somebody has these now."""
+        """Record that the request has these GPUs now."""
         self._roomy = [uuid for uuid in self._roomy if is_roomy(self._draft, self._draft.gpus[uuid])]
         end_ns = None if request.time_limit_ms is None else self._now_ns + request.time_limit_ms * MS
         for uuid in gpus:
@@ -216,7 +228,7 @@ class ReservationTable:
 
 
 def is_counted(draft: Draft, request: Request, gpus: Sequence[Gpu]) -> bool:
-    """Does it take whole GPUs, of which each can stand for any other?"""
+    """Return whether the request takes whole GPUs, each of which can stand for any other."""
     quota = draft.envs[request.env].quota
     if len({gpu.memory_total_bytes for gpu in gpus}) != 1:
         return False
@@ -224,5 +236,5 @@ def is_counted(draft: Draft, request: Request, gpus: Sequence[Gpu]) -> bool:
 
 
 def is_roomy(draft: Draft, gpu: Gpu) -> bool:
-    """Is there anything left of it at all?"""
+    """Return whether the GPU has memory and a task slot left."""
     return accounting.gpu_room(draft, gpu) > 0 and (draft.active.get(gpu.uuid) or 0) < draft.config.max_tasks_per_gpu

@@ -1,10 +1,10 @@
-"""Where jobs run: which of these places are up, and what a person is told of one that is not.
+"""Where jobs run: which places are up, and the message for one that is down.
 
-Knows: that a place is this node itself, or a container of it. Must not know: how it is found out whether a place is up, who starts
-a job there.
+Knows: that a place is this node itself, or a container of it. Must not know: how a place is found
+to be up, and which component starts a job there.
 
-A job whose place is down stands in its queue as if it were not there: it is served by nobody, keeps nothing from anybody and
-delays nobody, and has its turn where it stands as soon as the place is up again.
+A scheduling pass skips a job if its place is down: the job is not served, keeps nothing from other
+requests and delays none. It has its turn where it stands as soon as the place is up again.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ HERE = ""
 """This node itself."""
 
 NAMELESS = "mnt:"
-"""Before the number of a mount namespace, which is all that is known of a container without an engine; its end is the place's."""
+"""Prefix of a mount namespace's number, the only name of a container without an engine. The place
+ends with it."""
 
 
 def container(place: str) -> str:
-    """Its name, of ENV/UID/CONTAINER."""
+    """The name in ENV/UID/CONTAINER."""
     return place.split("/", 2)[-1]
 
 
 def is_up(draft: Draft, request: Request) -> bool:
-    """Could it be begun now? Nobody begins what is not a job."""
+    """Is the job's place up? True for all other requests."""
     return request.job_id is None or draft.launch_hosts.get(request.place) == ""
 
 
 def why_down(draft: Draft | State, place: str) -> str:
-    """To those who wait for it to be up, and what to do."""
+    """Message to its jobs: reason and remedy."""
     why = draft.launch_hosts.get(place)
     if place == HERE:
         return why or "no job can be started now"
@@ -45,7 +46,7 @@ def why_down(draft: Draft | State, place: str) -> str:
 
 
 def changed(draft: Draft, event: LaunchHostChanged, _now_ns: int) -> None:
-    """Whoever comes up or goes down, all may be served otherwise: who waits for a place that is down keeps nothing any more."""
+    """Records the event. A change sets `rescan`: a job keeps nothing while its place is down."""
     before = draft.launch_hosts.get(event.place)
     if event.is_up:
         draft.launch_hosts.put(event.place, "")

@@ -1,39 +1,49 @@
-"""One scheduling pass: what everybody would get, beside those who came before.
+"""One scheduling pass: the result of each waiting request, in the order of service.
 
-Knows: the order of service, and what an earlier request keeps from later ones. Must not know: what is done about it
-(lifecycle/matching.py), and what those who wait are told (lifecycle/notify.py).
+Knows: the order of service, and the GPUs that an earlier request keeps from later ones. Must not
+know: how a result is applied (lifecycle/matching.py) or reported (lifecycle/notify.py).
 
-One may be overtaken only by what it could not use anyway. A request that is short of the node's GPUs reserves every GPU that
-it could ever use: healthy, big enough, not held by its env. A later request gets a fresh GPU only outside of what is
-reserved; the GPUs that its own env holds it may always reuse, since that takes nothing from anybody. So a gang that wants all
-GPUs is never starved by a stream of small requests.
+A later request may overtake only with GPUs that the earlier one could not use. A request that is
+short of the node's GPUs reserves every GPU that it could ever use: healthy, big enough, not held by
+its env. A later request gets fresh GPUs only outside the reservations. It may always reuse the GPUs
+that its own env holds, since that takes none from other envs. So a stream of small requests never
+starves a gang that wants all GPUs.
 
-A request may be short only of what its own env has: GPUs in its quota, its memory quota, memory in its ledger. The later requests
-of its env wait behind it. What it keeps from other envs depends on what is known of the end of its env's own tasks:
-- Time limits tell all ends: the request is planned like any other, and its env's release times are part of its earliest start
-  (backfill.py). So are the requests behind it in its env. A later request goes first only if that delays none of them.
-- Some end is unknown: the request holds the idle GPUs that it needs beside those that its own tasks give back (own_tasks.Sums).
-  A request without a time limit may not have them, since it could stay for ever. A request with a limit may: the GPUs do not lie
-  idle while a task of the env runs on, and the delay is at most that limit, once. If time limits tell when the env has room at the
-  latest, a later request has to end by then. As soon as the env has room, the request is short of the node's GPUs and keeps them.
-What an env uses and holds is never more than its quota. An env that submits many equal jobs beyond its quota holds nothing: one of
-its tasks that ends gives back what its next job needs. An overdue task counts as one that ends now.
+A request may be short only of its own env's resources: GPUs in its quota, its memory quota, memory
+in its ledger. The later requests of its env wait behind it. The GPUs that it keeps from other envs
+depend on the known ends of its env's own tasks:
+- Time limits give all ends: the request is planned like any other, and its env's release times are
+  part of its earliest start (backfill.py). The requests behind it in its env are planned too. A
+  later request goes first only if that delays none of them.
+- Some end is unknown: the request holds the idle GPUs that it needs beside those that its own tasks
+  give back (own_tasks.Sums). A request without a time limit may not have them, since it could stay
+  for ever. A request with a limit may: the GPUs do not lie idle while a task of the env runs on,
+  and the delay is at most that limit, once. If time limits give the latest time at which the env
+  has room, a later request has to end by then. As soon as the env has room, the request is short of
+  the node's GPUs and keeps them.
+An env never uses and holds more than its quota. An env that submits many equal jobs beyond its
+quota holds nothing: a task that ends gives back the GPUs that its next job needs. An overdue task
+counts as one that ends now.
 
-A waiter that is away (disconnected, `timeout_ms` to come back) keeps its place: it is not served, and keeps its GPUs.
-A job shares no GPU with its env's other tasks, unless it names its memory: nobody is there to see how crowded it becomes.
-A job that takes no GPU takes nothing from anybody, and waits for others of its kind alone (state/cpu_jobs.py).
-A job that nobody could start now, since its place is down (launch_hosts.py), is passed by everybody and keeps nothing; so is a request
-that needs more than its env's quota since that was lowered (admission.py).
-Where time limits say when what runs will end, a later request may have a reserved GPU as long as that delays nobody who came before
-(backfill.py): so many who wait are planned as Config.backfill_depth says, and what the next ones keep is kept from everybody.
+A waiting request that is away (disconnected, `timeout_ms` to come back) keeps its place: it is not
+served, and keeps its GPUs.
+A job shares no GPU with its env's other tasks, unless it names its memory: no user watches
+how crowded the GPU becomes.
+A job without GPUs takes none from other requests, and waits only for such jobs (state/cpu_jobs.py).
+A pass skips a job if its place is down (launch_hosts.py), and a request that needs more than its
+env's quota since that was lowered (admission.py). They keep nothing.
+Where time limits give the ends of running tasks, a later request may have a reserved GPU if that
+delays no earlier request (backfill.py). Config.backfill_depth waiting requests are planned. The
+GPUs that the next ones keep are kept from all requests.
 
-What a scheduling pass costs is what it starts and what it passes: of requests that ask the same (Request.equivalence_group) the first that
-has to
-wait answers for all that come later, an env whose requests ask differently is looked at up to Config.backfill_depth times,
-and once every GPU is reserved only those are looked at who may reuse one. An env that uses its whole quota and whose first waits for its
-own tasks to end needs no idle GPU: it is not even passed until something of its own changes: it is inadmissible (SchedulingPass.full). Of
-requests that
-wait for their own env's tasks, at most Config.backfill_depth firsts and as many behind them are planned; for others GPUs are held.
+The cost of a pass grows with the requests that it starts and considers. Of requests that
+ask the same (Request.equivalence_group), the result of the first that has to wait holds for all
+later ones. An env with differing requests is considered up to Config.backfill_depth times. Once
+every GPU is reserved, only requests that may reuse one are considered. An env that uses its whole
+quota needs no idle GPU while its first request waits for the env's own tasks: it is inadmissible
+(SchedulingPass.full) and is not visited until something of its own changes. Of requests that wait
+for their own env's tasks, at most Config.backfill_depth first ones and as many behind them are
+planned; for others GPUs are held.
 """
 
 from __future__ import annotations
@@ -54,114 +64,113 @@ from nodemgr.core.state.work_queue import ServiceOrder, Walk
 
 
 class PlacementResult(NamedTuple):
-    """What a request would get now."""
+    """The GPUs that a request would get now, or the shortage."""
 
     answer: Choice | Shortage
     ask: Ask
     rows: list[Candidate]
 
     def reserves(self) -> list[Uuid]:
-        """What it keeps from later requests, if it is short of the node's GPUs: all that it could ever use."""
+        """All GPUs that it could ever use. It keeps them if it is short of the node's GPUs."""
         return [row.uuid for row in self.rows if not row.used and row.big_enough and not row.reserved]
 
     def waits_alone(self) -> bool:
-        """Is it short of GPUs in its env's quota, none of which it would share?"""
+        """Is it short of GPUs in its env's quota, and does it share none?"""
         return self.answer is Shortage.OWN_GPUS and self.ask.reuse_below == 1
 
     def used(self, draft: Draft) -> list[Gpu]:
-        """Those that its env uses."""
+        """The GPUs that its env uses."""
         return [draft.gpus[row.uuid] for row in self.rows if row.used]
 
 
 class Hold(NamedTuple):
-    """A GPU that somebody will need when his own env has given something back."""
+    """A GPU that a request will need when its own env has room."""
 
     request: Request
     until_ns: int | None
-    """When that is at the latest; None: no time limit tells."""
+    """The latest time of that; None: no time limit gives it."""
 
     def lets_pass(self, request: Request, now_ns: int) -> bool:
-        """One that ends before that: whoever tells a limit ends before a time that nobody knows."""
+        """Does its time limit end by `until_ns`? If that is None, any limit will do."""
         limit_ms = request.time_limit_ms
         return limit_ms is not None and (self.until_ns is None or now_ns + limit_ms * MS <= self.until_ns)
 
 
 @dataclass(slots=True)
 class Holder:
-    """An env whose first waits for its own tasks."""
+    """An env with a first request that waits for the env's own tasks."""
 
     hold: Hold
     ask: Ask
     left: int
-    """So many GPUs more it may have."""
+    """GPUs that its quota leaves."""
     sums: own_tasks.Sums
     gpus: int = 0
-    """So many are held for it."""
+    """GPUs held for it."""
 
 
 @dataclass(slots=True)
 class SchedulingPass:
-    """What one scheduling pass has found so far."""
+    """The findings of one scheduling pass so far."""
 
     reserved: dict[Uuid, Request] = field(default_factory=dict)
     """GPUs, and the request that keeps each."""
     turns: dict[str, Request] = field(default_factory=dict)
-    """Envs whose later requests wait behind this one."""
+    """By env, the request behind which later ones wait."""
     chains: dict[str, PlacementResult] = field(default_factory=dict)
-    """Those of them whose later requests are planned behind it, and what it was told."""
+    """The envs in `turns` with planned later requests, and the first's result."""
     held: dict[Uuid, Hold] = field(default_factory=dict)
-    """GPUs that are held for requests that wait for their own env's tasks, and are not reserved."""
+    """GPUs held, not reserved, for requests that wait for their own env's tasks."""
     holding: dict[str, Holder] = field(default_factory=dict)
-    """By env, for how many. Of those that ask the same, the second is looked at, too: it may run beside the first."""
+    """By env. A second request that asks the same is considered too: it may run beside it."""
     reservations: ReservationTable | None = None
-    """Who may have reserved GPUs for a while; None as long as nobody could."""
+    """Decides which requests may have reserved GPUs for a while. None: not needed yet."""
     inadmissible_envs: list[tuple[ServiceOrder, str]] = field(default_factory=list)
-    """Envs that the scheduling pass does not come by, and where the first of each stands, as far as the reservation table does not know of
-    them: the first
-    one last."""
+    """Envs that the pass does not visit and the reservation table does not know yet, with the order
+    of each env's first request. The earliest one is last."""
     all_reserved: bool = False
-    """Every GPU waits for somebody."""
+    """Every healthy GPU is reserved."""
     narrowed: bool = False
-    """Only those are passed who hold GPUs."""
+    """The walk is narrowed (`narrow`)."""
     full: set[str] = field(default_factory=set)
-    """Envs of whom nobody can be served before one of their own tasks has ended or their quota is raised, whatever others do."""
+    """Envs that get nothing until one of their own tasks ends or their quota is raised. Other
+    envs cannot change that."""
     short: dict[str, PlacementResult] = field(default_factory=dict)
-    """What those were told who are short of the node's GPUs: nobody who asks the same (Request.equivalence_group) is told better later."""
+    """By Request.equivalence_group, the shortage of the node's GPUs. No later result is better."""
     planned: int = 0
-    """How many had to wait while the reservation table was looked at."""
+    """Waiting requests that the reservation table planned."""
     foreseen: int = 0
-    """How many envs' firsts are planned though they wait for their own tasks;"""
+    """First requests that are planned though they wait for their env's tasks."""
     followed: int = 0
-    """and how many of those that come behind them in their envs."""
+    """Requests planned behind such a first request."""
     passed: Counter[str] = field(default_factory=Counter)
-    """How many wait on of each env, of those that were looked at: when a later request of theirs is served, they may reuse what it
-    holds."""
+    """By env, the considered requests that still wait. They may reuse the GPUs of a later
+    request of the env that is served."""
     holders: dict[str, bool] = field(default_factory=dict)
-    """Envs, and whether they hold a GPU that could be reused."""
+    """By env: does it hold a GPU that could be reused?"""
     wanting: set[str] = field(default_factory=set)
     """Requests that wait for memory in their env's ledger."""
     known: dict[tuple[object, ...], PlacementResult] = field(default_factory=dict)
-    """Placement results on requests that ask the same beside the same reserved GPUs, as long as nothing is served; one for all envs that
-    hold
-    nothing and may have the same."""
+    """Results by equal demand and equal reserved GPUs, until a request is served. Envs that hold
+    nothing and have equal quotas share one."""
 
     def reserved_from(self, draft: Draft, request: Request) -> Mapping[Uuid, Request]:
-        """The GPUs that this one may not have."""
+        """The GPUs that it may not have."""
         reserved = self.reserved if self.reservations is None else self.reservations.reserved(request, self.reserved)
         held = {uuid: hold.request for uuid, hold in self.held.items() if not hold.lets_pass(request, draft.now_ns)}
         return {**held, **reserved} if held else reserved
 
     def settled(self) -> bool:
-        """No reserved GPU can be had for a while either: who asks the same as one who waits has to wait."""
+        """No reserved GPU is open for a while: of equal requests, a later one waits too."""
         return self.reservations is None or not self.reservations.open(self.reserved)
 
     def is_closed(self) -> bool:
-        """Nobody gets a GPU any more that his env does not hold already: for the rest of this scheduling pass."""
+        """For the rest of this pass a request can only reuse GPUs that its env holds."""
         return self.all_reserved and self.settled()
 
 
 def candidates(draft: Draft, request: Request, reserved: Mapping[Uuid, Request], gpus: Iterable[Gpu]) -> list[Candidate]:
-    """Those of the GPUs that are healthy, as the request's env sees them."""
+    """The healthy ones of the GPUs, as the request's env sees them."""
     env, named_bytes, udp_askers = request.env, request.memory_bytes, _udp_askers(request)
     quota = draft.envs[env].quota
     rows = []
@@ -195,7 +204,7 @@ def _udp_askers(request: Request) -> int:
 
 
 def judge(draft: Draft, request: Request, reserved: Mapping[Uuid, Request]) -> PlacementResult:
-    """What the request would get now, beside those who keep some GPUs."""
+    """The request's result now, beside the reserved GPUs."""
     quota, policy = draft.envs[request.env].quota, POLICIES[draft.config.placement]
     ask = Ask(
         request.gpus, quota.gpus, accounting.quota_room(draft, request.env), draft.config.max_tasks_per_gpu, _reuse_below(draft, request)
@@ -204,7 +213,7 @@ def judge(draft: Draft, request: Request, reserved: Mapping[Uuid, Request]) -> P
     if alone is not None:
         return alone
     used = accounting.used_gpus(draft, request.env)
-    if len(used) >= quota.gpus:  # nothing can be fresh: most requests of a busy node need no look at the others
+    if len(used) >= quota.gpus:  # no fresh GPU: most requests of a busy node skip the full look
         rows = candidates(draft, request, reserved, used)
         answer = choose(ask, rows, policy)
         if isinstance(answer, Choice):
@@ -214,7 +223,8 @@ def judge(draft: Draft, request: Request, reserved: Mapping[Uuid, Request]) -> P
 
 
 def short_of_quota(draft: Draft, request: Request) -> PlacementResult | None:
-    """What is answered to a request that shares no GPU and is beyond what its quota leaves: whatever the node has, and others keep."""
+    """The result if the request shares no GPU and wants more than its quota leaves, else None.
+    Other GPUs and reservations do not count."""
     if _reuse_below(draft, request) > 1:
         return None
     quota_gpus, used = draft.envs[request.env].quota.gpus, accounting.used_gpus(draft, request.env)
@@ -225,8 +235,8 @@ def short_of_quota(draft: Draft, request: Request) -> PlacementResult | None:
 
 
 def reuse(draft: Draft, request: Request) -> Choice | None:
-    """What `judge` answers to most requests of a busy node, in few steps: to an interactive one without a named memory, of an env that
-    holds all the GPUs that it may. None: only a closer look can tell."""
+    """The answer of `judge` for most requests of a busy node, in few steps: interactive, without a
+    named memory, of an env that uses its whole GPU quota. None: call `judge`."""
     held = accounting.used_gpus(draft, request.env)
     if request.gpus > len(held) or len(held) < draft.envs[request.env].quota.gpus:
         return None
@@ -244,7 +254,7 @@ def _reuse_below(draft: Draft, request: Request) -> int:
 
 
 def survey(draft: Draft) -> SchedulingPass:
-    """What a scheduling pass finds when everybody who can be served has been."""
+    """A pass over the queue that serves nothing, after all possible requests are served."""
     scheduling_pass = SchedulingPass()
     walk = draft.walk()
     for request_id in walk:
@@ -257,19 +267,19 @@ def survey(draft: Draft) -> SchedulingPass:
 
 
 def narrow(draft: Draft, scheduling_pass: SchedulingPass, walk: Walk) -> None:
-    """Once nobody gets a fresh GPU any more, the rest of the walk is along those who hold some, and who need none."""
+    """Once no fresh GPU is left, walk only envs with tasks, and jobs without GPUs."""
     if not scheduling_pass.narrowed and scheduling_pass.is_closed():
         scheduling_pass.narrowed = True
         walk.narrow({"", *draft.env_tasks.base, *draft.env_tasks.added})
 
 
 def consider(draft: Draft, scheduling_pass: SchedulingPass, request: Request, *, plan: bool = True) -> PlacementResult | None:
-    """What the request would get, noting what it keeps if it has to wait; None: nothing, without a scheduling pass. `plan`: it may get what
-    others keep, for a while."""
+    """The request's result; records the GPUs that it keeps if it waits. None: it gets nothing and
+    was not judged. `plan`: later requests may have its GPUs for a while."""
     env = request.env
     if not takes_part(draft, request):
         return None
-    if request.gpus == 0:  # a job that takes nothing from anybody
+    if request.gpus == 0:  # a job that takes no GPU
         return PlacementResult(Choice((), (), 0), Ask(0, 0, None, 0), []) if cpu_jobs.limit(draft, env) is None else None
     if env in scheduling_pass.turns:
         scheduling_pass.passed[env] += 1
@@ -293,18 +303,18 @@ def consider(draft: Draft, scheduling_pass: SchedulingPass, request: Request, *,
 
 
 def takes_part(draft: Draft, request: Request) -> bool:
-    """False: the request is passed as if it were not there."""
+    """False: the pass skips the request."""
     return launch_hosts.is_up(draft, request) and admission.fits_quota(draft, request)
 
 
 def _pass_inadmissible(draft: Draft, scheduling_pass: SchedulingPass, reservations: ReservationTable, request: Request) -> None:
-    """The reservation table knows of all who wait before it from now on, also of those that the scheduling pass does not come by."""
+    """Adds the unvisited envs that stand before the request to the reservation table."""
     while scheduling_pass.inadmissible_envs and scheduling_pass.inadmissible_envs[-1][0] < draft.order(request):
         reservations.waits_for_itself(scheduling_pass.inadmissible_envs.pop()[1])
 
 
 def _wait(draft: Draft, scheduling_pass: SchedulingPass, request: Request, result: PlacementResult, *, plan: bool) -> None:
-    """It keeps what it waits for from others, or from its own env."""
+    """Records what it keeps from other envs, or only from its own."""
     env = request.env
     scheduling_pass.passed[env] += 1
     if isinstance(result.answer, Choice) or result.answer is Shortage.NODE:
@@ -342,7 +352,7 @@ def _reserve(draft: Draft, scheduling_pass: SchedulingPass, request: Request, gp
 
 
 def _is_foreseen(draft: Draft, scheduling_pass: SchedulingPass, request: Request, used: list[Gpu]) -> bool:
-    """Can it be planned like one that waits for the node: do time limits tell when all of its env's own tasks end?"""
+    """Can it be planned: do time limits give the ends of all its env's own tasks?"""
     if scheduling_pass.foreseen >= draft.config.backfill_depth or None in own_tasks.ends(draft, request.env, used):
         return False
     gpus = [gpu for gpu in draft.gpus.values() if gpu.healthy]
@@ -360,7 +370,7 @@ def _foresee(
 
 
 def _hold(draft: Draft, scheduling_pass: SchedulingPass, request: Request, result: PlacementResult, used: list[Gpu]) -> None:
-    """Holds GPUs that it needs beside what its env's own tasks give back."""
+    """Holds the GPUs that it needs beside those its env's tasks give back."""
     env, left = request.env, result.ask.quota_gpus - len(used)
     until_ns = None
     if result.waits_alone():
@@ -371,7 +381,7 @@ def _hold(draft: Draft, scheduling_pass: SchedulingPass, request: Request, resul
 
 
 def _hold_more(draft: Draft, scheduling_pass: SchedulingPass, holder: Holder, request: Request, *, shares: bool) -> None:
-    """So that its env has enough for this one, too."""
+    """Holds enough for this request, too."""
     sums = holder.sums
     needs = max(0, request.gpus - sums.used) if shares else sums.beside(request.gpus)
     sums.follow(request.gpus)
@@ -384,13 +394,13 @@ def _hold_more(draft: Draft, scheduling_pass: SchedulingPass, holder: Holder, re
         roomy = [gpu for gpu in open_gpus if is_roomy(draft, gpu)]
         rows = [row for row in candidates(draft, holder.hold.request, {}, roomy) if not row.used and row.big_enough]
         policy = POLICIES[draft.config.placement]
-        # Others have the first. One that it could not have now may lose its room to those who share GPUs.
+        # Others get the first rows. A GPU that does not qualify may lose its room to sharers.
         last = sorted(rows, key=lambda row: (qualifies(row, holder.ask), policy(row)))[-more:]
         scheduling_pass.held |= dict.fromkeys([row.uuid for row in last], holder.hold)
 
 
 def _follow(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> PlacementResult | None:
-    """Behind its env's first: it is planned behind it, or the same is held for both."""
+    """Plans it behind its env's first request, or holds GPUs for both."""
     env = request.env
     holder, result = scheduling_pass.holding.get(env), scheduling_pass.chains.get(env)
     if holder is not None:
@@ -408,7 +418,7 @@ def _follow(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> 
 
 
 def _plan(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> ReservationTable | None:
-    """What tells when it will be served, and who may have what it keeps until then. None: nobody asks while nothing is free."""
+    """The reservation table, made at first use. None: not made while no healthy GPU has room."""
     if scheduling_pass.reservations is None:
         if not any(gpu.healthy and is_roomy(draft, gpu) for gpu in draft.gpus.values()):
             return None
@@ -423,13 +433,13 @@ def _plan(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> Re
 
 
 def first_of(draft: Draft, env: str) -> Request | None:
-    """Of an inadmissible env him behind whom its others wait."""
+    """The first request of an inadmissible env, if any."""
     firsts = [draft.requests[request_id] for request_id in draft.state.queue.firsts_of(env)]
     return min([request for request in firsts if takes_part(draft, request)], key=draft.order, default=None)
 
 
 def result_beside(draft: Draft, scheduling_pass: SchedulingPass, request: Request, reserved: Mapping[Uuid, Request]) -> PlacementResult:
-    """As `judge`, each question once."""
+    """As `judge`, once per distinct demand."""
     udp, is_job = _udp_askers(request), request.job_id is not None
     same = (_whose(draft, request.env), request.gpus, request.memory_bytes, request.world, udp, is_job, frozenset(reserved))
     result = scheduling_pass.known.get(same)
@@ -439,7 +449,7 @@ def result_beside(draft: Draft, scheduling_pass: SchedulingPass, request: Reques
 
 
 def _whose(draft: Draft, env: str) -> str | tuple[int, int | None, int | None]:
-    """What of its env counts for a placement result: of one that has nothing on the node its quota alone."""
+    """The env as a key of `known`: its quota alone if it has nothing on the node."""
     if draft.env_charged.get(env) or first(draft.env_tasks.members(env)) is not None:
         return env
     quota = draft.envs[env].quota
@@ -451,7 +461,7 @@ def away(draft: Draft, request: Request) -> bool:
 
 
 def _is_all_reserved(draft: Draft, scheduling_pass: SchedulingPass, request: Request) -> bool:
-    """Every GPU waits for somebody and is not to be had even for a while, and it could reuse none."""
+    """All GPUs are reserved, none is open for a while, and it could reuse none."""
     if not scheduling_pass.is_closed():
         return False
     holds = scheduling_pass.holders.get(request.env)

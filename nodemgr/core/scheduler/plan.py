@@ -1,29 +1,37 @@
-"""When what waits can start, as far as it is known when what runs will end: conservative backfill.
+"""Plans the earliest starts of waiting entries from the known ends of running ones: conservative
+backfill.
 
-Knows: how many units of a pool are free from which time on (a pool: GPUs that can stand for one another; a unit: one of them),
-and who wants how many for how long. Must not know: who that is, and which GPU is which. Times are integers of one clock.
+Knows: how many units of a pool are free from which time on (a pool: GPUs that can stand for one
+another; a unit: one of them), and how many each entry wants for how long. Must not know: an entry's
+request, and a unit's GPU. Times are integers of one clock.
 
-Who is placed in the order of service gets the earliest time at which his units are free for as long as he needs them beside all who
-were placed before: so whoever comes later, however short, delays nobody. What may end, or be taken, at any moment is not known to
-be free, but it may be; so a start is sure only if it is the same whether all of that were free now or never. Where it is not sure,
-the pool belongs to him who waits from the earliest moment on that he could start at: what ends before that moment is in nobody's
-way, and everything else is. Where something that he needs may end at any moment, that moment is now, and he keeps the whole pool.
+Entries are placed in the order of service. Each gets the earliest time at which its units are free
+for its whole duration beside all placed before. So a later entry, however short, delays no earlier
+one. A unit that may be released or taken at any moment is not known to be free, but it may be. So a
+start is sure only if it is the same whether all such units are free now or never. If it is not
+sure, the pool belongs to the waiting entry from its earliest possible start on: a use that ends
+before then is in no entry's way, and any other use is. If a unit that the entry needs may be
+released at any moment, that start is now, and the entry keeps the whole pool.
 
-Given true ends, nobody starts later than if all were served strictly in order. Proof, by induction along the queue: at the time
-t at which i starts in strict order, all before i have started there at or before t; here each of them started no later; so of
-those, no more are running here at any time from t on, and i fits in at t at the latest. Whoever was started out of order had to
-leave the places of all before him as they were, and the same plan made again later finds them where they were.
+Given true ends, no entry starts later than if all were served strictly in order. Proof, by
+induction along the queue: let i start at time t in strict order. All entries before i have started
+there at or before t; here each of them started no later. So no more of those run here at any time
+from t on, and i fits in at t at the latest. An entry that started out of order had to leave the
+places of all before it as they were, and the same plan made again later finds them where they were.
 
-Where something ends before its time limit, the next plan is made from what is free then, again in the order of service: nobody goes
-on by a place that another one before him could use. What holds then, and what does not:
-- The start that is planned for the first who waits never moves back, whatever ends early: what runs leaves him his place, and what
-  has ended only makes room. So whoever overtook holds him up until then at most, that is until all that ran when he became the first
-  has used up its limit.
-- Without any overtaking he might have started earlier: those who went before him may be on what has come free.
-- Who is not first yet may come to be planned later than he was, when one before him moves forward into his place; and then even
-  later than in strict order with all limits used up, if somebody started behind both of them (tests/core/scheduler/test_plan.py has the
-  case).
-A limit counts from the lease on, and who is told to end has some time for it; so who is overdue counts as one of whom nobody knows.
+If a use ends before its time limit, the next plan is made from the units free then, again in the
+order of service: no entry takes a place that an earlier entry could use. The guarantees then, and
+their limits:
+- The planned start of the first waiting entry never moves back, whichever use ends early: running
+  entries leave it its place, and ended ones only make room. So an entry that overtook it delays it
+  until then at most, that is until all that ran when it became the first has used up its limit.
+- Without any overtaking it might have started earlier: entries that overtook it may be on units
+  that have come free.
+- An entry that is not first yet may be planned later than before, when an earlier one moves forward
+  into its place; and then even later than in strict order with all limits used up, if an entry
+  started behind both of them (tests/core/scheduler/test_plan.py has the case).
+A limit counts from the lease on, and a task has some time to end after its limit; so the end of an
+overdue task counts as unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +41,8 @@ from typing import NamedTuple
 
 
 class Profile:
-    """How many units are free: `free[i]` of them from `times[i]` on. May be below zero where more is taken than there is."""
+    """The free units over time: `free[i]` of them from `times[i]` on. Below zero where more
+    units are taken than exist."""
 
     __slots__ = ("free", "times")
 
@@ -42,14 +51,14 @@ class Profile:
         self.free = [units]
 
     def take(self, units: int, start: int, end: int | None) -> None:
-        """Until `end`, or for ever. What of it is past is not looked at."""
+        """Take units from `start` until `end` (None: for ever). The past is ignored."""
         first = self._step(max(start, self.times[0]))
         last = len(self.times) if end is None else self._step(max(end, self.times[0]))
         for place in range(first, last):
             self.free[place] -= units
 
     def _step(self, time: int) -> int:
-        """The place of the step that begins at this time, which is made if there is none."""
+        """The index of the step at this time, inserted if it is missing."""
         place = bisect_right(self.times, time)
         if self.times[place - 1] == time:
             return place - 1
@@ -58,7 +67,8 @@ class Profile:
         return place
 
     def earliest(self, units: int, duration: int | None, horizon: int | None = None, begin: int | None = None) -> int | None:
-        """From when on, and not before `begin`, so many are free for so long (None: for ever), all before the horizon. None: never."""
+        """The earliest time, not before `begin`, with so many units free for `duration` (None:
+        for ever), all before the horizon. None: never."""
         start: int | None = None
         first = 0 if begin is None else max(0, bisect_right(self.times, begin) - 1)
         for place in range(first, len(self.free)):
@@ -76,7 +86,7 @@ class Profile:
         return start if horizon is None else None
 
     def least(self, end: int | None) -> int:
-        """How many are free from now on until `end`, or for ever."""
+        """How many units stay free from now until `end` (None: for ever)."""
         last = len(self.times) if end is None else bisect_right(self.times, end - 1)
         return min(self.free[: max(1, last)])
 
@@ -86,7 +96,7 @@ class Profile:
         return copy
 
     def advance(self, now: int) -> None:
-        """Forgets what is past."""
+        """Drop the past steps."""
         place = bisect_right(self.times, now) - 1
         if place > 0:
             del self.times[:place], self.free[:place]
@@ -94,7 +104,7 @@ class Profile:
 
 
 def _earliest(pool: Profile, quota: Profile | None, units: int, duration: int | None, horizon: int | None, begin: int | None) -> int | None:
-    """From when on so many are free in both."""
+    """The earliest time with so many free in both."""
     time = pool.earliest(units, duration, horizon, begin)
     while time is not None and quota is not None:
         within = quota.earliest(units, duration, None, time)
@@ -107,28 +117,30 @@ def _earliest(pool: Profile, quota: Profile | None, units: int, duration: int | 
 
 
 class Start(NamedTuple):
-    """When somebody starts."""
+    """The planned start of an entry."""
 
     time: int
     sure: bool
-    """False: at that time at the earliest."""
+    """False: `time` is the earliest possible start."""
 
 
 class Plan:
-    """One pool, and what becomes of it."""
+    """The planned use of one pool, or of one env's quota."""
 
     def __init__(self, units: int, now: int) -> None:
         self._profile = Profile(units, now)
-        """Without all units that somebody may have: surely free."""
+        """The surely free units: without all units that may be in use."""
         self._hopeful = self._profile
-        """As if what may end at any moment had ended, and nobody took what he may take; the same as long as there is no such thing."""
+        """The free units if all uses of unknown end were over or never began; the same object
+        while no such use exists."""
         self.horizon: int | None = None
-        """From then on the pool belongs to somebody who was placed."""
+        """From this time on the pool belongs to a waiting entry."""
         self._lent: int | None = None
-        """Of a quota: from then on all that it leaves is taken out of the pool (`leave`)."""
+        """Of a quota: from this time on all that it leaves is taken out of the pool (`leave`)."""
 
     def runs(self, units: int, end: int | None, start: int | None = None) -> None:
-        """So many units are in use from now on, or from `start` on; `end` None: nobody knows how long, or whether at all."""
+        """Record units in use from now on, or from `start` on. `end` None: the end is unknown,
+        and the use may never happen."""
         begin = self._profile.times[0] if start is None else start
         if end is None and self._hopeful is self._profile:
             self._hopeful = self._profile.copy()
@@ -137,9 +149,10 @@ class Plan:
             self._hopeful.take(units, begin, end)
 
     def place(self, units: int, duration: int | None, quota: Plan | None = None, begin: int | None = None) -> Start | None:
-        """Plans the entry that comes next in the order of service, not before `begin`. `duration` None: it has no limit. `quota`: the
-        plan of its env's quota, of which it needs as many units at the same time. None: it cannot start before the pool belongs to
-        another entry."""
+        """Plan the entry that comes next in the order of service, not before `begin`. `duration`
+        None: it has no limit. `quota`: the plan of its env's quota, of which it needs as many
+        units at the same time. Return None if it cannot start before the pool belongs to another
+        entry."""
         hopeful = _earliest(self._hopeful, None if quota is None else quota._hopeful, units, duration, self.horizon, begin)
         if hopeful is None:
             return None
@@ -157,11 +170,12 @@ class Plan:
         return Start(hopeful, False)
 
     def _has_room(self, units: int, duration: int | None, start: int) -> bool:
-        """Of a quota: are so many surely free at this time?"""
+        """Of a quota: return whether so many are surely free at this time."""
         return self._lent is None and self._profile.earliest(units, duration, None, start) == start
 
     def leave(self, quota: Plan, start: int) -> None:
-        """From `start` on the env may take, at any moment, all that its quota leaves beside what is planned: it is not known to be free."""
+        """From `start` on the env may take, at any moment, all that its quota leaves beside
+        planned uses: it is not known to be free."""
         if quota._lent is not None and quota._lent <= start:
             return
         if self._hopeful is self._profile:
@@ -175,24 +189,26 @@ class Plan:
         quota._lent = start
 
     def close(self, time: int) -> None:
-        """From then on at the latest the pool belongs to somebody who waits."""
+        """From this time on at the latest the pool belongs to a waiting entry."""
         if self.horizon is None or time < self.horizon:
             self.horizon = time
 
     def next_change(self) -> int | None:
-        """When the first of what is planned or runs begins or ends, or the pool belongs to somebody. None: nothing is known."""
+        """The first begin or end of a use, or the horizon if that is earlier. None: neither is
+        known."""
         changes = [*self._profile.times[1:2], *([] if self.horizon is None else [self.horizon])]
         return min(changes, default=None)
 
     def spare(self, duration: int | None) -> int:
-        """How many units somebody can have from now on for so long (None: for ever) without being in anybody's way."""
+        """How many units an entry can have from now on for `duration` (None: for ever) and delay
+        no other."""
         now = self._profile.times[0]
         if self.horizon is not None and (duration is None or now + duration > self.horizon):
             return 0
         return max(0, self._profile.least(None if duration is None else now + duration))
 
     def advance(self, now: int) -> None:
-        """Time has passed as it was planned."""
+        """Move to `now`: all went as planned."""
         self._profile.advance(now)
         if self._hopeful is not self._profile:
             self._hopeful.advance(now)

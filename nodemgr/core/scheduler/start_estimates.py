@@ -1,11 +1,13 @@
-"""When those who wait may expect to start: an estimate, with its spread.
+"""Estimated start times of waiting requests, each with its spread.
 
-Knows: time limits, and how long the same command of the same env took before. Must not know: where that is kept, and who asks.
+Knows: time limits, and how long the same command of the same env took before. Must not know: where
+that is kept, and which caller asks.
 
-It is as if everybody were served strictly in the order of service, each on the GPUs that are free first; that others go before
-him where they delay nobody (backfill.py) makes nobody later. It is counted three times: as if everything took as long as the
-quickest quarter of its kind, as its middle, as its slowest quarter. A time limit bounds each of them, and is what is expected of
-who has never run before. Where somebody may run for ever, nothing is known of those who need his GPUs, nor of those behind them.
+The count serves all requests strictly in the order of service, each on the GPUs that are free
+first. Backfill (backfill.py) delays no request, so the count leaves it out. It is made three times,
+with the lower quartile, the median and the upper quartile of a command's durations. A time limit
+bounds each, and is the estimate for a command that has never run before. Where a task or request
+may run for ever, no start is known for requests that need its GPUs, nor for those behind them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from nodemgr.core.state.node_state import State
 
 
 class Ran(Protocol):
-    """How long a command took, where it ended well."""
+    """Durations of a command's successful runs."""
 
     @property
     def quarter_ms(self) -> int: ...
@@ -45,11 +47,11 @@ class StartEstimate:
     likely_ns: int
     high_ns: int
     by_history: bool
-    """False: time limits alone say so."""
+    """False: it uses time limits alone."""
 
 
 class FreeFrom(NamedTuple):
-    """When a GPU is free; compared by that."""
+    """When a GPU is free; sorts by time."""
 
     time_ns: int
     by_history: bool
@@ -65,7 +67,7 @@ QUANTILES: tuple[Quantile, ...] = (lambda ran: ran.quarter_ms, lambda ran: ran.m
 
 
 def start_estimates(state: State, now_ns: int, ran_before: RanBefore, most: int) -> dict[str, StartEstimate]:
-    """By request, of the first `most` in the order of service those of whom something is known."""
+    """By request id, the known estimates of the first `most` in the order of service."""
     rows = [row for request_id in islice(state.queue, most) if _may_start(state, row := state.requests[request_id])]
     commands = {(row.env, row.command) for row in rows} | {(task.env, task.command) for task in state.tasks.values()}
     ran = {(env, command): ran_before(env, command) for env, command in commands}
@@ -79,12 +81,12 @@ def start_estimates(state: State, now_ns: int, ran_before: RanBefore, most: int)
 
 
 def _may_start(state: State, request: Request) -> bool:
-    """Nobody knows when a place comes up that is down, nor when a quota is raised."""
+    """False: its place is down or its quota too small, until an unknown time."""
     return (request.job_id is None or state.is_up(request.place)) and admission.fits_quota(state, request)
 
 
 class _Count:
-    """One of the three."""
+    """One of the three counts."""
 
     def __init__(self, state: State, now_ns: int, ran: dict[tuple[str, str], Ran | None], quantile: Quantile) -> None:
         self._state = state
@@ -92,9 +94,9 @@ class _Count:
         self._ran = ran
         self._quantile = quantile
         self._free: dict[Uuid, FreeFrom] = {gpu.uuid: FreeFrom(now_ns, False) for gpu in state.gpus.values() if gpu.healthy}
-        """Without those of which nobody knows."""
+        """Without GPUs of unknown free time."""
         self._held: dict[str, list[int]] = {}
-        """By env, when it gives back each GPU that it has; never is FOR_EVER."""
+        """By env, the time it gives back each GPU; never is FOR_EVER."""
         for uuid in list(self._free):
             tasks = [state.tasks[task_id] for task_id in state.gpu_tasks.get(uuid, ())]
             ends = [self._end(task) for task in tasks]
@@ -111,7 +113,7 @@ class _Count:
                 self._free[uuid] = max(known)
 
     def _lasts(self, env: str, command: str, limit_ms: int | None, at_least_ns: int = 0) -> FreeFrom | None:
-        """How long something runs, that has run for so long."""
+        """Duration of a run that has lasted `at_least_ns`."""
         ran = self._ran.get((env, command))
         limit_ns = None if limit_ms is None else limit_ms * MS
         if ran is not None:
@@ -135,7 +137,7 @@ class _Count:
             within_ns = self._within_quota(request)
             if len(mine) < self._needs(request) or within_ns is None:
                 for _, uuid in mine if within_ns is not None else ():
-                    del self._free[uuid]  # whenever that may be, he comes first
+                    del self._free[uuid]  # its start is unknown, but it comes first
                 continue
             mine = mine[: self._needs(request)]
             time_ns = max(self._now_ns, within_ns, *(free.time_ns for free, _ in mine))
@@ -149,13 +151,13 @@ class _Count:
         return request.memory_bytes <= accounting.full_grant(self._state.envs[request.env].quota, self._state.gpus[uuid])
 
     def _needs(self, request: Request) -> int:
-        """How many GPUs beside those that it may share with its env's other tasks."""
+        """GPUs needed beside those that it may share with its env's other tasks."""
         if request.job_id is not None and request.memory_bytes is None:
             return request.gpus
         return max(1, request.gpus - len(self._state.used_gpus(request.env)))
 
     def _within_quota(self, request: Request) -> int | None:
-        """When its env has so few GPUs left that it may have these; None: nobody knows."""
+        """When its env's quota has room for it; None: unknown."""
         held = self._held.get(request.env, [])
         ends_first = len(held) + self._needs(request) - self._state.envs[request.env].quota.gpus
         if ends_first <= 0:

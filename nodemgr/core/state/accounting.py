@@ -1,6 +1,8 @@
-"""The sums that decisions rest on: what is used, promised, remaining. Each reads a State or a Draft alike.
+"""The sums that decisions rest on: memory and GPUs used, promised, remaining. Each reads a State or
+a Draft alike.
 
-Knows: how grants and unreclaimed memory are charged to GPUs and to quotas. Must not know: who wants to know, and what for.
+Knows: how grants and unreclaimed memory are charged to GPUs and to quotas. Must not know: its
+callers and their purposes.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def active_tasks(grant: Grant | None) -> int:
 
 
 def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
-    """Those that `is_used` is true of."""
+    """The GPUs with `is_used` true."""
     grant_of = book.grants.get
     return [
         gpu
@@ -50,19 +52,21 @@ def used_gpus(book: ChargeTables, env: str) -> list[Gpu]:
 
 
 def is_used(book: ChargeTables, env: str, uuid: Uuid) -> bool:
-    """Does the env hold this GPU, healthy, through a task that is not stalled (DESIGN.md, `used`)?"""
+    """Return whether the GPU is healthy and the env holds it through a task that is not stalled
+    (DESIGN.md, `used`)."""
     return book.gpus[uuid].healthy and active_tasks(book.grants.get((env, uuid))) > 0
 
 
 def full_grant(quota: Quota, gpu: Gpu) -> int:
-    """A fresh GPU's grant: `memory_per_gpu`, without a memory quota the whole GPU; never more than the GPU has."""
+    """A fresh GPU's grant: `memory_per_gpu`, or the whole GPU without it; never more than the
+    GPU has."""
     per_gpu_bytes = quota.memory_per_gpu_bytes
     return gpu.memory_total_bytes if per_gpu_bytes is None else min(per_gpu_bytes, gpu.memory_total_bytes)
 
 
 def target(book: ChargeTables, grant: Grant) -> int:
-    """What a grant should be: nothing for stalled tasks alone, else what the quota says. A quota that was lowered to no
-    GPU at all takes nothing away."""
+    """The size that a grant should have: 0 without an active task, else the quota's. A quota
+    that was lowered to no GPU at all takes nothing away."""
     if active_tasks(grant) == 0:
         return 0
     env = book.envs.get(grant.env)
@@ -72,8 +76,9 @@ def target(book: ChargeTables, grant: Grant) -> int:
 
 
 def charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
-    """What an env takes of a GPU, in bytes of the GPU's memory and of the env's quota. What its lost but living processes
-    hold is inside its grant, since its ledger sums it; what the driver still shows of the dead is beside it (promise 5)."""
+    """An env's charge on a GPU, in bytes of the GPU's memory and of the env's quota. The grant
+    contains the memory of lost but living processes, since the env's ledger sums it. Memory that
+    the driver still reports for dead ones is added (promise 5)."""
     grant = book.grants.get((env, uuid))
     alive_bytes = book.unreclaimed_alive.get((env, uuid)) or 0
     dead_bytes = book.unreclaimed_dead.get((env, uuid)) or 0
@@ -81,7 +86,7 @@ def charge(book: ChargeTables, env: str, uuid: Uuid) -> int:
 
 
 def need(book: ChargeTables, env: str, uuid: Uuid, grant: Grant | None, memory_bytes: int) -> int:
-    """What more of a GPU an env would be charged if its grant there were `memory_bytes`."""
+    """The growth of an env's charge on a GPU if its grant there were `memory_bytes`."""
     held_bytes = 0 if grant is None else grant.memory_bytes
     alive_bytes = book.unreclaimed_alive.get((env, uuid))
     if alive_bytes is not None:
@@ -90,7 +95,7 @@ def need(book: ChargeTables, env: str, uuid: Uuid, grant: Grant | None, memory_b
 
 
 def most(book: ChargeTables, grant: Grant) -> int:
-    """How much this grant may be at most, by the room in its GPU and in its env's quota."""
+    """The largest grant that the room in its GPU and in its env's quota allows."""
     room_bytes = gpu_room(book, book.gpus[grant.uuid])
     quota_bytes = quota_room(book, grant.env)
     if quota_bytes is not None:
@@ -100,29 +105,30 @@ def most(book: ChargeTables, grant: Grant) -> int:
 
 
 def capacity(book: ChargeTables, gpu: Gpu) -> int:
-    """What may be promised of a GPU (promise 1)."""
+    """The bytes of a GPU that may be promised (promise 1)."""
     return int(gpu.memory_total_bytes * book.config.memory_overcommit)
 
 
 def gpu_room(book: ChargeTables, gpu: Gpu) -> int:
-    """What of a GPU's memory is promised to nobody, and not taken by others; below zero where lost processes hold more than it
-    has to spare, so that not even a grant that needs nothing more is made there."""
+    """A GPU's bytes that are neither promised nor taken by others; below zero if lost
+    processes hold more than the GPU has to spare; then not even a grant that needs nothing more
+    is made there."""
     return capacity(book, gpu) - (book.charged.get(gpu.uuid) or 0) - (book.unbooked.get(gpu.uuid) or 0)
 
 
 def quota_room(book: ChargeTables, env: str) -> int | None:
-    """What is left of an env's memory quota, below zero after it was lowered; None without one."""
+    """The rest of an env's memory quota, below zero after it was lowered; None without one."""
     quota = book.envs[env].quota
     return None if quota.memory_bytes is None else quota.memory_bytes - (book.env_charged.get(env) or 0)
 
 
 def gpu_remaining(book: ChargeTables, gpu: Gpu) -> int:
-    """`gpu_room`, as it is shown."""
+    """`gpu_room` as reported: at least 0."""
     return max(0, gpu_room(book, gpu))
 
 
 def env_remaining(book: ChargeTables, env: str) -> int | None:
-    """`quota_room`, as it is shown."""
+    """`quota_room` as reported: at least 0."""
     room_bytes = quota_room(book, env)
     return None if room_bytes is None else max(0, room_bytes)
 

@@ -1,10 +1,11 @@
-"""A state as one step would leave it: what is read is the state seen through the step's own changes.
+"""A state as one step would leave it: a read sees the state through the step's own changes.
 
-Knows: which sums and indices follow from which rows, and how all changes are taken over into the state. Must not know: why a
-row changes (the modules beside manager.py), and what comes of all changes together (outcome.py).
+Knows: which sums and indices follow from which rows, and how all changes are written to the state.
+Must not know: why a row changes (the modules beside manager.py), and the result of all changes
+together (outcome.py).
 
-All writing of rows goes through the methods that are named after them, which keep every index and every sum true, so that
-a reader never counts.
+Rows are written only by the methods named after them. These keep every index and sum correct, so a
+reader never counts.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ from nodemgr.core.state.overlay import Groups, Overlay, Table, first
 from nodemgr.core.state.work_queue import ServiceOrder, Walk
 
 NEW = 1 << 62
-"""Above every number that a queue gives."""
+"""Above every number of a queue."""
 
 K = TypeVar("K")
 T = TypeVar("T", bound=Table)
 
 
 class Seldom(Generic[T]):
-    """A table of the draft that is made when a step looks at it first: most steps have nothing to do with jobs and queues, and
-    somebody waits for each. (A descriptor, since a class with __getattr__ makes every attribute slow.)"""
+    """A table of the draft, made at a step's first access: most steps use no jobs or queues, and
+    each step's duration delays a client. (A descriptor, since __getattr__ makes every attribute slow.)"""
 
     def __init__(self, kind: Callable[[Any, list[Table]], T]) -> None:
         self._kind = kind
@@ -93,7 +94,7 @@ class Draft:
     elements = Seldom[Groups[str, str]](Groups)
     dependents = Seldom[Groups[str, str]](Groups)
 
-    __slots__ = (  # more attributes than a dictionary shares between objects: without slots each would be looked up anew
+    __slots__ = (  # too many attributes for a key-sharing dict: without slots each is looked up anew
         *(set(TABLES) - set(vars())),
         "changed", "config", "effects", "figures", "history", "now_ns", "payloads", "published", "rescan", "seldom", "inadmissible",
         "stamped_ns", "state", "told", "version",
@@ -102,13 +103,13 @@ class Draft:
     def __init__(self, state: State) -> None:
         self.state = state
         self.now_ns = 0
-        """When the step happens."""
+        """Time of the step."""
         self.stamped_ns = state.stamped_ns
         self.version = state.version
         self.config = state.config
         changed: list[Table] = []
         self.changed = changed
-        """The tables that have changes."""
+        """The tables with changes."""
         self.seldom: dict[str, Any] = {}
         self.gpus: Overlay[Uuid, Gpu] = Overlay(state.gpus, changed)
         self.envs: Overlay[str, Env] = Overlay(state.envs, changed)
@@ -150,21 +151,21 @@ class Draft:
         self._begin_step()
 
     def _begin_step(self) -> None:
-        """The results of a step, empty: they are in no table of the state."""
+        """Empties the step's results, which are in no table of the state."""
         self.history: dict[str, Ended | None] = {}
-        """Jobs that ended; None: one that had ended runs again."""
+        """Jobs that ended; None: an ended job runs again."""
         self.payloads: dict[str, JobPayload] = {}
-        """Of the specs that this step adds."""
+        """Payloads of specs added here."""
         self.effects: list[Effect] = []
         self.published: list[Publish] = []
         self.figures: Mapping[EnvGpu, int] = {}
-        """Memory in use in each grant, as far as this step was told."""
+        """Bytes in use in each grant, as far as this step got them."""
         self.told = False
-        """Whether it follows a Tick, which told all that was waited for: no use in asking again at once."""
+        """Whether a Tick brought all awaited figures: asking again at once is useless."""
         self.inadmissible: set[str] = set()
-        """Envs that no scheduling pass need consider until something of theirs changes: lifecycle/matching.py says which."""
+        """Envs that passes skip until something of theirs changes: see lifecycle/matching.py."""
         self.rescan = False
-        """Something became free, or the queue changed: who waits may be served now."""
+        """A resource became free, or the queue changed: requests may be served."""
 
     # Rows: each method writes one table and all that follows from it.
 
@@ -218,7 +219,7 @@ class Draft:
         self._forget_pid(process.env, process.pid, process.key)
 
     def put_grant(self, grant: Grant) -> None:
-        """`limit_bytes` follows from the rest: it is written here, whatever the caller left in it."""
+        """Writes the grant. Computes `limit_bytes` anew and ignores the caller's value."""
         target_bytes = accounting.target(self, grant)
         limit_bytes = max(0, min(grant.memory_bytes, target_bytes) - grant.caps_bytes)
         if limit_bytes != grant.limit_bytes:
@@ -229,12 +230,12 @@ class Draft:
             self._shrinks(grant, max(target_bytes, grant.caps_bytes))
 
     def share_grant(self, grant: Grant, kept_bytes: int) -> None:
-        """One task more on a grant that others use: its memory follows from the quota, and stays as it is."""
+        """Adds a task to a grant that others use. Its memory follows from the quota and stays."""
         self.grants.put((grant.env, grant.uuid), replace(grant, tasks=grant.tasks + 1, kept_bytes=grant.kept_bytes + kept_bytes))
         _add(self.active, grant.uuid, 1)
 
     def _shrinks(self, grant: Grant, least_bytes: int) -> None:
-        """Figures are asked for at once, if the grant may shrink further than before this step."""
+        """Requests figures at once if the grant may shrink further than before this step."""
         before = self.state.grants.get((grant.env, grant.uuid))
         further = before is None or least_bytes < max(accounting.target(self.state, before), before.caps_bytes)
         if further and least_bytes < grant.memory_bytes:
@@ -337,7 +338,7 @@ class Draft:
                 self.dependents.add(awaited, job.job_id)
 
     def drop_job(self, job_id: str) -> None:
-        """Its spec goes with the last job that runs it."""
+        """Drops it, and its spec with the last job."""
         job = self.jobs[job_id]
         self.jobs.drop(job_id)
         self.schedule((PAUSE, job_id), None)
@@ -359,7 +360,7 @@ class Draft:
             self.dependents.remove(awaited, job.job_id)
 
     def _count_cpu_job(self, before: Job | None, after: Job | None) -> None:
-        """Who waits for one of them to end is looked at again."""
+        """Counts it. Rescans if it ended in a limited env."""
         job = before or after
         if job is None or job.gpus > 0:
             return
@@ -378,7 +379,7 @@ class Draft:
         if pid is not None and self.process_of_pid.get((env, pid)) == process:
             self.process_of_pid.drop((env, pid))
 
-    # What a restart forgets.
+    # Rows lost at a restart.
 
     def connect(self, process: ProcessKey, connection: ConnectionId) -> None:
         before = self.connections.get(process)
@@ -411,7 +412,7 @@ class Draft:
             self.agenda.drop(deadline)
 
     def due(self, now_ns: int) -> list[Deadline]:
-        """What the applied state's agenda says is due, earliest first."""
+        """Due deadlines of the applied state, earliest first."""
         end = bisect_left(self.state.deadlines, (now_ns + 1, ("", "")))
         return [deadline for _, deadline in self.state.deadlines[:end]]
 
@@ -424,8 +425,8 @@ class Draft:
     # The end of the step.
 
     def settle(self) -> None:
-        """Writes the changes into the state. Raises ValueError where the state is not any more as it was: once, and no other
-        draft of it before."""
+        """Writes the changes into the state, once. Raises ValueError if this draft or another was
+        written since the draft was made."""
         state = self.state
         if self.version != state.version:
             raise ValueError("a transition is applied once, to the state that it was made for")
@@ -450,10 +451,10 @@ class Draft:
                 records[task_id] = None
         for table in self.changed:
             table.settle()
-        self.changed.clear()  # it and its tables know each other: what the step made is let go with its last reference, not by a collection
+        self.changed.clear()  # breaks a cycle: the step needs no garbage collection
         _stop_timers(state)
 
-    # What handlers ask for.
+    # Queries of handlers.
 
     def count(self, counter: str) -> int:
         """The next number of a counter, from 1."""
@@ -468,7 +469,7 @@ class Draft:
         return slot if slot < LEDGER_SLOTS else None
 
     def in_queue(self, name: str) -> Iterator[str]:
-        """The requests of one queue in order, with those of this step at its end."""
+        """The requests of one queue in order, this step's own at the end."""
         changes = self.requests.changes
         for request_id in self.state.queue.entries(name):
             if request_id not in changes or changes[request_id] is not None:
@@ -478,18 +479,18 @@ class Draft:
                 yield request_id
 
     def stamp(self, now_ns: int) -> int:
-        """Of who comes to the end of a queue now."""
+        """A stamp for the end of a queue."""
         self.stamped_ns = max(self.stamped_ns + 1, self.state.queue_now(now_ns))
         return self.stamped_ns
 
     def front_ns(self, name: str, now_ns: int) -> int:
-        """The queue's time of the first who waits there."""
+        """The first request's queue time; now if none."""
         ahead = first(self.in_queue(name))
         return self.state.queue_now(now_ns) if ahead is None else self.requests[ahead].queued_ns
 
     def walk(self) -> Walk:
-        """The requests in the order of service, with those of this step among them. (Those that it took out are not left out.) Of
-        the inadmissible envs it readmits those of which this step changed something."""
+        """Walks the requests in the order of service, including this step's own. (Requests that it
+        took out stay in.) Readmits the inadmissible envs that this step changed."""
         walk = self.state.queue.walk(self.readmitted())
         for request in self.requests.changes.values():
             if request is not None and request.request_id not in self.state.queue:
@@ -497,8 +498,8 @@ class Draft:
         return walk
 
     def readmitted(self) -> Iterable[str]:
-        """Of the inadmissible envs those of whose quota, holdings or requests this step has changed anything; all, where it changed what
-        there is of GPUs and places."""
+        """The inadmissible envs with a quota, holding or request that this step changed; all of them
+        if it changed a GPU or a place."""
         inadmissible = self.state.queue.inadmissible()
         if not inadmissible:
             return ()
@@ -509,11 +510,11 @@ class Draft:
         return inadmissible & {*self.envs.changes, *(env for env, _ in self.grants.changes), *(row.env for row in rows)}
 
     def inadmissible_envs(self) -> Set[str]:
-        """The envs that a walk does not come by."""
+        """The envs that a walk leaves out."""
         return self.state.queue.inadmissible() - set(self.readmitted())
 
     def order(self, request: Request) -> ServiceOrder:
-        """Its place in the order of service; of this step's own requests behind all others with the same stamp."""
+        """Its place in the order of service. This step's own stand last among equal stamps."""
         queue = self.state.queue
         if request.request_id in queue:
             return queue.order(request.request_id)
@@ -545,7 +546,7 @@ def _file(index: Overlay[str, tuple[int, int]], job_id: str, belongs: bool) -> N
 
 
 def _add(sums: Overlay[K, int], key: K, more: int) -> None:
-    """A sum of zero has no row."""
+    """A zero sum has no row."""
     if more:
         total = (sums.get(key) or 0) + more
         if total:
@@ -563,8 +564,8 @@ def _reschedule(state: State, deadline: Deadline, due_ns: int | None) -> None:
 
 
 def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
-    """Who left, who came to the end of a queue, and, the last of them first, who came to its front; then who goes back to where he was
-    among the others."""
+    """Withdraws removed requests. Inserts new ones at the fronts (last first), then at the ends.
+    Then merges those with a stamp in between."""
     queue = state.queue
     came: list[Request] = []
     for request_id, request in changes.items():
@@ -594,7 +595,7 @@ def _requeue(state: State, changes: Mapping[str, Request | None]) -> None:
 
 
 def _stop_timers(state: State) -> None:
-    """A timer stops with the last row that needs it."""
+    """Stops each timer that no row needs."""
     if not state.tasks and not state.udp_askers:
         state.timers.pop("silence", None)
     if not state.unsettled and not state.wants_figures:

@@ -1,7 +1,8 @@
-"""What the manager believes, as tables: plain dictionaries, to be read by anybody, written by Draft.settle alone.
+"""The manager's state as tables: plain dictionaries. Any module may read; only Draft.settle writes.
 
-Knows: which tables there are, and what can be read off them at once.
-Must not know: how and why a row changes (draft.py, and the modules beside manager.py), nor clocks, sockets, files.
+Knows: the tables, and the values that follow from them at once.
+Must not know: how and why a row changes (draft.py, and the modules beside manager.py), nor clocks,
+sockets, files.
 """
 
 from __future__ import annotations
@@ -33,16 +34,17 @@ from nodemgr.core.state.work_queue import WorkQueue
 
 
 class State:
-    """Everything the manager believes. The tables are plain dictionaries."""
+    """The whole state of the manager. The tables are plain dictionaries."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.queue_ahead_ns = 0
-        """How far the queue's clock is ahead of the monotonic one, which a boot sets back."""
+        """The lead of the queue's clock over the monotonic clock, which a boot sets back."""
         self.stamped_ns = 0
-        """The last stamp that the queue's clock gave: no two requests have the same, so each can go back to its very place."""
+        """The last stamp of the queue's clock. Stamps are unique, so each request can return to
+        its exact place."""
         self.version = 0
-        """How many transitions were applied: one made for another version is refused."""
+        """The number of applied transitions. A transition made for another version is refused."""
         self.gpus: dict[Uuid, Gpu] = {}
         self.envs: dict[str, Env] = {}
         self.tasks: dict[str, Task] = {}
@@ -51,20 +53,20 @@ class State:
         self.requests: dict[str, Request] = {}
         self.unreclaimed: dict[tuple[ProcessKey, Uuid], UnreclaimedMemory] = {}
         self.records: dict[str, Record] = {}
-        """Of leases that have not ended, by task."""
+        """Records of leases that have not ended, by task."""
         self.counters: dict[str, int] = {}
         """schema.IDS, schema.GENERATION and schema.JOBS."""
 
         self.connections: dict[ProcessKey, ConnectionId] = {}
         self.process_of_connection: dict[ConnectionId, ProcessKey] = {}
         self.away: dict[ProcessKey, int] = {}
-        """Waiters without a connection, and since when (ns)."""
+        """Waiters without a connection, and the time it was lost (ns)."""
         self.reasons: dict[str, str] = {}
-        """Why a request waits: the line that its askers were told."""
+        """The reason a request waits: the line sent to its askers."""
         self.positions: dict[str, int] = {}
-        """Its position in its queue, as they were told."""
+        """A request's position in its queue, as sent to its askers."""
         self.timers: dict[str, int] = {}
-        """When (ns) a Tick is needed for what has no row: "silence", "figures"."""
+        """The time (ns) a Tick is needed for things without a row: "silence", "figures"."""
         self.agenda: dict[Deadline, int] = {}
         self.deadlines: list[tuple[int, Deadline]] = []
         """The agenda, earliest first."""
@@ -72,7 +74,7 @@ class State:
         self._no_jobs_yet()
 
     def _no_sums_yet(self) -> None:
-        """The tables that follow from the others."""
+        """The tables derived from the others."""
         self.task_of_token: dict[tuple[str, str], str] = {}
         self.request_of_token: dict[tuple[str, str], str] = {}
         self.request_of: dict[ProcessKey, str] = {}
@@ -80,9 +82,9 @@ class State:
         self.slots: dict[str, int] = {}
         """Per env, one bit for each ledger slot that belongs to a process."""
         self.members: dict[str, int] = {}
-        """Per env, how many rows of processes it has: its ledger exists while there is one."""
+        """The number of process rows per env. The env's ledger exists while there is one."""
         self.charged: dict[Uuid, int] = {}
-        """Bytes of each GPU that are promised to somebody: books.charge over all envs."""
+        """Promised bytes of each GPU: accounting.charge over all envs."""
         self.env_charged: dict[str, int] = {}
         self.active: dict[Uuid, int] = {}
         """Tasks on each GPU that are not stalled."""
@@ -90,58 +92,58 @@ class State:
         self.unreclaimed_dead: dict[EnvGpu, int] = {}
         self.stalled: dict[str, bool] = {}
         self.unsettled: dict[EnvGpu, bool] = {}
-        """Grants that are not what the quota says: pending, or waiting for memory to be freed."""
+        """Grants that differ from the quota's terms: pending, or waiting for memory to be freed."""
         self.udp_askers: dict[ProcessKey, bool] = {}
         self.wants_figures: dict[str, bool] = {}
         """Requests that wait for memory to become free in their own env's ledger."""
         self.gpu_tasks: dict[Uuid, dict[str, None]] = {}
         self.env_tasks: dict[str, dict[str, None]] = {}
         self.violations: dict[tuple[ProcessKey, Uuid], Violation] = {}
-        """What the audit found, sure or not yet."""
+        """The audit's findings, certain or not yet."""
         self.unbooked: dict[Uuid, int] = {}
-        """Bytes on each GPU that the driver shows and nobody was promised, where that is more than can be overlooked."""
+        """Per GPU, the bytes that the driver shows and no charge covers, if above the tolerance."""
 
     def _no_jobs_yet(self) -> None:
         self.queues: dict[str, QueueRow] = {}
-        """As they were set; none: Config's presets."""
+        """Queues as they were set; empty: Config's presets."""
         self.specs: dict[str, JobSpec] = {}
-        """What living jobs run."""
+        """The specs of living jobs."""
         self.jobs: dict[str, Job] = {}
-        """Those that have not ended."""
+        """Jobs that have not ended."""
         self.job_of_key: dict[tuple[str, str], str] = {}
         """By env and the submitter's key: the job or array."""
         self.elements: dict[str, dict[str, None]] = {}
-        """Of each array, those that have not ended."""
+        """By array: its elements that have not ended."""
         self.dependents: dict[str, dict[str, None]] = {}
-        """By job: those who wait for its end."""
+        """By job: the jobs that wait for its end."""
         self.job_bytes: dict[str, int] = {}
         """Per env, the bytes of its living jobs: rows and payloads."""
         self.spec_jobs: dict[str, int] = {}
-        """How many living jobs run each spec; and how many there are of each env:"""
+        """The number of living jobs of each spec; and of each env:"""
         self.env_jobs: dict[str, int] = {}
         self.cpu_jobs: dict[str, int] = {}
-        """Of each env, how many jobs without a GPU are under way."""
+        """Per env, the number of jobs without a GPU that are under way."""
         self.held_or_dependent: dict[str, tuple[int, int]] = {}
-        """Jobs that wait and stand in no queue, for an order or for other jobs, with the order of their ids;"""
+        """Jobs that wait outside a queue (HELD_OR_DEPENDENT), with the order of their ids;"""
         self.under_way: dict[str, tuple[int, int]] = {}
-        """and those that have been taken from their queue."""
+        """and the jobs that have left their queue."""
         self.queued: dict[str, int] = {}
-        """How many requests wait in each queue."""
+        """The number of requests that wait in each queue."""
         self.launch_hosts: dict[str, str] = {}
-        """Where jobs run, as far as anybody told since the manager's start: empty for a place that is up, else why it is not."""
+        """By place, as reported since the manager's start: empty if up, else why it is down."""
         self.queue = WorkQueue(self.config.queues, self.config.ageing_ms * MS)
 
     def wake_ns(self) -> int | None:
-        """When a Tick is due at the latest; None: nothing is waited for."""
+        """The time a Tick is due at the latest; None: no Tick is needed."""
         times = [*self.timers.values(), *(due_ns for due_ns, _ in self.deadlines[:1])]
         return min(times) if times else None
 
     def is_up(self, place: str) -> bool:
-        """Could a job be started there now?"""
+        """Can a job be started there now?"""
         return self.launch_hosts.get(place) == ""
 
     def queue_now(self, now_ns: int) -> int:
-        """The queue's clock: for the order of those who wait, over restarts and boots."""
+        """The queue's clock: it orders waiting requests across restarts and boots."""
         return now_ns + self.queue_ahead_ns
 
     def waiting(self) -> Iterator[tuple[Request, int]]:
@@ -153,7 +155,7 @@ class State:
         return tuple(uuid for uuid in self.gpus if accounting.is_used(self, env, uuid))
 
     def remaining_bytes(self, uuid: Uuid) -> int:
-        """What of a GPU's memory is promised to nobody."""
+        """The bytes of a GPU's memory that can still be promised."""
         return accounting.gpu_remaining(self, self.gpus[uuid])
 
     def watched(self) -> Iterator[tuple[ProcessKey, int | None]]:
@@ -174,7 +176,7 @@ class State:
                 yield grant
 
     def rows(self) -> Iterator[tuple[str, str, object]]:
-        """What the store should hold: (kind, key, value)."""
+        """The rows that the store should hold: (kind, key, value)."""
         for name, (kind, key_text) in STORED.items():
             for key, value in getattr(self, name).items():
                 yield kind, key_text(key), value

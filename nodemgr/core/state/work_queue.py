@@ -1,24 +1,28 @@
-"""The queues of what waits: each has a rank, and is first come, first served within.
+"""The queues of waiting entries: each queue has a rank, and is first come, first served within.
 
-Knows: names, ranks, stamps and groups of ids. Must not know: what an id stands for, and when it may be served.
-Source: the queueing patent named in DESIGN.md (WorkQueue: insert, pop, position, withdraw, peek).
+Knows: names, ranks, stamps and groups of ids. Must not know: the meaning of an id, and when it may
+be served. Source: the queueing patent named in DESIGN.md (WorkQueue: insert, pop, position,
+withdraw, peek).
 
-A stamp says when an id entered, on whichever clock; within a queue the lowest is first, and of equal ones the first come.
-Across queues an entry of rank r that entered at s goes as if it had entered at s - r * ageing: everybody ages alike, so
-the order between two entries never changes while they wait, and nothing has to be looked at as time goes by. Hence
+A stamp is the time at which an id entered, on any clock. Within a queue the lowest stamp is first;
+of equal stamps, the first to come. Across queues an entry of rank r and stamp s is ordered by
+s - r * ageing. All entries age alike, so the order of two entries never changes while they wait, and no
+entry is revisited as time passes. Hence
 
     an entry of rank r is overtaken by one of rank q > r only if that one came at most (q - r) * ageing later
 
 (`overtaking_bound`). Without ageing a higher rank always goes first.
 
-Ids stand in a row by number, and another one for those that came to the front, so insert, pop, peek and withdraw take constant
-time. For `position` each number owns a bit in a list of integers (blocks), set while it waits: a place is the number of bits
-set before one's own, summed over spans of blocks, blocks and bits, each a few dozen steps in C. Ids are numbered anew when the
-row has become sparse, and when one enters between others, which the core's own clock never lets happen.
+Ids stand in a row by number. A second row holds those that came to the front. So insert, pop, peek
+and withdraw take constant time. For `position` each number owns a bit in a list of integers
+(blocks), set while its id waits. A place is the number of bits set before it, summed over spans of
+blocks, blocks and bits, each a few dozen steps in C. Ids are renumbered when the row is sparse, and
+when one enters between others, which the core's own clock never causes.
 
-Ids of one group (an equivalence group of the caller's) are chained too, so that a walk along all queues can leave out the rest
-of a group without passing by its members. A group has an owner: a walk can be narrowed to what some of them have, and passes by
-nothing else from then on; and an owner can be inadmissible: no walk passes its entries until it is readmitted.
+Ids of one group (an equivalence group of the caller's) are chained too, so a walk along all queues
+can leave out the rest of a group without visiting its members. A group has an owner. A walk can be
+narrowed to some owners' entries. An inadmissible owner's entries are in no walk until it is
+readmitted.
 """
 
 from __future__ import annotations
@@ -31,26 +35,26 @@ from typing import NamedTuple
 
 BLOCK_BITS = 1024
 SPAN_BLOCKS = 32
-"""Blocks that are counted together: a million arrivals are 977 blocks in 31 spans."""
+"""Blocks counted together: a million arrivals are 977 blocks in 31 spans."""
 UNRANKED = 0
-"""The rank of a queue that nobody configured."""
+"""The rank of a queue that is not configured."""
 
 EARLIEST, LATEST = -(1 << 80), 1 << 80
 """Below and above every stamp."""
 
 ServiceOrder = tuple[int, int, str, int]
-"""Of two entries the lower one is served first: see WorkQueue.order."""
+"""The lower of two is served first: see WorkQueue.order."""
 
 
 def overtaking_bound(rank: int, higher_rank: int, ageing: int) -> int | None:
-    """How much later (in the unit of stamps) an entry of `higher_rank` may have come at most and yet go before one of `rank`;
-    None: however late it came, since nobody ages. It goes first if its stamp - higher_rank * ageing is not above the other's
-    stamp - rank * ageing."""
+    """The most by which an entry of `higher_rank` may come later (in the unit of stamps) and still
+    go before one of `rank`; None: no limit, because entries do not age. It goes first if its
+    stamp - higher_rank * ageing is not above the other's stamp - rank * ageing."""
     return (higher_rank - rank) * ageing if ageing else None
 
 
 class Tally:
-    """A row of entries numbered from 0, with keys that never fall: some have been taken out again."""
+    """A row of entries numbered from 0, with keys that never fall. Entries can be taken out."""
 
     __slots__ = ("_blocks", "_counts", "_low", "_spans", "entries", "keys", "total")
 
@@ -58,11 +62,11 @@ class Tally:
         self.entries: list[str | None] = []
         """By number; None: taken out."""
         self.keys: list[int] = []
-        """By number, also of those that were taken out."""
+        """By number, including entries taken out."""
         self.total = 0
-        """How many are in."""
+        """Number of entries in the row."""
         self._low = 0
-        """None is in with a lower number."""
+        """No entry in the row has a lower number."""
         self._blocks: list[int] = []
         self._counts: list[int] = []
         self._spans: list[int] = []
@@ -92,7 +96,7 @@ class Tally:
         self.total -= 1
 
     def trim(self) -> None:
-        """Forgets those at the end that were taken out."""
+        """Removes taken-out entries at the end."""
         while self.entries and self.entries[-1] is None:
             self.entries.pop()
             self.keys.pop()
@@ -116,7 +120,7 @@ class Tally:
         return self.entries[-1] if self.entries else None
 
     def before(self, number: int) -> int:
-        """How many are in with a lower number."""
+        """Number of entries with a lower number."""
         block, bit = divmod(number, BLOCK_BITS)
         if block == len(self._blocks):
             return self.total
@@ -125,21 +129,21 @@ class Tally:
         return sum(self._spans[:span]) + sum(self._counts[span * SPAN_BLOCKS : block]) + inside.bit_count()
 
     def below(self, key: int) -> int:
-        """How many are in with a lower key."""
+        """Number of entries with a lower key."""
         return self.before(bisect_left(self.keys, key))
 
 
 class EntryPosition(NamedTuple):
-    """Where an entry stands."""
+    """The place of an entry."""
 
     line: Line
     number: int
-    """In the row of those that came to the line's end; below zero: ~number in that of those that came to its front."""
+    """Number in the row of the line's end; below zero: ~number in the row of its front."""
     group: str
 
 
 class Head(NamedTuple):
-    """The first of a group. Compared by the first two, which no other has."""
+    """The first of a group. The first two fields are unique and decide comparisons."""
 
     stamp: int
     number: int
@@ -147,7 +151,7 @@ class Head(NamedTuple):
 
 
 class QueuedGroup(NamedTuple):
-    """What of one group waits in one queue, in order."""
+    """The entries of one group in one queue, in order."""
 
     owner: str
     members: OrderedDict[str, None]
@@ -159,7 +163,7 @@ class Line:
     __slots__ = ("_back", "_front", "_groups", "_inadmissible", "_owners", "_positions", "heads", "name")
 
     def __init__(self, name: str, positions: dict[str, EntryPosition], inadmissible: set[str]) -> None:
-        """`positions`: of the entries of all queues; `inadmissible`: the owners that are inadmissible."""
+        """`positions`: of the entries of all queues; `inadmissible`: inadmissible owners."""
         self.name = name
         self._positions = positions
         self._inadmissible = inadmissible
@@ -168,12 +172,12 @@ class Line:
     def _start(self) -> None:
         self._back = Tally()
         self._front = Tally()
-        """Of what entered before all others, with keys below zero so that they do not fall either."""
+        """Entries that came before all others. Keys are negated stamps, so they never fall."""
         self._groups: dict[str, QueuedGroup] = {}
         self._owners: dict[str, dict[str, None]] = {}
         """The groups of each owner."""
         self.heads: list[Head] = []
-        """Of every group whose owner is admissible, in order."""
+        """Of all groups of admissible owners, in order."""
 
     def __len__(self) -> int:
         return self._front.total + self._back.total
@@ -182,7 +186,7 @@ class Line:
         return (entry for _, _, entry in self.rows(EARLIEST))
 
     def rows(self, stamp: int) -> Iterator[tuple[int, int, str]]:
-        """(stamp, number, entry) of those that have no lower one, in order."""
+        """(stamp, number, entry) of entries with this stamp or later, in order."""
         front, back = self._front, self._back
         for number in range(bisect_right(front.keys, -stamp) - 1, -1, -1):
             entry = front.entries[number]
@@ -194,7 +198,7 @@ class Line:
                 yield back.keys[number], number, entry
 
     def rows_of(self, group: str, stamp: int) -> Iterator[tuple[int, int, str]]:
-        """The same of one group."""
+        """The same for one group."""
         for entry in self._groups[group].members:
             number = self._positions[entry].number
             if self.stamp(number) >= stamp:
@@ -243,7 +247,7 @@ class Line:
         return self._front.last() or self._back.first()
 
     def end(self) -> int | None:
-        """The stamp of the last."""
+        """The last entry's stamp."""
         entry = self._back.last() or self._front.first()
         return None if entry is None else self.stamp(self._positions[entry].number)
 
@@ -279,18 +283,18 @@ class Line:
         return self._front.total - self._front.before(~number)
 
     def below(self, stamp: int) -> int:
-        """How many wait that have a lower stamp."""
+        """Number of entries with a lower stamp."""
         return self._front.total - self._front.below(1 - stamp) + self._back.below(stamp)
 
     def members(self, group: str) -> Iterator[str]:
-        """Of one group, in order."""
+        """One group, in order."""
         return iter(self._groups[group].members)
 
     def owner(self, group: str) -> str:
         return self._groups[group].owner
 
     def groups(self, owners: Collection[str]) -> Iterator[str]:
-        """What these owners have here."""
+        """These owners' groups here."""
         for owner in owners if len(owners) < len(self._owners) else [owner for owner in self._owners if owner in owners]:
             yield from self._owners.get(owner, ())
 
@@ -308,17 +312,17 @@ class Line:
             del self.heads[bisect_left(self.heads, self.head(group))]
 
     def hide(self, owner: str) -> None:
-        """The owner becomes inadmissible."""
+        """Removes the owner's heads."""
         for group in self._owners.get(owner, ()):
             self._drop_head(group)
 
     def show(self, owner: str) -> None:
-        """The owner is admissible again."""
+        """Restores the owner's heads."""
         for group in self._owners.get(owner, ()):
             self._put_head(group)
 
     def _renumber(self, *more: tuple[str, int, str, str]) -> None:
-        """All come to the end, one after the other, with more of them among the others."""
+        """Numbers all entries anew, with `more` merged in by stamp."""
         positions = [(entry, self._positions[entry]) for entry in self]
         rows = [(entry, self.stamp(place.number), place.group, self.owner(place.group)) for entry, place in positions]
         rows += more
@@ -329,13 +333,13 @@ class Line:
 
 
 class WorkQueue:
-    """All queues of a node. One that is not configured is made when something enters it, with the lowest rank."""
+    """All queues of a node. An insert makes a missing queue, with rank UNRANKED."""
 
     __slots__ = ("_ageing", "_inadmissible", "_lines", "_positions", "_ranks")
 
     def __init__(self, ranks: Iterable[tuple[str, int]], ageing: int = 0) -> None:
-        """`ageing`: by how much (in the unit of stamps) an entry goes earlier for each point of its queue's rank; 0: by rank
-        alone, by stamp between queues of one rank."""
+        """`ageing`: the lead (in the unit of stamps) of an entry for each point of its queue's
+        rank; 0: by rank alone, by stamp between queues of one rank."""
         self._ageing = ageing
         self._ranks: dict[str, int] = {}
         self._lines: dict[str, Line] = {}
@@ -345,7 +349,7 @@ class WorkQueue:
             self.configure(name, rank)
 
     def configure(self, name: str, rank: int) -> None:
-        """Makes a queue, or gives it another rank, with all that waits in it."""
+        """Makes a queue, or changes its rank with all its entries."""
         self._ranks[name] = rank
         if name not in self._lines:
             self._lines[name] = Line(name, self._positions, self._inadmissible)
@@ -353,7 +357,7 @@ class WorkQueue:
         self._lines = {name: self._lines[name] for name in by_rank}
 
     def remove(self, name: str) -> None:
-        """ValueError while something waits in it, KeyError if there is none."""
+        """Raises ValueError if it is not empty, KeyError if it is missing."""
         if self._lines[name]:
             raise ValueError(f"{len(self._lines[name])} wait in queue {name}")
         del self._lines[name], self._ranks[name]
@@ -363,7 +367,7 @@ class WorkQueue:
         return iter(self._lines)
 
     def line(self, name: str) -> Line:
-        """To be read. KeyError if there is no such queue."""
+        """Only to be read. Raises KeyError if it is missing."""
         return self._lines[name]
 
     def rank(self, name: str) -> int:
@@ -380,8 +384,9 @@ class WorkQueue:
         return (entry for entry, _, _ in self.listed())
 
     def listed(self, after: tuple[str, int] | None = None, owners: Collection[str] | None = None) -> Iterator[tuple[str, int, int]]:
-        """Every entry (that these owners have) in the order of service with its position in its queue, and how many in other queues are
-        served before it; behind all those that go up to one of this queue with this stamp, which need not be there any more."""
+        """Yields every entry (of these owners) in the order of service, with its position in its
+        queue and the number in other queues served before it. `after`: a queue and a stamp; yields
+        only entries served after that place. No entry need stand there any more."""
         since = {line.name: EARLIEST if after is None else self._up_to(line.name, *after) for line in self._lines.values() if line}
         if owners is not None:
             yield from self._listed_of(since, owners)
@@ -414,8 +419,9 @@ class WorkQueue:
         return len(self._lines.get(name, ()))
 
     def insert(self, name: str, entry: str, stamp: int, group: str = "", owner: str = "") -> None:
-        """To the end of queue `name` with a stamp that is not below any there, to its front with one that is below all (see
-        `front`). A group has one owner. ValueError if it waits already, in whichever queue."""
+        """Inserts at the end of queue `name` if the stamp is not below any there, at its front if it
+        is below all (see `front`). A group has one owner. Raises ValueError if it waits
+        in any queue."""
         if entry in self._positions:
             raise ValueError(f"{entry} waits already")
         if name not in self._lines:
@@ -423,8 +429,8 @@ class WorkQueue:
         self._lines[name].insert(entry, stamp, group, owner)
 
     def merge(self, name: str, rows: Iterable[tuple[str, int, str, str]]) -> None:
-        """As insert, of many that come among those of the queue: (entry, stamp, group, owner), each behind who has the same stamp. All of
-        the queue are put anew, once."""
+        """Inserts many among the queue's entries: (entry, stamp, group, owner), each behind those
+        with the same stamp. Numbers the queue anew, once. Raises ValueError if one waits."""
         rows = sorted(rows, key=lambda row: row[1])
         if name not in self._lines:
             self.configure(name, UNRANKED)
@@ -433,13 +439,13 @@ class WorkQueue:
         self._lines[name].merge(rows)
 
     def front(self, name: str) -> int | None:
-        """The stamp of the first in the queue; None: nothing waits there."""
+        """The stamp of the first in the queue; None: it is empty."""
         line = self._lines.get(name)
         first = None if line is None else line.peek()
         return None if line is None or first is None else line.stamp(self._positions[first].number)
 
     def end(self, name: str) -> int | None:
-        """The stamp of the last in the queue; None: nothing waits there."""
+        """The stamp of the last in the queue; None: it is empty."""
         line = self._lines.get(name)
         return None if line is None else line.end()
 
@@ -455,43 +461,43 @@ class WorkQueue:
         return entry
 
     def withdraw(self, entry: str) -> None:
-        """KeyError if it does not wait."""
+        """Raises KeyError if it is absent."""
         self._positions[entry].line.withdraw(entry)
 
     def move(self, entry: str, name: str, stamp: int) -> None:
-        """As withdraw and insert: it stays in its group. KeyError if it does not wait."""
+        """Withdraws and inserts; the group stays. Raises KeyError if it is absent."""
         line, _, group = self._positions[entry]
         owner = line.owner(group)
         self.withdraw(entry)
         self.insert(name, entry, stamp, group, owner)
 
     def position(self, entry: str) -> int:
-        """Its place within its queue, from 1. KeyError if it does not wait."""
+        """Its place in its queue, from 1. Raises KeyError if it is absent."""
         line, number, _ = self._positions[entry]
         return line.position(number)
 
     def order(self, entry: str) -> ServiceOrder:
-        """Where it stands among all entries of all queues. KeyError if it does not wait."""
+        """Its place among all entries of all queues. Raises KeyError if it is absent."""
         line, number, _ = self._positions[entry]
         return self.order_of(line.name, line.stamp(number), number)
 
     def order_of(self, name: str, stamp: int, number: int) -> ServiceOrder:
-        """As `order`, of one that is not in; `number`: among those of its queue with the same stamp."""
+        """As `order`, of an absent entry. `number` orders equal stamps in its queue."""
         rank = self.rank(name)
         if self._ageing:
             return stamp - rank * self._ageing, -rank, name, number
         return -rank, stamp, name, number
 
     def count_up_to(self, name: str, stamp: int) -> int:
-        """How many wait in the queue that came before one that enters it now with this stamp."""
+        """Number of entries in the queue with this stamp or a lower one."""
         return self._lines[name].below(stamp + 1) if name in self._lines else 0
 
     def ahead(self, name: str, stamp: int) -> int:
-        """How many in other queues are served before one of queue `name` with this stamp."""
+        """Number of entries in other queues served before this place of queue `name`."""
         return sum(line.below(self._before(other, name, stamp)) for other, line in self._lines.items() if line and other != name)
 
     def _before(self, other: str, name: str, stamp: int) -> int:
-        """Those of another queue that have a lower stamp than this go before one of queue `name` with this stamp."""
+        """Entries of queue `other` below the returned stamp precede `stamp` of queue `name`."""
         more = self.rank(other) - self.rank(name)
         if more and not self._ageing:
             return LATEST if more > 0 else EARLIEST
@@ -499,19 +505,19 @@ class WorkQueue:
         return stamp + more * self._ageing + even_goes_first
 
     def walk(self, readmitted: Iterable[str] = ()) -> Walk:
-        """Every entry in the order of service whose owner is admissible, or is one of `readmitted`. Nothing may enter or leave
-        meanwhile."""
+        """Walks the entries of admissible owners and of `readmitted` in the order of service. No
+        entry may enter or leave meanwhile."""
         return Walk(self, self._inadmissible.intersection(readmitted))
 
     def set_inadmissible(self, owner: str) -> None:
-        """No walk passes the owner's entries, nor those that enter later."""
+        """Leaves the owner's entries, also later ones, out of walks."""
         if owner not in self._inadmissible:
             for line in self._lines.values():
                 line.hide(owner)
             self._inadmissible.add(owner)
 
     def readmit(self, owner: str) -> None:
-        """The owner is admissible again."""
+        """Makes the owner admissible again."""
         if owner in self._inadmissible:
             self._inadmissible.remove(owner)
             for line in self._lines.values():
@@ -521,12 +527,12 @@ class WorkQueue:
         return self._inadmissible
 
     def firsts_of(self, owner: str) -> Iterator[str]:
-        """The first of each group that he has."""
+        """The first of each group of the owner."""
         return (next(line.members(group)) for line in self._lines.values() for group in line.groups((owner,)))
 
 
 class WalkBranch(NamedTuple):
-    """One of those that a walk can go on by. Compared by `order`, which no other has."""
+    """One possible next step of a walk. Compared by `order`, which is unique."""
 
     order: ServiceOrder
     entry: str
@@ -535,19 +541,19 @@ class WalkBranch(NamedTuple):
     """The rest of the group in this queue."""
     name: str
     place: int
-    """Of the entry among the queue's heads; -1: it is not the first of its group."""
+    """Index in the queue's heads; -1: the branch was not reached through them."""
 
 
 class Walk(Iterator[str]):
-    """The way along all queues at once: what it costs is what it passes, whatever waits behind that."""
+    """A walk along all queues at once. It costs only the entries that it passes."""
 
     def __init__(self, queue: WorkQueue, readmitted: Set[str] = frozenset()) -> None:
-        """`readmitted`: the inadmissible owners whose entries it passes all the same."""
+        """`readmitted`: inadmissible owners that the walk includes."""
         self._queue = queue
         self._dropped: set[str] = set()
         self._ways: list[WalkBranch] = []
         self.group = ""
-        """Of the entry that came last."""
+        """Of the last entry returned."""
         for name in queue.names():
             self._to_head(name, 0)
             line = queue.line(name)
@@ -568,15 +574,15 @@ class Walk(Iterator[str]):
         raise StopIteration
 
     def join(self, entry: str, order: ServiceOrder, group: str) -> None:
-        """One that is not in the queue goes along, whoever owns it."""
+        """Adds an entry that is in no queue, of any owner."""
         heappush(self._ways, WalkBranch(order, entry, group, iter(()), "", -1))
 
     def drop(self, group: str) -> None:
-        """Nothing more of it, in any queue."""
+        """Leaves out the rest of the group, in all queues."""
         self._dropped.add(group)
 
     def narrow(self, owners: Collection[str]) -> None:
-        """From here on only what these have."""
+        """Leaves out other owners' queued entries."""
         ways, self._ways = self._ways, []
         to_come = {way.name: way.place for way in ways if way.place >= 0}
         for way in ways:

@@ -1,10 +1,12 @@
-"""What can be ordered about jobs and queues: one table for both ways, an environment's client socket and the control plane.
+"""Operations on jobs and queues: one table for both an env's client socket and the control plane.
 
-Knows: who may order what (here and nowhere else), which event or view answers each. Must not know: sockets, how a job is run.
+Knows: the right to each operation (here and nowhere else), the event or view that answers each.
+Must not know: sockets, how a job is run.
 
-A user speaks for the environment whose socket he came by, as the kernel says who he is; of other environments' jobs he hears that there
-are none. An administrator speaks for all of them. A job is submitted over a client socket alone, since only there it is known whose it
-is: it runs as him, with his rights and no other's, where he is: on the node, or in his container.
+The kernel identifies a user. A user acts on the environment of the socket; jobs of other
+environments are reported as absent. An administrator acts on all environments. A job is submitted
+only over a client socket, because only there its owner is known. The job runs as its owner, with
+no other rights, in the same place: on the node, or in the owner's container.
 """
 
 from __future__ import annotations
@@ -55,13 +57,13 @@ QUOTA_CODES = frozenset({
 CODES = {
     DenyCode.STORE_FULL: "store", DenyCode.UNKNOWN_JOB: "not_found", DenyCode.UNKNOWN_QUEUE: "not_found", DenyCode.BAD_REQUEST: "usage",
 }  # fmt: skip
-"""The code of a refused submission; all others are plainly refused."""
+"""Error codes of a refused submission; a code outside both tables gives "refused"."""
 TOO_OLD = "{job} ended so long ago that its command and variables are not kept: submit it again ({command})"
 ADMINS_ONLY = "is for administrators: root and the group nodemgr, on the node"
 
 
 class Who(NamedTuple):
-    """Who orders, as the history will tell it; `env` None: an administrator."""
+    """The caller, as the history records it; `env` None: an administrator."""
 
     name: str
     env: str | None
@@ -69,14 +71,14 @@ class Who(NamedTuple):
 
 
 class JobOperation(NamedTuple):
-    """A verb: its arguments, what does it, and on which ways it is taken."""
+    """A verb: its arguments, its function, and the transports that accept it."""
 
     arguments: Mapping[str, Argument]
     perform: Callable[[Who, dict[str, Any]], Any]
     users: bool = True
-    """False: for administrators."""
+    """False: administrators only."""
     admins: bool = True
-    """False: over a client socket alone."""
+    """False: client socket only."""
 
 
 SUBMISSION = {
@@ -96,15 +98,15 @@ SUBMISSION = {
     "hold": Argument(flag),
 }
 FOUND_AROUND = ("cwd", "environ", "umask")
-"""What of it many jobs share that are submitted together."""
+"""Arguments shared by all jobs of one `job_submit_many`."""
 ONE_OF_MANY = {
     **{name: row for name, row in SUBMISSION.items() if name not in FOUND_AROUND},
     "variables": Argument(kinds.environ),
 }
-"""Of each of them; `variables` are its own, beside the shared ones."""
+"""Arguments of each job; `variables` add to the shared environment."""
 MANY = {**{name: SUBMISSION[name] for name in FOUND_AROUND}, "jobs": Argument(kinds.submissions, required=True)}
 PAYLOAD = ("argv", "cwd", "environ")
-"""What of it only the job's process needs, named as in JobPayload."""
+"""Arguments that only the job's process needs, named as in JobPayload."""
 
 
 class JobOperations:
@@ -119,13 +121,13 @@ class JobOperations:
         self.waits = Waits(daemon.state)
         daemon.jobs.on_final.append(self.waits.final)
         self._give_up: dict[int, Callable[[], None]] = {}
-        """By connection: its wait."""
+        """Cancels the wait of each connection."""
         self._matching = bulk_actions.Matching(daemon)
         self._events: Mapping[str, Callable[[Who, str], Any]] = {
             "withdraw": self._withdrawal, "hold": self._job_event(events.HoldJob), "free": self._unholding,
             "requeue": self._requeueing, "release": self._release,
         }  # fmt: skip
-        """What each order to one of many is."""
+        """Builds the event of each bulk action for one id."""
         self.table = self._table()
 
     def _table(self) -> Mapping[str, JobOperation]:
@@ -162,12 +164,12 @@ class JobOperations:
     # -- the two ways --
 
     def for_admins(self) -> Operations:
-        """For the control plane, whose every speaker is an administrator and says who he is."""
+        """Operations of the control plane: every caller is an administrator and sends a name."""
         by = {"by": Argument(text)}
         return {verb: Operation({**row.arguments, **by}, _as_admin(row)) for verb, row in self.table.items() if row.admins}
 
     def of_user(self, session: Session, verb: str, given: object) -> Any:
-        """Over an env's client socket. Raises OrderError."""
+        """Performs a verb from an env's client socket. Raises OperationError."""
         row = self.table.get(verb)
         if row is None:
             raise unknown_verb(verb, (name for name, row in self.table.items() if row.users))
@@ -176,7 +178,7 @@ class JobOperations:
         return row.perform(Who(self._name(session), session.env, session), check(row.arguments, given))
 
     def _name(self, session: Session) -> str:
-        """As the kernel knows him."""
+        """Returns the user as the kernel identifies it."""
         if not isinstance(session, Connection):
             return session.user
         place = self._daemon.process_locations.of(session.key) if session.listener.for_all else None
@@ -184,7 +186,7 @@ class JobOperations:
         return f"{session.user} (uid {session.identity.uid}){where}"
 
     def closed(self, session: Session) -> None:
-        """Nobody waits there any more."""
+        """Cancels the session's wait."""
         give_up = self._give_up.pop(session.connection, None)
         if give_up is not None:
             give_up()
@@ -196,7 +198,7 @@ class JobOperations:
         return Later(lambda reply: self._daemon.jobs.submit(submission, lambda answered: reply(_submitted(answered))))
 
     def _submit_many(self, who: Who, given: dict[str, Any]) -> Later:
-        """One answer for all: for each, in their order, its id or why it was refused."""
+        """Sends one answer: for each job, in order, its id or the reason for refusal."""
         jobs = given.pop("jobs")
         assert who.session is not None
         who.session.spend(SUBMIT_NS * (len(jobs) - 1))
@@ -228,7 +230,7 @@ class JobOperations:
         return Later(begin)
 
     def _submission(self, who: Who, given: dict[str, Any]) -> events.Submission:
-        """Raises OrderError."""
+        """Raises OperationError."""
         assert who.env is not None
         self._check_queue(given.get("priority"))
         self._check_right(who, given.get("priority"))
@@ -241,7 +243,9 @@ class JobOperations:
         return events.Submission(ref=0, env=who.env, spec=spec, payload=payload, by=who.name, place=place, **wished)
 
     def _submitter(self, who: Who) -> tuple[int, int, str]:
-        """(uid, gid) that the job runs as, the speaker's own, and the place where. Raises OrderError."""
+        """Returns the caller's uid and gid, which the job runs as, and its place.
+
+        Raises OperationError."""
         place, session, own = self._launch_hosts.of(who.session), who.session, os.geteuid()
         assert isinstance(session, Connection)
         if place == NODE and own not in (0, session.identity.uid):
@@ -249,7 +253,7 @@ class JobOperations:
         return session.identity.uid, session.identity.gid, place
 
     def _place(self, who: Who, _given: dict[str, Any]) -> dict[str, Any]:
-        """Where the speaker's jobs run, and whether some wait there for somebody who starts them."""
+        """Returns where the caller's jobs run, and whether jobs there wait for a launcher."""
         place, state = self._launch_hosts.of(who.session), self._daemon.state
         waits = place != NODE and not state.is_up(place) and any(job.place == place for job in state.jobs.values())
         return {"place": place, "waits": waits}
@@ -257,7 +261,7 @@ class JobOperations:
     # -- which queue --
 
     def _check_right(self, who: Who, name: str | None) -> None:
-        """May the speaker ask for this queue? None: none is named. Raises OrderError."""
+        """Checks the caller's right to this queue (None: no queue). Raises OperationError."""
         refusal = None if name is None else self._queue_refusal(who, name)
         if refusal is not None:
             raise OperationError(refusal, "quota")
@@ -272,7 +276,7 @@ class JobOperations:
         return queue_settings.above(state, env.name, env.quota, name)
 
     def _is_admin(self, who: Who) -> bool:
-        """Also root and the administrators' group on the socket of an environment; but not a container's root."""
+        """Also root, the manager's user, the admin group on an env's socket; not container root."""
         if who.env is None:
             return True
         session = who.session
@@ -284,7 +288,7 @@ class JobOperations:
     # -- orders on what there is --
 
     def _many(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """To several at once, in one step and one answer."""
+        """Acts on several jobs in one step with one answer."""
         speaker = who.session.user if who.session is not None else None
         asked = bulk_actions.wanted(given, who.env, speaker)
         ids = given["jobs"] if asked is None else self._matching.of(given["order"], asked)
@@ -300,13 +304,13 @@ class JobOperations:
         return {"schema_version": 1, "jobs": rows}
 
     def _sensible(self, event: bulk_actions.BulkAction) -> bulk_actions.BulkAction:
-        """Raises OrderError where it makes no sense."""
+        """Raises OperationError if the event is inadmissible."""
         if not isinstance(event, events.ReleaseTask) and (why := job_actions.objection(self._daemon.state, event)) is not None:
             raise OperationError(why, "refused")
         return event
 
     def _order(self, who: Who, job_id: str, kind: Callable[..., job_actions.JobAction], **more: Any) -> dict[str, Any]:
-        """On a living job, or on all living elements of an array."""
+        """Acts on a living job, or on all living elements of an array."""
         self._check_lives(who, job_id)
         self._do(kind(job_id, **more, by=who.name, wall_ns=self._daemon.clock.wall_ns()))
         return {"job": job_id}
@@ -325,7 +329,7 @@ class JobOperations:
             raise OperationError(f"not done, since it cannot be stored: {self._daemon.journal.refused}", "store")
 
     def _lives(self, who: Who, job_id: str) -> bool:
-        """Whether the id names what has not ended and is the speaker's."""
+        """Returns whether the id names a living job that the caller may access."""
         job = job_rows.any_living(self._daemon.state, job_id)
         return job is not None and who.env in (None, job.env)
 
@@ -339,13 +343,13 @@ class JobOperations:
         raise OperationError(f"{job_id} has ended ({ended.job.state.value}); {again}", "refused")
 
     def _again(self, ended: Ended) -> str:
-        """How an ended job is run again."""
+        """Returns how to run an ended job again."""
         if self._is_stored(ended):
             return f"it can be run again: nodemgr queue requeue {ended.job.job_id}"
         return "to run it again, submit it again"
 
     def _is_stored(self, ended: Ended) -> bool:
-        """The store still has its command and variables."""
+        """Returns whether the store has its command and variables."""
         return bool(self._daemon.journal.directories((ended.job.spec_id,)))
 
     def _job_event(self, kind: Callable[..., job_actions.JobAction]) -> Callable[[Who, str], Any]:
@@ -356,7 +360,8 @@ class JobOperations:
         return event
 
     def _unholding(self, who: Who, job_id: str) -> events.UnholdJob:
-        """The right to the queue may have ended while the job was held: a job enters a queue as `queue move` puts it there."""
+        """Checks the right to the queue again, as `queue move` does: it may have ended while the
+        job was held."""
         self._check_lives(who, job_id)
         event = events.UnholdJob(job_id, by=who.name, wall_ns=self._daemon.clock.wall_ns())
         if job_actions.objection(self._daemon.state, event) is None:
@@ -370,7 +375,7 @@ class JobOperations:
         return {"job": given["job"]}
 
     def _withdrawal(self, who: Who, job_id: str) -> events.WithdrawJob | events.ReleaseTask:
-        """Also of an interactive request, which is then refused."""
+        """Also withdraws an interactive request, which is then refused."""
         request = self._daemon.state.requests.get(job_id)
         wall_ns = self._daemon.clock.wall_ns()
         if request is not None:
@@ -383,7 +388,7 @@ class JobOperations:
         return events.WithdrawJob(job_id, who.name, wall_ns)
 
     def _release(self, who: Who, row_id: str) -> events.ReleaseTask:
-        """Of a lease, or of a waiting request."""
+        """Releases a lease or a waiting request."""
         state = self._daemon.state
         row_id = administration.present_id(state, row_id)
         row = state.tasks.get(row_id) or state.requests.get(row_id)
@@ -401,7 +406,9 @@ class JobOperations:
         return {"job": job_id}
 
     def _is_stray(self, who: Who, job_id: str) -> bool:
-        """An attempt that the store does not know runs under this id. Only administrators reach it: its environment is not known."""
+        """Returns whether an attempt unknown to the store runs under this id.
+
+        Administrators only: its environment is unknown."""
         return who.env is None and self._daemon.jobs.is_unknown(job_id)
 
     def _move(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
@@ -416,8 +423,8 @@ class JobOperations:
         return self._order(who, given["job"], events.MoveJob, queue=queue, first=first)
 
     def _requeueing(self, who: Who, job_id: str) -> events.RequeueJob:
-        """A living job begins anew: at the end of its queue, or, by order of an administrator, at its place after a pause. One that has
-        ended waits again under the same id."""
+        """Restarts a living job at the end of its queue. An administrator's requeue keeps its
+        place, after a pause. An ended job waits again under the same id."""
         if self._lives(who, job_id):
             return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), by_admin=who.env is None)
         ended = next((ended for ended in self._daemon.journal.ended(job_id, 1) if who.env in (None, ended.job.env)), None)
@@ -430,7 +437,7 @@ class JobOperations:
         if not self._is_stored(ended):
             raise OperationError(TOO_OLD.format(job=job_id, command=ended.job.command), "refused")
         job = ended.job
-        if self._queue_refusal(who, job.priority) is not None:  # an administrator moved it there, or the limit was lowered since
+        if self._queue_refusal(who, job.priority) is not None:  # moved by an admin, or limit lowered
             job = replace(job, priority=self._daemon.state.envs[job.env].quota.priority)
         return events.RequeueJob(job_id, who.name, self._daemon.clock.wall_ns(), job, ended.spec)
 
@@ -441,7 +448,7 @@ class JobOperations:
     # -- queues --
 
     def _queue_create(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """What is not given keeps its value."""
+        """Omitted settings keep their values."""
         name = given.pop("queue")
         row = queue_settings.rows(self._daemon.state).get(name)
         if row is None and "rank" not in given:
@@ -451,7 +458,7 @@ class JobOperations:
         return {"queue": name, **queue_settings.settings(row)}
 
     def _check_queue(self, name: str | None) -> None:
-        """None: none is named. Raises OrderError."""
+        """Checks that the queue exists (None: no queue). Raises OperationError."""
         known = queue_settings.rows(self._daemon.state)
         if name is not None and name not in known:
             raise OperationError(reasons.no_queue(name, known) + did_you_mean(name, known), "not_found")
@@ -477,7 +484,7 @@ class JobOperations:
         return Later(lambda reply: self._views.report(scope, given.get("since_wall_ns", 0), reply))
 
     def _show(self, who: Who, given: dict[str, Any]) -> Any:
-        """A job, the elements of an array, or an interactive request, wherever it stands."""
+        """Returns a job, an array's elements, or an interactive request, in any state."""
         job_id, state = given["job"], self._daemon.state
         request = state.requests.get(job_id)
         if request is not None and who.env in (None, request.env):
@@ -491,7 +498,7 @@ class JobOperations:
         return self._views.jobs(living[: kinds.MAX_ROWS], ended)
 
     def _wait(self, who: Who, given: dict[str, Any]) -> Later:
-        """One for each connection: another one takes its place."""
+        """One wait per connection: a new wait replaces the old one."""
         job_ids = given["jobs"]
         for job_id in job_ids:
             self._check_known(who, job_id)
@@ -513,7 +520,9 @@ class JobOperations:
     # -- logs --
 
     def _open_log(self, who: Who, given: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
-        """What there is to say of a log, and its descriptor; None where only the history's last lines are left. Raises OrderError."""
+        """Returns a log's description and its descriptor.
+
+        None: only the history's last lines are left. Raises OperationError."""
         job_id, state = given["job"], self._daemon.state
         ended = [ended.job for ended in self._daemon.journal.ended(job_id, 1)]
         job = next((job for job in (*job_actions.living(state, job_id)[:1], *ended) if who.env in (None, job.env)), None)
@@ -538,7 +547,8 @@ class JobOperations:
         return answer if descriptor is None else FileReply(answer, descriptor)
 
     def _log_read(self, who: Who, given: dict[str, Any]) -> dict[str, Any]:
-        """For administrators, whose way carries no descriptors: the next piece from `offset` on, in hexadecimal, and where it is."""
+        """For the control plane, which carries no descriptors. Returns the next piece from
+        `offset`, in hexadecimal, and its position."""
         answer, descriptor = self._open_log(who, given)
         if descriptor is None:
             return answer
@@ -550,7 +560,7 @@ class JobOperations:
 
 
 def _is_named(row: QueueRow, session: Session | None) -> bool:
-    """Is the speaker, as the kernel knows it, one of the queue's users?"""
+    """Returns whether the caller's uid or groups are in the queue's lists."""
     if not isinstance(session, Connection):
         return False
     identity = session.identity
@@ -563,7 +573,7 @@ def _as_admin(row: JobOperation) -> Callable[[dict[str, Any]], Any]:
 
 
 def _scope(who: Who, given: Mapping[str, Any]) -> str | None:
-    """Of which env is told; None: of all. Raises OrderError."""
+    """Returns the env to report; None: all envs. Raises OperationError."""
     named: str | None = given.get("env")
     if who.env is not None and named not in (None, who.env):
         raise OperationError(f"this way speaks for {who.env} alone", "refused")

@@ -1,10 +1,11 @@
 """Clients on UNIX sockets: two SOCK_SEQPACKET listeners per env (the node's and its containers'), one connection per process.
 
-Knows: sockets, credentials, limits on what a stranger may cost. Must not know: what a message means.
+Knows: sockets, credentials, cost limits for strangers. Must not know: the meaning of a message.
 
-Who speaks is what the kernel says: SO_PEERCRED and SO_PEERPIDFD name the process that connected, SCM_CREDENTIALS the one
-that sent each packet. A forked child that uses its parent's connection is told to open its own.
-A beat that looks as the last one did costs one comparison: no decoding, no step of the core.
+The kernel identifies clients: SO_PEERCRED and SO_PEERPIDFD name the process that connected,
+SCM_CREDENTIALS names the sender of each packet. A forked child on its parent's connection gets an
+error: it must open its own. A beat equal to the last one costs one comparison: no decoding, no
+step of the core.
 """
 
 from __future__ import annotations
@@ -52,39 +53,43 @@ from nodemgr.edge.rpc.wire import PACKET_BYTES, Value, WireError, decode, encode
 BACKLOG = 4_096
 ACCEPT_BATCH = 8
 MAX_ARRIVALS = 1_000
-"""Connections a second to one socket, each of which costs more than most packets: further ones wait in the backlog."""
+"""Connections a second to one socket; each costs more than most packets.
+More wait in the backlog."""
 MAX_FORBIDDEN = 16
-"""Connections per env of users who may not enter: enough to be told so."""
+"""Connections per socket of users without access: they only receive the refusal."""
 MAX_STRANGERS = 64
-"""Connections a second to an env's socket of users who may not enter. With one more the socket is closed to all but the env's users."""
+"""Connections a second to one socket by users without access. One more closes the socket to all but
+the env's users."""
 SHUT_S = 30.0
-"""For so long; then all may connect again, to be told that they may not enter."""
+"""Duration of that closure; then all users may connect again and get the refusal."""
 MAX_MALFORMED = 100
-"""Packets that break the table before the connection is closed."""
+"""Malformed packets before the connection is closed."""
 MAX_OUTBOX_BYTES = 2**22
-"""Of answers that a client does not read, before its connection is closed."""
+"""Unread answers of one client before its connection is closed."""
 MAX_OUTBOXES_BYTES = 2**25
-"""The same of all clients of an env together: who then asks and does not read is closed."""
+"""The same for all clients of one socket: the next one with an unread answer is closed."""
 RESERVE_DESCRIPTORS = 32
-"""Kept free of clients: for the store, ledgers, /proc."""
+"""Descriptors reserved for the store, ledgers, /proc."""
 RATE_LIMIT_NS = 1_000_000_000
-"""What the clients of one env may cost together in a second (sessions.cost_ns): 20 000 beats."""
+"""Total cost per second of one socket's clients (client_sessions.cost_ns): 20 000 beats."""
 TURN_NS = 20_000_000
-"""After so much time spent on one env all others that wait get their turn."""
+"""Time spent on one socket before the others that wait get their turn."""
 LATER_CHARGED = frozenset({"sheet", "order"})
-"""Questions whose price shows when they are read: a submission is cheap, and many come at once."""
+"""Questions with a cost known only once read: a submission is cheap, and many arrive at once."""
 LATE_TURN_S = 0.05
-"""While the store's disk does not keep up, an env has one request in so long a time."""
+"""Delay after each request of one socket while the store's disk does not keep up."""
 _UCRED = struct.Struct("3i")
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _RETRY_S = 0.2
 _CALM_NS = 60_000_000_000
-"""So long after the last time that descriptors were out, or an env's connections, the next time is told again."""
+"""A repeated shortage (descriptors, connections) or shut-out is reported after this much calm."""
 
 
 class EnvListener:
-    """A socket of an env, and what its connections have cost in this second and in this turn. `for_all`: it lies where only those get
-    whom root shows it (a container of the env), so that whoever connects is let in."""
+    """A socket of an env, and the cost of its connections in this second and in this turn.
+
+    `for_all`: only root makes the socket reachable (in a container of the env), so every
+    process that connects has access."""
 
     __slots__ = (
         "arrivals",
@@ -116,26 +121,26 @@ class EnvListener:
         self.connections: set[Connection] = set()
         self.forbidden = 0
         self.full_ns: int | None = None
-        """When it last had all the connections that it may."""
+        """When it last reached its connection limit."""
         self.outbox_bytes = 0
-        """Of all its connections."""
+        """Total of all its connections."""
         self.arrivals = RateLimiter(MAX_ARRIVALS)
         self.crowded: asyncio.TimerHandle | None = None
-        """While it has had all the connections of this second: when that ends."""
+        """Set while this second's connections are used up: when that ends."""
         self.strangers = RateLimiter(MAX_STRANGERS)
-        """Connections of users who may not enter."""
+        """Connections of users without access."""
         self.shut: asyncio.TimerHandle | None = None
-        """While the kernel lets only the env's users connect: when that ends."""
+        """Set while the kernel lets only the env's users connect: when that ends."""
         self.shut_ns: int | None = None
-        """When that last began."""
+        """When `shut` last began."""
         self.listening = False
         self.peeks = True
-        """Its new connections may be sent descriptors: by this kernel, or since a ledger is to come back."""
+        """New connections may get descriptors: the kernel cannot refuse, or a ledger is due."""
         self.rate_limiter = RateLimiter(RATE_LIMIT_NS)
         self.turn_ns = 0
         self.turn_over = False
         self.waiting: list[Connection] = []
-        """For the next turn."""
+        """Paused until the next turn."""
 
 
 class Connection(Session):
@@ -155,12 +160,12 @@ class Connection(Session):
         self.forbidden = forbidden
         self.credentials = [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, _UCRED.pack(identity.pid, identity.uid, min(identity.gids)))]
         self.beat: bytes | None = None
-        """The packet that is a beat and nothing more; None while a beat must be looked at."""
+        """The packet of a plain beat; None while each beat must be decoded."""
         self.token_beat = b""
         self.malformed = 0
         self.peeks = listener.peeks
         self.outbox: deque[tuple[bytes, list[int]]] = deque()
-        """Packets that wait, with descriptors of their own: a ledger may be closed meanwhile, its number be another file's."""
+        """Waiting packets, descriptors duplicated: a ledger may close, its number be reused."""
         self.outbox_bytes = 0
         self.reading = False
 
@@ -168,7 +173,7 @@ class Connection(Session):
         return ancestors(self.identity.pid)
 
     def read(self) -> bool:
-        """One packet, called by the selector. True: a plain beat, which leaves the loop nothing to do."""
+        """Reads a packet; the selector calls it. True: the loop has nothing to do."""
         server = self.server
         if self.listener.turn_over:
             server.await_turn(self)
@@ -212,7 +217,7 @@ class Connection(Session):
 
 
 class ClientServer:
-    """All envs' listeners and connections, in the loop."""
+    """The listeners and connections of all envs, in the loop."""
 
     def __init__(
         self,
@@ -223,7 +228,7 @@ class ClientServer:
         clock: Clock,
         max_per_env: int,
     ) -> None:
-        """`selector` is the loop's own: beats are noted in it."""
+        """`selector` is the loop's own: it calls the readers that note beats."""
         self.hub = hub
         self._loop = loop
         self._selector = selector
@@ -235,15 +240,15 @@ class ClientServer:
         self._retry: asyncio.TimerHandle | None = None
         self._exhausted_ns: int | None = None
         self.on_full: Callable[[str], None] = lambda env: None
-        """An env has all the connections that it may: its next clients are not heard until one ends."""
+        """Called when an env reaches its connection limit: new clients wait until one ends."""
         self.is_late: Callable[[], bool] = lambda: False
-        """The store's disk does not keep up with what clients have it write."""
+        """True while the store's disk does not keep up with the clients' writes."""
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE_DESCRIPTORS
 
     # -- envs --
 
     def open(self, env: str, path: Path, *, for_all: bool = False) -> None:
-        """Listens for the env's clients; an old socket of that name is replaced. Raises OSError."""
+        """Listens for the env's clients; replaces an old socket of that name. Raises OSError."""
         if path in self._listeners:
             if not self.hub.expects_files(env):
                 self._listeners[path].peeks = not refuse_rights(self._listeners[path].sock, True)
@@ -266,7 +271,7 @@ class ClientServer:
         self._listen(listener)
 
     def close(self, env: str) -> None:
-        """No new clients; those that are connected stay, to hear how it ends."""
+        """Accepts no new clients; connected ones stay and receive the outcome."""
         for listener in [listener for listener in self._listeners.values() if listener.env == env]:
             del self._listeners[listener.path]
             self._silence(listener)
@@ -288,11 +293,11 @@ class ClientServer:
         return sum(len(listener.connections) for listener in self._listeners.values())
 
     def crowd(self, env: str) -> Counter[int]:
-        """How many connections each process of the env has, by PID."""
+        """Returns the number of connections of each process of the env, by PID."""
         return Counter(each.identity.pid for listener in self._listeners.values() if listener.env == env for each in listener.connections)
 
     def full(self) -> list[str]:
-        """The envs whose next client waits until another ends."""
+        """Returns the envs with a socket at its connection limit."""
         return sorted({listener.env for listener in self._listeners.values() if len(listener.connections) >= self._max_per_env})
 
     # -- connections come and go --
@@ -308,7 +313,7 @@ class ClientServer:
             self._selector.forget(listener.sock.fileno())
 
     def _silence(self, listener: EnvListener) -> None:
-        """For good."""
+        """Stops listening for good."""
         self._deafen(listener)
         for timer in (listener.shut, listener.crowded):
             if timer is not None:
@@ -332,7 +337,7 @@ class ClientServer:
                 if error.errno in EXHAUSTED:
                     self._exhausted()
                     break
-                continue  # the peer gave up
+                continue  # the peer closed the connection
             listener.arrivals.spent += 1
             if not self._admit(listener, sock, peer):
                 break
@@ -349,7 +354,7 @@ class ClientServer:
             self._listen(listener)
 
     def _full(self, listener: EnvListener) -> None:
-        """Who comes waits in the backlog until one of the env's ends; then it is full again, and that is told once."""
+        """New clients wait in the backlog until a connection ends. Refills are reported once."""
         self.hub.counters["connections_over_limit"] += 1
         self._deafen(listener)
         before_ns, listener.full_ns = listener.full_ns, self.now_ns()
@@ -357,7 +362,7 @@ class ClientServer:
             self.on_full(listener.env)
 
     def _admit(self, listener: EnvListener, sock: socket.socket, peer: Credentials) -> bool:
-        """False: no further connection now."""
+        """False: accept no further connection now."""
         try:
             forbidden = not listener.for_all and not self.hub.may_enter(listener.env, peer)
             if forbidden and self._is_one_too_many(listener, peer):
@@ -378,7 +383,7 @@ class ClientServer:
         listener.connections.add(connection)
         self.hub.opened(connection)
         self._resume(connection)
-        connection.read()  # most have asked by now
+        connection.read()  # most clients have sent a request by now
         if max(sock.fileno(), identity.pidfd) >= self._descriptor_limit:  # the kernel gives the lowest free number
             self._exhausted()
             return False
@@ -387,7 +392,7 @@ class ClientServer:
     # -- strangers --
 
     def _is_one_too_many(self, listener: EnvListener, peer: Credentials) -> bool:
-        """Of a user who may not enter: known before the process is looked at, which costs many times what accept does."""
+        """Limits users without access before the process lookup (many times an accept's cost)."""
         strangers, now_ns = listener.strangers, self.now_ns()
         if strangers.rest_ns(now_ns) == 0:
             strangers.spent += 1
@@ -398,7 +403,8 @@ class ClientServer:
         return True
 
     def _shut_out(self, listener: EnvListener, peer: Credentials, now_ns: int) -> None:
-        """From now on the kernel refuses them. A connection that comes to us costs us an accept, and the others a place in the backlog."""
+        """Makes the kernel refuse users without access. Otherwise each of their connections costs
+        an accept, and a place in the backlog."""
         listener.shut = self._loop.call_later(SHUT_S, self._open_again, listener)
         self.hub.counters["strangers_shut_out"] += 1
         before_ns, listener.shut_ns = listener.shut_ns, now_ns
@@ -409,7 +415,7 @@ class ClientServer:
             )
 
     def _admit_users_alone(self, listener: EnvListener) -> bool:
-        """False: this file system has no access control lists; strangers are accepted and dropped, then."""
+        """False: no ACLs on this file system; strangers are then accepted and dropped."""
         try:
             socket_access.open_to(listener.path, *self.hub.entitled(listener.env))
         except OSError:
@@ -426,8 +432,8 @@ class ClientServer:
     # -- connections end --
 
     def _exhausted(self) -> None:
-        """Descriptors are out: those who are connected live on, new ones wait in the backlog. Each that ends lets one in, and
-        they are out again: that is told once."""
+        """Descriptors are exhausted: connected clients stay, new ones wait in the backlog. Each end
+        admits one client and exhausts them again: that is reported once."""
         if self._retry is None:
             self.hub.counters["descriptors_exhausted"] += 1
             before_ns, self._exhausted_ns = self._exhausted_ns, self.now_ns()
@@ -455,7 +461,7 @@ class ClientServer:
             self._listen(listener)
 
     def drop(self, connection: Connection) -> None:
-        """The connection ends, from either side."""
+        """Ends the connection, after either side closed it."""
         listener = connection.listener
         if connection not in listener.connections:
             return
@@ -476,7 +482,7 @@ class ClientServer:
     # -- packets in --
 
     def filter_descriptors(self, connection: Connection) -> None:
-        """Its next packet brings descriptors: that is received elsewhere, and nothing more of it until then."""
+        """Receives a packet with descriptors in a thread; the connection pauses until then."""
         self._pause(connection)
         if not self._descriptor_filter.receive(connection.sock, PACKET_BYTES + 1, lambda received: self._released(connection, received)):
             self.drop(connection)
@@ -508,7 +514,7 @@ class ClientServer:
             self._selector.swallow(connection.sock.fileno(), connection.read)
 
     def take(self, connection: Connection, packet: bytes, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
-        """What was read and is no plain beat."""
+        """Handles a packet that is not a plain beat."""
         if ancillary == connection.credentials:
             sender: int | None = connection.pid
             fds: list[int] = []
@@ -543,7 +549,7 @@ class ClientServer:
             self.drop(connection)
 
     def _foreign(self, connection: Connection, rid: Value | None) -> None:
-        """Another process, most often a forked child, writes on this process's connection."""
+        """Refuses a packet that another process, often a forked child, sent on this connection."""
         self.hub.counters["packets_foreign"] += 1
         if isinstance(rid, int):
             reason = f"this connection belongs to process {connection.pid}: a forked child opens its own"
@@ -556,7 +562,7 @@ class ClientServer:
             self.over_budget(connection)
 
     def took(self, listener: EnvListener, duration_ns: int) -> None:
-        """So long was spent on the env: at the end of its turn nobody of it is read until the others were."""
+        """Adds time spent on the socket. After its turn, its clients are read after the others."""
         listener.turn_ns += duration_ns
         if listener.turn_over:
             return
@@ -579,7 +585,7 @@ class ClientServer:
         connection.listener.waiting.append(connection)
 
     def _begin_turn(self, listener: EnvListener) -> None:
-        """Who waits elsewhere stands before these in the kernel's list of ready descriptors."""
+        """Other sockets' clients precede these in the kernel's list of ready descriptors."""
         waiting, listener.waiting = listener.waiting, []
         listener.turn_ns, listener.turn_over = 0, False
         for connection in waiting:
@@ -588,14 +594,14 @@ class ClientServer:
     # -- packets out --
 
     def send(self, connection: Connection, packet: bytes, fds: Sequence[int] = ()) -> None:
-        """At once where the socket takes it, else when the client reads again."""
+        """Sends at once if the socket accepts it, else when the client reads again."""
         if connection not in connection.listener.connections:
             return
         try:
             if not connection.outbox and self._send_now(connection, packet, fds):
                 return
             copies = [os.dup(fd) for fd in fds]
-        except OSError:  # broken, or out of descriptors: it comes back and asks again
+        except OSError:  # broken, or out of descriptors: the client reconnects and asks again
             self._drop_soon(connection)
             return
         if not connection.outbox:
@@ -608,12 +614,12 @@ class ClientServer:
             self._drop_soon(connection)
 
     def _drop_soon(self, connection: Connection) -> None:
-        """Not within the step of the core that wanted to answer."""
+        """Drops after the step of the core that answers, not within it."""
         self._loop.call_soon(self.drop, connection)
 
     @staticmethod
     def _send_now(connection: Connection, packet: bytes, fds: Sequence[int]) -> bool:
-        """False: it must wait. Raises OSError."""
+        """False: the packet must wait. Raises OSError."""
         try:
             if fds:
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
@@ -641,7 +647,7 @@ class ClientServer:
 
 
 def _parse_ancillary(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | None, list[int]]:
-    """(PID of the sender, descriptors that came along)."""
+    """Returns (PID of the sender, received descriptors)."""
     sender, fds = None, []
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _UCRED.size:

@@ -1,6 +1,6 @@
-"""One speaking client, whatever it came by: what the kernel or a MAC says of it, and how to answer it.
+"""One client on either transport: its identity from the kernel or a MAC, and how to answer it.
 
-Knows: what both transports have in common. Must not know: sockets, what a verb means.
+Knows: the common part of both transports. Must not know: sockets, the meaning of a verb.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from nodemgr.edge.kernel.processes import Credentials, Identity
 from nodemgr.edge.rpc.wire import Message, Value
 
 BEAT_NS, DECODED_NS, ASK_NS = 50_000, 150_000, 5_000_000
-"""What a packet costs its env: a plain beat, any other, a question. Not what it took: on a busy machine that is others' time."""
+"""Cost of a packet to its env: a plain beat, any other, a question. Not the measured time: on a
+busy machine that includes others' work."""
 SUBMIT_NS = 200_000
-"""The same of a sheet, and of the submission that is written on it: 2 500 jobs in a second."""
+"""Cost of a sheet, and of the submission written on it: 2 500 jobs a second."""
 
 
 CLAIM_NS = 1_000_000
-"""What a runner or a supervisor in a container says: whose it is is looked for in /proc, and files are opened."""
+"""Cost of a message from a runner or a container's supervisor: its owner is looked up in /proc, and
+files are opened."""
 _COST_NS = {"BEAT": BEAT_NS, "ASK": ASK_NS, **dict.fromkeys(("RUNNER", "CLAIM", "RUNNING", "FAILED"), CLAIM_NS)}
 
 
@@ -31,7 +33,7 @@ def cost_ns(verb: str) -> int:
 
 
 class Session:
-    """A connection over UNIX, or a client id over UDP. Subclasses say how to answer."""
+    """A UNIX connection, or a client id over UDP. Subclasses implement the answer."""
 
     __slots__ = ("asked", "caller", "connection", "env", "has_kin", "key", "pid", "transport", "user")
 
@@ -43,45 +45,47 @@ class Session:
         self.pid = pid
         self.user = user
         self.asked = False
-        """True once the core has heard of it: then it is told of the end."""
+        """True once the core knows the session: then the core gets its end."""
         self.caller = Caller(connection, env, key, transport, pid, user)
-        """What the core is told of it, with its ancestors once they were looked for."""
+        """The session as the core sees it; `find_kin` adds the ancestors."""
         self.has_kin = False
 
     def ancestors(self) -> tuple[int, ...]:
-        """As they are now."""
+        """Returns the current ancestors."""
         return ()
 
     def may_enter(self) -> bool:
-        """Whether the env's quota, as it is now, lets this user in."""
+        """Returns whether the env's current quota admits this user."""
         return True
 
     def find_kin(self, job_of: Callable[[Sequence[int]], str | None]) -> None:
-        """Looks for its ancestors, once: a parent that ends later was a parent all the same. `job_of`: whose job's they are."""
+        """Looks up the ancestors once: a parent that ends later still counts.
+
+        `job_of`: maps ancestors to their job."""
         if not self.has_kin:
             self.has_kin = True
             ancestors = self.ancestors()
             self.caller = replace(self.caller, ancestors=ancestors, job_id=job_of(ancestors) if ancestors else None)
 
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
-        """Sends one message, sooner or later; a client that is gone or does not read gets nothing. Never raises."""
+        """Sends a message, now or later, unless the client is gone or not reading. Never raises."""
         raise NotImplementedError
 
     def spend(self, cost_ns: int) -> None:
-        """What was asked for turns out to cost its env so much more than its packet did."""
+        """Charges the env the cost of a request beyond that of its packet."""
 
     def took(self, duration_ns: int) -> None:
-        """An answer that came later than its question was so long in the making."""
+        """Adds the time that a deferred answer took to make."""
 
     def beats_fast(self, fast: bool) -> None:
-        """Whether a beat may be noted without asking the core (the process holds or waits, and is not stalled)."""
+        """Sets whether beats bypass the core (the process holds or waits, and is not stalled)."""
 
 
 class Hub(Protocol):
-    """What the transports need of the daemon."""
+    """The part of the daemon that the transports use."""
 
     last_beat_ns: dict[ProcessKey, int]
-    """Of every process that holds or waits; the transports write the times of its beats."""
+    """Time of the last beat by process that holds or waits; the transports write it."""
     counters: Counter[str]
 
     def next_connection(self) -> ConnectionId: ...
@@ -89,7 +93,7 @@ class Hub(Protocol):
     def opened(self, session: Session) -> None: ...
 
     def received(self, session: Session, message: Message, fds: list[int]) -> None:
-        """A message that is whole and says who sent it. Takes the descriptors over."""
+        """Handles a complete message with a known sender. Takes over the descriptors."""
         ...
 
     def closed(self, session: Session) -> None: ...
@@ -97,9 +101,9 @@ class Hub(Protocol):
     def may_enter(self, env: str, who: Identity | Credentials) -> bool: ...
 
     def entitled(self, env: str) -> tuple[frozenset[int], frozenset[int]]:
-        """The users and the groups who may enter."""
+        """Returns the users and the groups with access."""
         ...
 
     def expects_files(self, env: str) -> bool:
-        """Whether clients are asked to bring the env's ledger back."""
+        """Returns whether clients are asked to bring the env's ledger back."""
         ...

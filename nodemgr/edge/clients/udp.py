@@ -1,15 +1,16 @@
-"""Clients over UDP, on machines or in networks that the env's socket does not reach: a keyed MAC says who speaks.
+"""Clients over UDP, where the env's socket is out of reach. A keyed MAC authenticates each packet.
 
-Knows: keys, epochs, counters, datagrams. Must not know: what a message means.
+Knows: keys, epochs, counters, datagrams. Must not know: the meaning of a message.
 
-A packet counts if its MAC is right under its env's key, its epoch is the present one and its counter is higher than every
-earlier one of that client: so neither forging nor replaying does anything, and no clock is compared. A new epoch begins with
-each manager, and for an env whose table of clients is full of dead ones. Answers are remembered by request id for a client
-that asks again because a packet was lost.
+A packet is accepted if its MAC is valid under its env's key, its epoch is the current one and its
+counter is higher than every earlier one of that client. So forged and replayed packets have no
+effect, and no clock is compared. A new epoch begins with each manager, and when an env drops idle
+clients from a full table. Answers are kept by request id for a client that repeats a lost request.
 
-A MAC costs time. Packets without a right one are checked and dropped in C (sift.py), for a share of the processor's time; when that is
-spent, hosts that have sent few of them are still heard, and in the end the addresses of clients alone. A packet with a right MAC that
-says nothing new (replayed, of another epoch) is paid for by its host; one that is new by its env.
+A MAC check costs time. C code (sift.py) checks packets and drops those without a valid MAC, within a
+share of the processor's time. When that share runs out, only hosts with few such packets are still
+checked, and in the end only the addresses of clients. A packet with a valid MAC but no new content
+(replayed, of another epoch) is charged to its host; a new packet is charged to its env.
 """
 
 from __future__ import annotations
@@ -38,32 +39,33 @@ WRONG_ADDRESS = {
     errno.EACCES: "a port below 1024 needs root: name another one",
     socket.EAI_NONAME: "no such host is known here: name an address of this node",
 }
-"""What is said of an address that cannot be listened on, by the error."""
+"""Error code to explanation, for an address that cannot be bound."""
 MAX_CLIENTS_PER_ENV = 1_100
 IDLE_NS = 60_000_000_000
-"""A client without lease or place that has been silent for so long makes room for others."""
+"""A client without lease or place may be removed after this silence, if the table is full."""
 REMEMBERED_ANSWERS = 8
 STRANGERS_NS = 125_000_000
-"""Of the processor's time in a second, for packets that no key has signed: an eighth of a core."""
+"""Processor time per second for packets without a valid MAC: an eighth of a core."""
 LEVELS = (Level.ALL, Level.ALL, Level.ALL, Level.OF_QUIET_HOSTS, Level.OF_KNOWN)
-"""What is checked, by the quarters of that time that are spent."""
+"""The packets to check, indexed by the quarters of STRANGERS_NS spent."""
 REST_S = 0.002
-"""While strangers flood, the socket is read so often: many packets at once cost less each."""
+"""Read interval of the socket in a flood: a larger batch costs less per packet."""
 MOST_BATCHES = 16
 FLOOD_PACKETS = 1_000
-"""Of strangers in a second, from which on that is a flood."""
+"""More unsigned packets than this in a second are a flood."""
 MAX_STALE_OF_HOST, MAX_STALE, FEW_STALE = 500, 2_000, 8
-"""Packets a second that are signed and say nothing new, of one host and of all: some 50 µs each. A host with few is heard beyond that."""
+"""Signed packets per second without new content, of one host and of all: some 50 µs each.
+A host with few of them is accepted beyond the total."""
 MAX_HOSTS = 4_096
 RATE_LIMIT_NS = 200_000_000
-"""What the clients of one env may cost together in a second: 4 000 beats."""
+"""Cost limit per second for all clients of one env: 4 000 beats."""
 FINAL = frozenset({"GRANT", "DENY", "ACK", "FENCE"})
 REPEATABLE = frozenset({"RELEASE", "CANCEL", "REJOIN"})
-"""What is answered from memory when asked again; ACQUIRE the core itself answers the same."""
+"""Repeated requests answered from `answers`. The core itself repeats its answer to ACQUIRE."""
 
 
 class UdpAddressError(Exception):
-    """One line: which address cannot be listened on, why, and what to do."""
+    """One line: the address that cannot be bound, the reason and the remedy."""
 
 
 def process_key(env: str, client: str) -> ProcessKey:
@@ -80,7 +82,7 @@ class UdpClient(Session):
         self.server = server
         self.client = client
         self.secret = secret
-        """The key that it signs with, and is answered with."""
+        """The key of its packets and of the answers."""
         self.address = address
         self.counter = -1
         self.heard_ns = 0
@@ -89,7 +91,7 @@ class UdpClient(Session):
     def answer(self, verb: str, fds: Sequence[int] = (), **fields: Value | None) -> None:
         rid = fields.get("rid")
         if verb == "FENCE":
-            self.answers.clear()  # a grant that is over must not be given again
+            self.answers.clear()  # an ended grant must not be sent again
         elif verb in FINAL and isinstance(rid, int):
             self.answers[rid] = (verb, fields)
             if len(self.answers) > REMEMBERED_ANSWERS:
@@ -100,34 +102,34 @@ class UdpClient(Session):
 class _Key(NamedTuple):
     secret: bytes
     until_ns: int | None
-    """None: for good."""
+    """None: no expiry."""
 
 
 class UdpServer:
     """One socket for the clients of all envs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, selector: SwallowingSelector, hub: Hub, clock: Clock, sock: socket.socket) -> None:
-        """`selector` is the loop's own: strangers' packets cost no turn of the loop."""
+        """`selector` is the loop's own: unsigned packets cost no turn of the loop."""
         self.hub = hub
         self._loop = loop
         self._selector = selector
         self._now_ns = clock.monotonic_ns
         self._sock = sock
         self._keys: dict[str, list[_Key]] = {}
-        """The present key first; behind it, for a while, the one before."""
+        """The current key first, then the previous key until it expires."""
         self._epochs: dict[str, int] = {}
         self._clients: dict[str, OrderedDict[str, UdpClient]] = {}
         self._at: dict[Address, UdpClient] = {}
-        """Who was heard from there last."""
+        """The client last heard from each address."""
         self._sift = Sift()
         self._share = CpuTimeShare(STRANGERS_NS)
         self._strange = 0
-        """Packets of strangers in this second."""
+        """Unsigned packets in this second."""
         self._stale = Strangers(MAX_STALE_OF_HOST, MAX_STALE, FEW_STALE, MAX_HOSTS)
         self._resting: asyncio.TimerHandle | None = None
         self._rate_limiters: dict[str, RateLimiter] = {}
         self.address: tuple[str, int] = sock.getsockname()[:2]
-        """Where it listens."""
+        """The bound host and port."""
         selector.swallow(sock.fileno(), self._readable)
 
     @staticmethod
@@ -162,7 +164,7 @@ class UdpServer:
         self._rate_limiters.setdefault(env, RateLimiter(RATE_LIMIT_NS))
 
     def renew(self, env: str, key: bytes, grace_ns: int) -> None:
-        """Another key; who has the old one is heard for so long. It knows nothing of the new one."""
+        """Sets a new key. The old key stays valid for `grace_ns`; it does not reveal the new one."""
         before = self._keys.get(env, [])[:1]
         self._set_keys(env, [_Key(key, None), *(_Key(old.secret, self._now_ns() + grace_ns) for old in before)])
 
@@ -171,7 +173,7 @@ class UdpServer:
         self._sift.set_keys(env, [key.secret for key in keys])
 
     def close(self, env: str) -> None:
-        """Its clients are heard no more, since their key is gone."""
+        """Removes the env's keys and closes its clients."""
         self._keys.pop(env, None)
         self._sift.set_keys(env, ())
         self._epochs.pop(env, None)
@@ -189,12 +191,12 @@ class UdpServer:
     # -- packets in --
 
     def _readable(self) -> bool:
-        """Called by the selector. True: there were none but strangers' packets, which leave the loop nothing to do."""
+        """Called by the selector. True: no packet was signed, so the loop has nothing to do."""
         signed = False
         for _ in range(MOST_BATCHES):
             try:
                 batch = self._sift.receive(self._sock.fileno(), self._level())
-            except OSError:  # an ICMP answer to something that was sent
+            except OSError:  # an ICMP error for an earlier datagram
                 continue
             if batch is None:
                 break
@@ -213,7 +215,7 @@ class UdpServer:
         self._selector.swallow(self._sock.fileno(), self._readable)
 
     def _datagram(self, packet: bytes, address: Address) -> None:
-        """One packet, by whatever way it came."""
+        """Handles one packet from any source."""
         self._take(self._sift.take(packet, address, self._level()))
 
     def _level(self) -> Level:
@@ -236,7 +238,7 @@ class UdpServer:
                 counters["packets_throttled"] += 1
 
     def _take_signed(self, signed: Signed) -> bool:
-        """False: its host has sent too much that said nothing new in this second, or its env has cost too much."""
+        """False: the host sent too much without new content, or the env is over its cost limit."""
         address, now_ns = signed.address, self._now_ns()
         at = self._at.get(address)
         if at is None and not self._stale.may_try(address[0], now_ns):
@@ -256,7 +258,7 @@ class UdpServer:
         return True
 
     def _key(self, env: str, number: int, now_ns: int) -> _Key | None:
-        """None: it is no key of the env any more."""
+        """The env's key of this number; None: it has expired or was removed."""
         known = self._keys.get(env, [])
         keys = [key for key in known if key.until_ns is None or now_ns < key.until_ns]
         if len(keys) < len(known):
@@ -264,13 +266,13 @@ class UdpServer:
         return keys[number] if number < len(keys) else None
 
     def _continues(self, client: UdpClient, message: Message) -> bool:
-        """This client's id, the epoch, and a counter that was not there yet."""
+        """The message has this client's env and id, the current epoch and a higher counter."""
         fields: Mapping[str, Any] = message.fields
         named = fields["env"] == client.env and fields["client"] == client.client
         return named and fields.get("epoch") == self._epochs[client.env] and fields["counter"] > client.counter
 
     def _accept(self, message: Message, key: bytes, address: Address, now_ns: int) -> bool:
-        """An authentic packet. False: it says nothing new (whoever has listened can send it again)."""
+        """Handles an authentic packet. False: nothing new (an eavesdropper can resend it)."""
         fields: Mapping[str, Any] = message.fields
         env, name, counter = fields["env"], fields["client"], fields["counter"]
         epoch = self._epochs[env]
@@ -318,7 +320,7 @@ class UdpServer:
         return client
 
     def _make_room(self, env: str) -> bool:
-        """Forgets clients that hold nothing and say nothing, and begins a new epoch, so that nothing of theirs can be replayed."""
+        """Removes idle clients without a lease. A new epoch then makes their packets unusable."""
         clients, now_ns = self._clients[env], self._now_ns()
         idle = [c for c in clients.values() if c.key not in self.hub.last_beat_ns and now_ns - c.heard_ns > IDLE_NS]
         for client in idle:
@@ -336,13 +338,13 @@ class UdpServer:
             self._send(client.secret, client.client, client.counter, client.address, verb, fields)
 
     def _send(self, key: bytes, client: str, counter: int, address: Address, verb: str, fields: Mapping[str, Value | None]) -> None:
-        """One datagram; one that is lost is asked for again."""
+        """Sends one datagram. The client repeats its request if the datagram is lost."""
         packet = sign(encode(verb, client=client, counter=counter, **fields), key)
         with contextlib.suppress(OSError):
             self._sock.sendto(packet, address)
 
     def line(self) -> str:
-        """For `nodemgr doctor`."""
+        """One line for `nodemgr doctor`."""
         clients = sum(map(len, self._clients.values()))
         held_to = "each with whole GPUs or a fixed cap, for there is no ledger; their deaths are told by silence"
         return f"{clients} client{'' if clients == 1 else 's'}, {held_to}"

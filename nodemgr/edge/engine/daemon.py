@@ -1,9 +1,11 @@
-"""The manager's middle: one place that steps the core, and one that does what the core wants done.
+"""The centre of the manager: it steps the core and carries out the core's effects.
 
-Knows: the order of a step (store it, answer, take it over into the state, then the other effects), which edge does which effect.
-Must not know: why anything is decided (core), how a packet, a row or a ledger looks (the other edges).
+Knows: the order of a step (store it, answer, apply it to the state, then the other effects) and the
+edge that carries out each effect. Must not know: the reason of a decision (core), the format of a
+packet, a row or a ledger (the other edges).
 
-Everything here runs in one thread, the loop's. Nothing waits: what can take long (NVML, checkpoints) has its own thread.
+All code here runs in the loop's thread and never blocks. Slow work (NVML, checkpoints) has its own
+thread.
 """
 
 from __future__ import annotations
@@ -43,36 +45,39 @@ from nodemgr.edge.rpc.wire import Message
 from nodemgr.edge.store.journal import Journal
 
 FRESH_NS = 2_000_000_000
-"""A reading of the GPUs older than this is not granted upon: the node was idle, and somebody looks first."""
+"""No grant is made on an older GPU reading: the node was idle, and the GPUs are read first."""
 SHOWN_NS = 200_000_000
-"""A reading older than this is not shown as what is now."""
+"""An older reading is not reported as current."""
 STORE_RETRY_S = 1.0
 BEAT_CHECK_S = 1.0
-"""Between two readings at the beat words, at most: a stalled process that goes on waits for one."""
+"""Longest time between two readings of the beat words: a stalled process that resumes waits for
+one."""
 MIN_WAKE_S = 0.001
 DURABLE = frozenset({
     events.SetQuota, events.RemoveQuota, events.SubmitJobs, events.WithdrawJob, events.HoldJob, events.UnholdJob, events.RequeueJob,
     events.MoveJob, events.SetQueue, events.RemoveQueue,
 })  # fmt: skip
-"""Written so that a power failure loses none of them either. So is the start of a job, whatever event it follows from; not its end,
-which its supervisor has on the disk before it tells us, and which is read there again as long as the store may not have it."""
+"""Events whose write survives a power failure. The start of a job, after any event, does too. Its
+end need not: the supervisor writes it to disk before it reports it, and the manager reads it there
+again until the store has it."""
 TENANTS = frozenset({events.SubmitJobs, events.HoldJob, events.UnholdJob, events.RequeueJob, events.MoveJob})
-"""What tenants want stored beyond their leases: the disk's reserve is not for it."""
+"""Tenants' events besides those of leases. They may not use the disk reserve."""
 PROMPT = frozenset({
     effects.SetLimit, effects.BeginSlot, effects.SetSlot,
     effects.SendGrant, effects.SendWait, effects.SendDeny, effects.SendFence, effects.SendNote, effects.SendAck,
 })  # fmt: skip
-"""The answers, and what the ledgers hold before them. They say all that they need themselves and do not read the state, so no client
-waits until a step that is stored has also been taken over into the state."""
+"""The answers, and the ledger writes that precede them. These effects carry all their data and do
+not read the state. So no client waits until a stored step has been applied to the state."""
 GUARDED = frozenset({"ACQUIRE", "ASK", "REJOIN", "RUNNER", "CLAIM", "RUNNING", "FAILED"})
-"""Verbs for those who may enter the env; who holds something already may go on and give it back."""
+"""Verbs that need access to the env. A process that already holds a lease may continue and release
+it."""
 LEDGER_META = "ledger:"
-"""Key of the store's memory of an env's ledger files, before the env's name."""
+"""Prefix of the store's key for an env's ledger files; the env's name follows."""
 SLOT_STATES = {"live": SlotState.LIVE, "stalled": SlotState.STALLED, "fenced": SlotState.FENCED}
 
 
 class Daemon:
-    """Implements sessions.Hub for the transports, and the effects for the core."""
+    """Implements sessions.Hub for the transports and the effects for the core."""
 
     auditor: Auditor
     context_sizes: ContextSizes
@@ -82,9 +87,9 @@ class Daemon:
     envs: Envs
     event_loop: EventLoop
     on_closed: tuple[Callable[[Session], None], ...] = ()
-    """Told of each session that has ended."""
+    """Called with each session that has ended."""
     on_runner: Callable[[Session, Message], None] | None = None
-    """Hears who would start jobs in a container."""
+    """Receives the messages of runners, which start jobs in containers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, state: State, journal: Journal, ledgers: Ledgers) -> None:
         self.loop = loop
@@ -98,10 +103,10 @@ class Daemon:
         self.recovery = Recovery(loop, ledgers, self._ledger_ready, self._ledger_lost)
         self.gate: Gate | None = None
         self.no_gate = ""
-        """Why there is none."""
+        """The reason if there is no gate."""
         self._limits_settle = False
         self._audited_ns = 0
-        """When the books were last held against the driver."""
+        """Time of the last audit against the driver."""
         self.beats = Beats(state, ledgers)
         self.last_beat_ns = self.beats.packets
         self.counters: Counter[str] = Counter()
@@ -109,7 +114,7 @@ class Daemon:
         self.jobs = Jobs(loop, clock, state, journal, self.submit, self.match, self._read_gpus)
         self.informer = ClusterInformer(lambda: self.gpus.read_soon(lambda _reading: None))
         self._figures_due = False
-        """Time passed, and somebody waits for what its figures show."""
+        """The next pass needs the used bytes of the watched grants."""
         self.on_ask: Callable[[Session, Mapping[str, Any]], None] = lambda session, fields: None
         self._sessions: dict[ConnectionId, Session] = {}
         self._connections = 0
@@ -121,11 +126,11 @@ class Daemon:
         self._held_back: dict[ConnectionId, list[tuple[Message, list[int]]]] = {}
         self._stepping = False
         self._stored: Transition | None = None
-        """What the present step has stored, until it is in the state."""
+        """The current step's stored transition, until it is applied to the state."""
         self._news: list[tuple[str, Resource]] = []
-        """What it added, changed and removed, once it is."""
+        """Resources that the applied step added, changed or removed."""
         self._draft: Draft | None = None
-        """For the next step, made after the answers of the last."""
+        """The next step's draft, made after the last step's answers."""
         loop.call_soon(ledgers.make_spare)
         journal.on_failure, journal.on_recovery = self._retry_store_later, self._store_recovered
         if journal.fault is not None:
@@ -133,7 +138,7 @@ class Daemon:
         self._effects = self._effect_table()
 
     def _effect_table(self) -> dict[type, Callable[[Any], None]]:
-        """The method that carries out each kind of effect."""
+        """Maps each kind of effect to the method that carries it out."""
         return {
             effects.SendGrant: self.send_grant,
             effects.SendWait: self._sender(client_messages.answer_wait),
@@ -162,7 +167,7 @@ class Daemon:
     # -- steps --
 
     def submit(self, event: events.Event) -> bool:
-        """Steps the core; False: refused, since the store cannot be written."""
+        """Steps the core. Returns False if the store cannot be written."""
         assert not self._stepping, "an effect steps the core"
         self._stepping = True
         try:
@@ -197,14 +202,15 @@ class Daemon:
         return True
 
     def _take_over(self) -> None:
-        """What the step stored, into the state, once: at the latest when somebody reads there what the step did."""
+        """Applies the stored step to the state, once, before the first effect that may read the
+        state."""
         stored, self._stored = self._stored, None
         if stored is not None:
             self._news = self.informer.news(self.state, stored.saved)
             stored.apply()
 
     def match(self) -> None:
-        """Grants to those who wait what became free. The event loop says when."""
+        """Grants free memory to waiting requests. The event loop calls it."""
         figures = self._watched_figures() if self._figures_due else None
         self._figures_due = False
         self.submit(events.Match(self.clock.wall_ns(), figures))
@@ -213,13 +219,13 @@ class Daemon:
         kind = type(effect)
         try:
             self._effects[kind](effect)
-        except (OSError, LedgerError) as error:  # one that fails must not keep the others from happening
+        except (OSError, LedgerError) as error:  # one failed effect must not prevent the others
             stderr_log.say(f"{kind.__name__} failed: {error}")
         except Exception as error:
             stderr_log.fault(f"in {kind.__name__}", error)
 
     def _slow_beats(self, saved: Iterable[effects.Save]) -> None:
-        """A stalled task's and a fenced process's beats are for the core."""
+        """Ends fast beats of stalled tasks and fenced processes: the core handles their beats."""
         for row in saved:
             value = row.value
             if isinstance(value, Task) and value.state is TaskState.STALLED:
@@ -258,7 +264,7 @@ class Daemon:
             self.submit(events.Disconnected(session.connection))
 
     def knows(self, session: Session) -> bool:
-        """Whether it has not ended."""
+        """Whether the session is open."""
         return self._sessions.get(session.connection) is session
 
     def may_enter(self, env: str, who: Identity | Credentials) -> bool:
@@ -271,7 +277,8 @@ class Daemon:
         return self.recovery.is_pending(env)
 
     def received(self, session: Session, message: Message, fds: list[int]) -> None:
-        """One authentic message. A request that may grant waits for a fresh reading of the GPUs, and what follows it with it."""
+        """Handles one authentic message. An ACQUIRE waits for a fresh GPU reading, and later
+        messages wait behind it."""
         waiting = self._held_back.get(session.connection)
         if waiting is not None:
             waiting.append((message, fds))
@@ -301,7 +308,7 @@ class Daemon:
             self.recovery.close_all(fds)
 
     def _acquire(self, session: Session, message: Message, fields: Mapping[str, Any]) -> None:
-        self._note_beat(session)  # over UDP a waiter beats by asking again
+        self._note_beat(session)  # over UDP a repeated request is a beat
         if absurd := client_messages.absurd(fields):
             self.deny(session, message, DenyCode.BAD_REQUEST, absurd)
             return
@@ -313,7 +320,8 @@ class Daemon:
         self._step_for(session, message, client_messages.acquire(session, fields, self.clock.wall_ns(), used))
 
     def _may_have_kin(self, env: str, token: str) -> bool:
-        """Whether /proc must be asked to whom the process belongs: not where its token says so, nor where nothing is there to belong to."""
+        """Whether /proc must be read for the process's kin: not if its token names a running task
+        or a request, nor if no kin can exist."""
         if not self.state.env_tasks.get(env) and not self.state.requests:
             return False
         task = self.state.tasks.get(self.state.task_of_token.get((env, token), ""))
@@ -382,7 +390,7 @@ class Daemon:
             return
         ledger = None
         if session.transport is Transport.UNIX:
-            if effect.env not in self.ledgers:  # it could not be made when it was due: descriptors were out
+            if effect.env not in self.ledgers:  # it could not be made in time: no descriptor was free
                 self._take_over()
                 self.ledgers.open(effect.env)
                 self._ledger_ready(effect.env, [])
@@ -406,7 +414,7 @@ class Daemon:
                 self.loop.call_soon(self._process_ended, effect.process)
 
     def resume_watching(self, key: ProcessKey, pid: int | None, same_boot: bool) -> bool:
-        """After a restart: False, where the process has died meanwhile. Nobody's silence counts before now."""
+        """After a restart. Returns False if the process has died. Silence counts from now."""
         self.beats.watch(key, self.clock.monotonic_ns(), over_udp=pid is None)
         if pid is None:
             return True
@@ -425,7 +433,8 @@ class Daemon:
             self._settle_driver_limits()
 
     def _process_ended(self, key: ProcessKey) -> None:
-        """Who held a GPU may have left memory on it: the driver is asked before others are promised that memory."""
+        """Reads the memory that the process left on its GPUs, before that memory is granted
+        again."""
         process = self.state.processes.get(key)
         if process is None or process.pid is None:
             self._process_gone(key, {})
@@ -452,7 +461,8 @@ class Daemon:
         self.ledgers.close(effect.env)
 
     def recover(self, files: dict[str, LedgerFiles], gone: set[ProcessKey]) -> None:
-        """After a restart: every env with living processes on the UNIX socket gets its ledger back, or a new one."""
+        """After a restart: recovers or replaces the ledger of each env with living processes on
+        the UNIX socket."""
         living: dict[str, list[int]] = {}
         for process in self.state.processes.values():
             if process.slot is not None and process.pid is not None and process.key not in gone:
@@ -462,7 +472,7 @@ class Daemon:
         for env, pids in living.items():
             if env in files:
                 self.recovery.begin(env, files[env], pids, self.state.config.timeout_ms / 1_000)
-            else:  # killed between the lease and its ledger: nobody has heard of either
+            else:  # killed between lease and ledger: no client has either
                 self.ledgers.open(env)
                 self._ledger_ready(env, [])
         for env in files.keys() - living.keys():
@@ -478,7 +488,7 @@ class Daemon:
         ]
         slots = [Slot(p.slot, p.generation, self._slot_state(p)) for p in state.processes.values() if p.env == env and p.slot is not None]
         self.ledgers.rebuild(env, rows, slots)
-        self.loop.call_soon(self.envs.refresh, env)  # its clients need not bring it any more
+        self.loop.call_soon(self.envs.refresh, env)  # its clients need not send it any more
         for grant in grants:
             self.send_grant(grant)
 
@@ -489,7 +499,8 @@ class Daemon:
         return SlotState.STALLED if stalled else SlotState.LIVE
 
     def _ledger_lost(self, env: str, grants: list[effects.SendGrant]) -> None:
-        """Nobody brought it back: its tasks are fenced, for nothing could hold them to their grant any more."""
+        """No process sent the ledger. Its tasks are fenced, because nothing can enforce their
+        grants."""
         stderr_log.say(f"the memory ledger of env {env} is lost: its running tasks are fenced, new ones begin with a new ledger")
         unheard = {grant.process for grant in grants}
         members = (p for p in self.state.processes.values() if p.env == env and p.slot is not None and not p.fenced)
@@ -513,8 +524,8 @@ class Daemon:
     # -- the device gate --
 
     def _gpus_held(self, effect: effects.GpusHeld) -> None:
-        """A grant whose device cannot be opened is told all the same: the fault is told too, and the next reading of the GPUs tries
-        again."""
+        """Opens the granted devices. After a failure the grant is still sent, the fault is
+        reported, and the next GPU reading retries."""
         if self.gate is not None:
             self._move_gate(self.gate, effect.env)
 
@@ -523,7 +534,7 @@ class Daemon:
         gate.allow(env, {minors[uuid] for owner, uuid in self.state.grants if owner == env and uuid in minors})
 
     def settle_gates(self) -> None:
-        """All, as the books and the kernel are now."""
+        """Sets each env's gate from its grants, then checks the gate."""
         if self.gate is not None:
             for env in self.state.envs:
                 self._move_gate(self.gate, env)
@@ -532,12 +543,13 @@ class Daemon:
     # -- GPUs --
 
     def _watch_gpus(self) -> None:
-        """Reads on while anybody holds, waits for or has left memory on a GPU."""
+        """Reads the GPUs periodically while memory is held, requested or unreclaimed, or an audit
+        acts."""
         needed = bool(self.state.tasks or self.state.requests or self.state.unreclaimed) or audit.is_acting(self.state)
         self.gpus.set_period(self.state.config.beat_ms / 1_000 if needed else None)
 
     def gpus_read(self, reading: DriverReading) -> None:
-        """After each reading: what is healthy, what the ledgers miss, what the lost have left."""
+        """After each reading: updates GPU health, ledgers, unreclaimed memory and gates."""
         if reading.gpus != tuple(sorted(self.state.gpus.values(), key=lambda gpu: gpu.index)):
             self.submit(events.GpusChanged(reading.gpus, self.clock.wall_ns()))
             self.envs.refresh_all()
@@ -546,20 +558,21 @@ class Daemon:
         self.settle_gates()
 
     def _read_gpus(self, then: Callable[[], None]) -> None:
-        """Calls back when a reading that begins now is in the books."""
+        """Calls back after a reading that begins now has been processed."""
         self.gpus.read_soon(lambda _reading: then())
 
     def when_fresh(self, then: Callable[[], None]) -> None:
-        """Calls back with `gpus.last` fit to be shown: the watcher's last reading if it is young, else after a new one; and when it is
-        known where all processes live that are here by now."""
+        """Calls back when `gpus.last` is at most SHOWN_NS old, else after a new reading; in both
+        cases after the locations of all present processes are known."""
         if self.clock.monotonic_ns() - self.gpus.last.at_ns <= SHOWN_NS:
             self.process_locations.when_known(then)
         else:
             self.gpus.read_soon(lambda _reading: self.process_locations.when_known(then))
 
     def audit(self, reading: DriverReading) -> None:
-        """Corrects the ledgers by the driver's figures, and tells the core what they do not explain. A reading that was under way at
-        the last reading is passed over: what was freed before that look would seem to be beyond the books, both times alike."""
+        """Corrects the ledgers by the driver's figures and submits unexplained memory to the core.
+        It skips a reading that was under way at the last audit: memory freed before that audit
+        would appear unexplained both times."""
         if reading.at_ns < self._audited_ns:
             return
         audited = self.auditor.audit(reading, self.clock.wall_ns())
@@ -571,11 +584,11 @@ class Daemon:
             self.envs.refresh(env)
 
     def key_of_pid(self, pid: int) -> ProcessKey | None:
-        """The process of this PID that holds, waits, or left a lease and lives on."""
+        """The living process of this PID that holds, awaits or has left a lease."""
         return self._key_of_pid.get(pid)
 
     def known(self) -> Iterator[tuple[ProcessKey, str]]:
-        """All of those, with their envs."""
+        """All such processes, with their envs."""
         for key in self._key_of_pid.values():
             if (env := self._env_of(key)) is not None:
                 yield key, env
@@ -592,18 +605,18 @@ class Daemon:
         return None if request_id is None else self.state.requests[request_id].env
 
     def _watch_unreclaimed(self, effect: effects.WatchUnreclaimed) -> None:
-        self.loop.call_soon(self.gpus.read_soon, lambda reading: None)  # the reading itself compares, as every look does
+        self.loop.call_soon(self.gpus.read_soon, lambda reading: None)  # each reading compares in gpus_read
 
     def _read_unreclaimed(self, reading: DriverReading) -> None:
         for (key, uuid), unreclaimed in list(self.state.unreclaimed.items()):
             if uuid not in reading.processes:
-                continue  # a GPU that cannot be read has shown nothing
+                continue  # the reading lacks this GPU
             now_bytes = self._unreclaimed_bytes(reading, key, uuid, unreclaimed.pid)
             if now_bytes != unreclaimed.memory_bytes or not unreclaimed.told:
                 self.submit(events.UnreclaimedChanged(key, uuid, now_bytes, self.clock.wall_ns()))
 
     def _unreclaimed_bytes(self, reading: DriverReading, key: ProcessKey, uuid: Uuid, pid: int) -> int:
-        """The larger of driver and ledger; nothing where the PID is another process's by now."""
+        """The largest of driver (0 if the PID was reused), ledger and older limit."""
         process = self.state.processes.get(key)
         word_bytes = 0
         if process is not None and process.slot is not None:
@@ -614,7 +627,8 @@ class Daemon:
         return max(word_bytes, driver_bytes, self.older_limits.of_process(key, uuid))
 
     def _settle_driver_limits(self) -> None:
-        """Once for all that this step changes, after those who wait for its answer and before the stream tells of it."""
+        """Requests one update per step, after the step's answers and before its events are
+        published."""
         self._limits_settle = self.driver_limits.can_set
 
     def settle_driver_limits(self) -> None:
@@ -624,7 +638,7 @@ class Daemon:
     # -- time --
 
     def _sleep(self) -> None:
-        """Until the state's next deadline, if that is another one than is waited for."""
+        """Sets the timer to the state's next deadline, if the deadline changed."""
         wake_ns = self.state.wake_ns()
         if wake_ns == self._wake_ns:
             return
@@ -643,7 +657,7 @@ class Daemon:
         self.submit(events.Tick(self.clock.wall_ns(), found.silent, found.oldest_ns, self._watched_figures()))
 
     def _read_beats_later(self) -> None:
-        """Once a second, as long as there are leases of processes in a ledger."""
+        """At least once a second, while processes in a ledger hold leases."""
         is_needed = bool(self.state.tasks and self.state.members)
         if is_needed and self._beat_timer is None:
             self._beat_timer = self.loop.call_later(min(BEAT_CHECK_S, self.state.config.beat_ms / 1_000), self._read_beats)
@@ -657,12 +671,12 @@ class Daemon:
         self._read_beats_later()
 
     def _hear(self, woken: Iterable[ProcessKey]) -> None:
-        """Members of stalled tasks that raise their words again."""
+        """Submits Heard for each process whose beat word rises again."""
         for key in woken:
             self.submit(events.Heard(key, self.clock.wall_ns()))
 
     def _watched_figures(self) -> dict[tuple[str, Uuid], int]:
-        """The ledger's, which the driver's figures correct at each reading: the larger of both."""
+        """The larger of the older limit and the ledger, which each driver reading corrects."""
         used = {}
         for grant in self.state.watched_grants():
             ledger_bytes = self.ledgers.used(grant.env, self.state.gpus[grant.uuid].index)

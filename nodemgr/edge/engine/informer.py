@@ -1,11 +1,12 @@
-"""What the node has to give, as events: each GPU, quota and lease that is added, changed or removed, told to whoever asked for it.
+"""Reports each GPU, quota and lease that is added, changed or removed to its subscribers.
 
-Knows: which rows of the state are resources, and when one counts as there. Must not know: who listens, what a change is good for.
+Knows: the rows of the state that are resources, and when a resource counts as present.
+Must not know: the subscribers, the use of a change.
 Source: the queueing patent named in DESIGN.md (ClusterInformer).
 
-It learns what a step changed from that step's rows, so that lease ends, device health and quotas are told by one mechanism and
-after they are stored. Devices say by themselves that something happened to them where the driver can (`stirred`); its task then has
-them looked at, and sleeps without a timer otherwise.
+It reads a step's changes from that step's rows. So one mechanism reports lease ends, device health
+and quotas, after they are stored. A device reports its own change where the driver can (`stirred`).
+The informer's task then has the devices read; otherwise it sleeps without a timer.
 """
 
 from __future__ import annotations
@@ -34,38 +35,39 @@ Callback = Callable[[Resource], None]
 
 
 def _is_there(value: object) -> bool:
-    """An ill GPU can be given to nobody: it is as if it were taken out."""
+    """An ill GPU cannot be granted, so it counts as absent."""
     return value is not None and (not isinstance(value, Gpu) or value.healthy)
 
 
 def _shape(value: Any) -> object:
-    """What of a row makes it another resource than before. A lease's processes come and go without a change of what is free."""
+    """The part of a row whose change is reported. A lease's processes do not change the free
+    memory."""
     return (value.state, value.gpus) if isinstance(value, Task) else value
 
 
 _TABLES: dict[str, tuple[ResourceKind, str]] = {"gpu": ("gpu", "gpus"), "env": ("quota", "envs"), "task": ("lease", "tasks")}
-"""Rows that are resources: what they are called here, and the state's table of them."""
+"""Row kinds that are resources: their name here, and the state's table of them."""
 
 
 class ClusterInformer:
-    """`run` is the task."""
+    """Finds resource changes and calls subscribers. `run` is its task."""
 
     def __init__(self, read: Callable[[], None]) -> None:
-        """`look` has the devices read anew, and what is found stepped through the core."""
+        """`read` reads the devices again and steps the core with the result."""
         self._read = read
         self._hint = asyncio.Event()
         self._listeners: list[dict[str, Callback]] = []
 
     def subscribe(self, *, added: Callback | None = None, changed: Callback | None = None, removed: Callback | None = None) -> None:
-        """Each is called in the loop, once the change is stored and its own step is over."""
+        """Each callback runs in the loop, after the change is stored and its step has ended."""
         given = {"added": added, "changed": changed, "removed": removed}
         self._listeners.append({name: callback for name, callback in given.items() if callback is not None})
 
-    # -- what a step changed --
+    # -- changes of a step --
 
     @staticmethod
     def news(state: State, saved: Iterable[Save]) -> list[tuple[str, Resource]]:
-        """What these rows mean to a state that they are not yet in."""
+        """The changes that these rows make to a state that does not hold them yet."""
         found = []
         for save in saved:
             if save.kind in _TABLES:
@@ -85,17 +87,17 @@ class ClusterInformer:
                 if what in callbacks:
                     try:
                         callbacks[what](resource)
-                    except Exception as error:  # the others are told all the same
+                    except Exception as error:  # the others are still called
                         stderr_log.fault(f"telling that {resource.kind} {resource.name} was {what}", error)
 
-    # -- what devices say by themselves --
+    # -- reports of devices --
 
     def stirred(self) -> None:
-        """A device may have come, gone or failed; in the loop."""
+        """A device may have appeared, disappeared or failed. Called in the loop."""
         self._hint.set()
 
     async def run(self) -> None:
-        """Never returns."""
+        """Reads the devices after each `stirred`. Never returns."""
         while True:
             await self._hint.wait()
             self._hint.clear()

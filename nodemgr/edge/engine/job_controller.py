@@ -1,11 +1,12 @@
-"""Jobs between the core and the door to what executes: what is asked for, what is to be started, what became of it.
+"""Passes jobs between the core and the factory: submissions, starts and ends.
 
-Knows: the core's words for jobs, the factory's, and what a job finds in its environment. Must not know: what is decided about a
-job (core), how one is run (the factory), how a submission travels.
+Knows: the job types of the core and of the factory, and a job's environment variables. Must not
+know: the decisions on a job (core), how a job is run (the factory), how a submission is
+transported.
 
-Submissions that come together are one commit: the disk is waited for once for all of them. What the factory tells becomes an
-event of the core, which forgets nothing of it: while the store fails a job's files stay, so that the next manager would learn of
-its end again.
+Submissions that arrive together are one commit and wait for the disk once. Each report of the
+factory becomes an event of the core. None is lost: while the store fails, a job's files stay, so
+that the next manager can read its end again.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from nodemgr.edge.store.database import StoreFailed
 from nodemgr.edge.store.journal import Journal
 
 TURN_SUBMISSIONS = 64
-"""At most so many are one step of the core: others, who wait for a grant, get their turn between two of them."""
+"""Most submissions in one step of the core: requests for a grant are handled between two such
+steps."""
 TURN_BYTES = 8 * 2**20
-"""And at most so many bytes of payloads, one submission excepted: the write-ahead log holds a whole commit."""
+"""Most payload bytes in one step, except for a single submission: the write-ahead log holds a
+whole commit."""
 BEHIND_NS, BEHIND_READING_S = 10_000_000_000, 0.02
-"""So long submissions wait at most for a log that is beyond its limit, and how often it is looked at meanwhile."""
+"""Longest wait of submissions for a log beyond its limit, and the interval between two checks of
+it."""
 GATHER_NS = 30_000_000
-"""So long submissions that keep coming are gathered for one commit at most."""
+"""Longest time to gather arriving submissions for one commit."""
 MOST_NAMED = 20
-"""Of unknown jobs, in one line."""
+"""Most unknown jobs in one line."""
 TASK, VISIBLE, CUDA = "NODEMGR_TASK", "NODEMGR_VISIBLE", "CUDA_VISIBLE_DEVICES"
 JOB, ARRAY_INDEX = "NODEMGR_JOB", "NODEMGR_ARRAY_INDEX"
 
@@ -48,7 +52,8 @@ Sink = Callable[[Job, int, Status, str], None]
 
 
 def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...]:
-    """What the job's process finds: the submitter's variables, without the traces of a lease that he held himself, and the job's own."""
+    """The job's variables and the submitter's, without those of a lease or job of the submitter's
+    own."""
     variables = dict(entry.partition("=")[::2] for entry in submitted)
     visible = variables.pop(VISIBLE, None)
     if visible is not None and variables.get(CUDA) == visible:
@@ -66,7 +71,7 @@ def environ(submitted: Iterable[str], start: effects.StartJob) -> tuple[str, ...
 
 
 def into_journal(journald: Journald) -> Sink:
-    """Each attempt's end as an entry of the system's journal: `journalctl NODEMGR_JOB=j12`."""
+    """Writes each attempt's end to the system's journal: `journalctl NODEMGR_JOB=j12`."""
 
     def write(job: Job, attempt: int, status: Status, log_tail: str) -> None:
         well = status.exit_code == 0
@@ -91,7 +96,8 @@ def _listed(names: list[str]) -> str:
 
 
 class Jobs:
-    """The event loop's matcher, the factory's listener, and the daemon's effects for jobs."""
+    """Implements the event loop's matcher, the factory's listener and the daemon's effects for
+    jobs."""
 
     factory: ResourceFactory
     event_loop: EventLoop
@@ -107,9 +113,8 @@ class Jobs:
         match: Callable[[], None],
         read_gpus: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`submit` steps the core, `match` runs a scheduling pass along the queues; `read_gpus` calls back when the core knows which GPUs
-        are
-        healthy now."""
+        """`submit` steps the core. `match` runs a scheduling pass. `read_gpus` calls back when the
+        core knows the current health of the GPUs."""
         self._loop = loop
         self._clock = clock
         self._state = state
@@ -121,29 +126,30 @@ class Jobs:
         self._answers: dict[int, Answer] = {}
         self._references = itertools.count(1)
         self._requeued_before_start: dict[str, list[tuple[str, int]]] = {}
-        """Attempts that nobody could begin, by why, for the core to hear of together."""
+        """Attempts that could not begin, by reason; each reason is one event."""
         self._orders: list[RunOrder] = []
-        """Of the jobs that the store calls started, for the event loop to give."""
+        """Orders of jobs that the store has as started, for the event loop to pass on."""
         self._unknown: list[str] = []
-        """Jobs that have files here, and of which the store knew nothing at the start."""
+        """Jobs that have files or run here and that the store did not have at the start."""
         self._finished: list[str] = []
-        """Final jobs whose files stay until the store has their end."""
+        """Final jobs; their files stay until the store has their end."""
         self.sink: Sink = lambda job, attempt, status, log_tail: None
-        """Takes the end of what each attempt said."""
+        """Receives the status and the log tail of each attempt."""
         self.on_final: list[Callable[[str], None]] = []
-        """Told of each job that became final, in the loop, after that was stored."""
+        """Called with each final job, in the loop, after its end was stored."""
 
-    # -- what is asked for --
+    # -- submissions --
 
     def submit(self, submission: events.Submission, answer: Answer) -> None:
-        """`answer` is called in the loop when the job is stored or refused. The submission's `ref` and `ended` are filled in here."""
+        """`answer` is called in the loop when the job is stored or refused. Jobs fills in `ref`
+        and `ended`."""
         self._arrived.append((replace(submission, ref=next(self._references)), answer))
         if len(self._arrived) == 1:
             self._loop.call_soon(self._gather, 0, self._clock.monotonic_ns() + GATHER_NS)
 
     def _gather(self, seen: int, until_ns: int) -> None:
-        """Those who send one after the other on one connection are read one in a turn: as long as each turn brings more, the disk is not
-        yet waited for."""
+        """Commits when a loop turn brings no further submission, or at a limit. A connection
+        delivers one submission in each turn."""
         arrived = len(self._arrived)
         if seen < arrived < TURN_SUBMISSIONS and self._clock.monotonic_ns() < until_ns:
             self._loop.call_soon(self._gather, arrived, until_ns)
@@ -151,7 +157,8 @@ class Jobs:
             self._commit()
 
     def _commit(self, until_ns: int | None = None) -> None:
-        """Waits until the log has room, but not for ever: another program may keep it from being emptied."""
+        """Waits for room in the log, at most BEHIND_NS: another program may prevent its
+        checkpoint."""
         if self._journal.is_behind():
             now_ns = self._clock.monotonic_ns()
             until_ns = now_ns + BEHIND_NS if until_ns is None else until_ns
@@ -180,12 +187,13 @@ class Jobs:
                 self.answered(effects.SubmitAnswered(submission.ref, None, DenyCode.STORE_FULL, reason))
 
     def _ended_under(self, submission: events.Submission) -> str | None:
-        """The job that its submitter asks for again, since no answer reached him, if it has ended by now. (The core knows the living.)"""
+        """The ended job of a repeated submission, whose answer was lost. (The core has the living
+        jobs.)"""
         key = submission.env, submission.key
         return None if not submission.key or key in self._state.job_of_key else self._journal.job_of_key(*key)
 
     def _with_ended(self, submission: events.Submission) -> events.Submission:
-        """What the history knows of those that it waits for, as of now."""
+        """Adds the states of its dependencies that have ended, from the history."""
         if not submission.after:
             return submission
         return replace(submission, ended=self._journal.ended_states(submission.env, submission.after))
@@ -193,10 +201,10 @@ class Jobs:
     def answered(self, effect: effects.SubmitAnswered) -> None:
         self._answers.pop(effect.ref)(effect)
 
-    # -- what is to be started (event_loop.Matcher) --
+    # -- starts (event_loop.Matcher) --
 
     def is_queued(self) -> bool:
-        """Also a grant that is smaller than its quota says waits for what becomes free."""
+        """Whether anything awaits a pass. A grant below its quota also waits for free memory."""
         return bool(self._state.requests or self._state.unsettled or self._orders)
 
     def run_pass(self) -> Iterable[RunOrder]:
@@ -229,8 +237,8 @@ class Jobs:
         self.ended(order.job_id, order.attempt, Status("ended", why=why, cause=Cause.NOT_STARTED), "", self._clock.wall_ns())
 
     def resume(self) -> None:
-        """After a restart: what runs is found again, what ended meanwhile is told, and what was stored but never begun has its place
-        in the queue again."""
+        """After a restart: adopts running jobs, reports ended ones, and requeues at their old place
+        the jobs that were stored as started but never began."""
         state = self._state
         names = self.factory.names()
         if last := max([self._journal.jobs_named, *(job_ids.order(name)[0] for name in names)]):
@@ -242,7 +250,7 @@ class Jobs:
             else:
                 self._loop.call_soon(self._lost, job_id, attempt)
         for job in state.jobs.values():
-            if job.state is JobState.STOPPING:  # whether the last manager could still say so, nobody knows
+            if job.state is JobState.STOPPING:  # the last manager may not have ordered the stop
                 self.factory.withdraw(job.job_id, job.attempt, job.why)
         ended = self._journal.last_ended(2 * MOST_JOBS)
         self._report_unknown(names, {job_id for job_id, _ in ended})
@@ -250,7 +258,8 @@ class Jobs:
         self.event_loop.wake("manager started")
 
     def _report_unknown(self, names: Iterable[str], ended: Container[str]) -> None:
-        """What has run here, or runs, and the store does not know: it is kept, in one line, and none is started again."""
+        """Reports in one line the jobs that ran or run here without a row in the store. None is
+        started again."""
         if self._journal.lost:
             self._journal.note("store.lost", reason=self._journal.lost)
         known = (self._state.jobs, ended)
@@ -264,7 +273,8 @@ class Jobs:
             self._journal.note("job.unknown", jobs=self._unknown[:MOST_NAMED], running=running[:MOST_NAMED])
 
     def unknown(self) -> tuple[bool, str]:
-        """For the doctor: whether the store knows of all that runs and has run here, and what it does not know."""
+        """For the doctor: whether the store has all jobs that run or ran here, and a line on the
+        rest."""
         running = [f"{job_id} (start {attempt})" for job_id, attempt in self.factory.strays()]
         said = [f"{self._journal.lost} (earlier losses: nodemgr events --since 0 --name store.lost)"] if self._journal.lost else []
         if running:
@@ -278,11 +288,11 @@ class Jobs:
         return not said, "; ".join(said) or "the store knows all that runs and has run here"
 
     def is_unknown(self, job_id: str) -> bool:
-        """Something runs under this id, and the store has no such job."""
+        """Whether a process runs under this id and the store has no such job."""
         return bool(self._unknown_attempts(job_id))
 
     def withdraw_unknown(self, job_id: str, why: str) -> None:
-        """Ends it."""
+        """Ends all its attempts."""
         for attempt in self._unknown_attempts(job_id):
             self.factory.withdraw(*attempt, why)
 
@@ -290,14 +300,14 @@ class Jobs:
         return [stray for stray in self.factory.strays() if stray[0] == job_id and job_id not in self._state.jobs]
 
     def _lost(self, job_id: str, attempt: int) -> None:
-        """The store says that it ran, and its files are gone."""
+        """Ends a job that the store has as started and that has no files."""
         lost = Status("ended", why="nothing is known of it any more", cause=Cause.SUPERVISOR_LOST)
         self.ended(job_id, attempt, lost, "", self._clock.wall_ns())
 
-    # -- what is to be ended --
+    # -- ends --
 
     def stop(self, effect: effects.StopJob) -> None:
-        """A job whose order was not given yet, a manager ago or now, is not started at all."""
+        """Ends a job. A job whose order was not passed on yet is not started."""
         begun = [order for order in self._orders if (order.job_id, order.attempt) != (effect.job_id, effect.attempt)]
         if len(begun) < len(self._orders):
             self._orders = begun
@@ -311,20 +321,21 @@ class Jobs:
             self._loop.call_soon(self.settle)
 
     def settle(self) -> None:
-        """Who waits for the end of a job hears of it; its files may go once the store has it."""
+        """Reports final jobs to `on_final`. Log retention may delete their files once the store
+        has their end."""
         if self._journal.fault is not None:
-            return  # called again when it can be written
+            return  # called again when the store can be written
         finished, self._finished = self._finished, []
         for job_id in finished:
             for notify in self.on_final:
                 try:
                     notify(job_id)
-                except Exception as error:  # the others hear of it all the same
+                except Exception as error:  # the others are still called
                     stderr_log.fault(f"telling that {job_id} has ended", error)
-            if job_id not in self._state.jobs:  # else it is to run again
+            if job_id not in self._state.jobs:  # else it will run again
                 self.log_retention.add(job_id, self._clock.wall_ns())
 
-    # -- what the factory tells (resource_factory.Listener) --
+    # -- reports of the factory (resource_factory.Listener) --
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None:
         self._submit(events.JobStarted(job_id, attempt, pid, wall_ns))
@@ -344,12 +355,13 @@ class Jobs:
             self._submit(ended)
 
         if job is not None and job.task_id is not None and status.cause is Cause.OWN and status.exit_code != 0:
-            self._read_gpus(notify)  # a lost GPU may be why, and the job notices it before the next reading
+            self._read_gpus(notify)  # a lost GPU may be the cause, and the job notices it before the next reading
         else:
             notify()
 
     def requeued_before_start(self, job_id: str, attempt: int, why: str) -> None:
-        """Many at once are one commit; each stands again where it stood before any of them is matched."""
+        """Attempts with one reason are one commit. Each is back at its old place before any is
+        matched."""
         if not self._requeued_before_start:
             self._loop.call_soon(self._give_back)
         self._requeued_before_start.setdefault(why, []).append((job_id, attempt))
@@ -360,7 +372,7 @@ class Jobs:
             self._submit(events.JobRequeuedBeforeStart(tuple(attempts), why, self._clock.wall_ns()))
 
     def health(self) -> dict[str, str | None]:
-        """Whether the node itself could start a job now, for those who ask why none moves."""
+        """Whether the node itself can start a job now, and the error if not."""
         up = self._state.is_up(launch_hosts.HERE)
         return {"state": "ok" if up else "down", "error": None if up else launch_hosts.why_down(self._state, launch_hosts.HERE)}
 

@@ -1,10 +1,10 @@
-"""Envs whose ledger must be found again after a restart, and the grants that wait for it.
+"""Recovers the ledgers of envs after a restart, and holds back the grants that wait for them.
 
-Knows: where a ledger may come from and how long to wait. Must not know: what a grant means.
+Knows: the sources of a ledger and the timeout. Must not know: the meaning of a grant.
 
-Most often the service manager has kept the ledger, or a living process shows it, and nothing waits. Where none does (descriptors
-closed and no right to look at mappings), the first REJOIN brings it; after `timeout_s` it is lost, and its env begins with a new
-one.
+Usually the service manager has kept the ledger, or it is found in a living process, and nothing
+waits. Otherwise (descriptors closed, no right to read mappings) the first REJOIN brings it. After
+`timeout_s` the ledger is lost, and its env begins with a new one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ WAITING_LINE = "the manager was restarted and waits for the memory ledger of {en
 
 
 class OlderLimits:
-    """What an earlier manager allowed, to processes that may not have noticed that it is gone.
+    """Limits of an earlier manager that processes may still use.
 
-    A process that was stopped over the restart goes on by the old limits file, in which its lease is live whatever happened
-    since, until its thread has seen the end of the connection and rejoined. So what it could take by that file is held to be
-    in use until it is heard, or dead.
+    A process that was stopped during the restart uses the old limits file, in which its lease is
+    still live, until its thread sees the end of the connection and rejoins. So the memory that this
+    file allows counts as used until the process rejoins or is dead.
     """
 
     def __init__(self, state: State) -> None:
@@ -38,12 +38,14 @@ class OlderLimits:
         self._limits: dict[tuple[str, Uuid], int] = {}
 
     def begin(self, members: Iterable[Process]) -> None:
-        """At the start, with the processes that hold leases; the books are still the earlier manager's."""
+        """At the start: takes the processes with leases, and the earlier manager's limits from the
+        state."""
         self._unheard = {member.key for member in members}
         self._limits = {key: grant.limit_bytes for key, grant in self._state.grants.items()}
 
     def of_process(self, key: ProcessKey, uuid: Uuid) -> int:
-        """What this process may still believe that its env may use; 0: it knows better, or is dead."""
+        """The env's limit that this process may still use, in bytes; 0 if it has rejoined or is
+        dead."""
         member = self._state.processes.get(key)
         if key not in self._unheard or member is None or key in self._state.connections:
             self._unheard.discard(key)
@@ -51,7 +53,7 @@ class OlderLimits:
         return self._limits.get((member.env, uuid), 0)
 
     def of_env(self, env: str, uuid: Uuid) -> int:
-        """The same of any of the env's processes."""
+        """The largest `of_process` of the env's processes."""
         believers = [key for key in self._unheard if (member := self._state.processes.get(key)) is None or member.env == env]
         return max((self.of_process(key, uuid) for key in believers), default=0)
 
@@ -64,7 +66,7 @@ class _Pending:
 
 
 class Recovery:
-    """Which ledgers are still missing."""
+    """Tracks the ledgers that are still missing."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Recovery:
         on_ready: Callable[[str, list[SendGrant]], None],
         on_lost: Callable[[str, list[SendGrant]], None],
     ) -> None:
-        """Both are called in the loop, between steps, with the grants that were held back."""
+        """Both callbacks run in the loop, between steps, with the held-back grants."""
         self._loop = loop
         self._ledgers = ledgers
         self._on_ready = on_ready
@@ -81,7 +83,8 @@ class Recovery:
         self._pending: dict[str, _Pending] = {}
 
     def begin(self, env: str, files: LedgerFiles, pids: Iterable[int], timeout_s: float) -> None:
-        """At the start: takes the ledger from who kept it or from a process, or waits for one to bring it."""
+        """At the start: takes the ledger from the service manager or a process, or waits for a
+        REJOIN."""
         if self._ledgers.adopt_stored(env, files) or self._ledgers.adopt_from_processes(env, files, pids):
             self._on_ready(env, [])
         else:
@@ -91,7 +94,7 @@ class Recovery:
         return env in self._pending
 
     def offer(self, env: str, fds: list[int]) -> list[int]:
-        """Descriptors that came with REJOIN; returns those that nobody took."""
+        """Takes the descriptors of a REJOIN. Returns them if the env's ledger is not missing."""
         pending = self._pending.get(env)
         if pending is None or not fds:
             return fds
@@ -102,7 +105,7 @@ class Recovery:
         return []
 
     def holds_back(self, session: Session, grant: SendGrant) -> bool:
-        """True: the grant is kept until the ledger is there, and its asker told so."""
+        """True if the grant is kept until the ledger is found; the client is then sent a WAIT."""
         pending = self._pending.get(grant.env)
         if pending is None or session.transport is not Transport.UNIX:
             return False
@@ -111,7 +114,7 @@ class Recovery:
         return True
 
     def give_up(self, env: str) -> None:
-        """Nobody is left who could bring it."""
+        """Stops the wait: no process that could bring the ledger is left."""
         pending = self._pending.pop(env, None)
         if pending is not None:
             pending.timer.cancel()

@@ -1,10 +1,11 @@
-"""The only door to what executes jobs: what the queue may ask of it, and what it tells.
+"""The interface of the queue to the executor of jobs: calls and reports.
 
-Knows: the words of that conversation. Must not know: who is behind the door (this node's launcher, a stand-in, a cluster's engine).
+Knows: the verbs and reports. Must not know: the implementation (this node's launcher, a
+stand-in, a cluster's engine).
 
-The queue says `create` once for each attempt that the store already calls started, and believes what the `Listener` hears. A
-job is named by its id, one start of it by (job_id, attempt); every verb may be said again for the same attempt and then does
-nothing new. No verb waits, none raises for what is the job's own fault: that is an end, and `Listener.ended` tells it.
+The queue calls `create` once for each attempt that the store lists as started, and trusts the
+listener's reports. A job has an id; one start of it is (job_id, attempt). Every verb is idempotent
+for an attempt. No verb waits. No verb raises on a fault of the job: `Listener.ended` reports it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ AttemptState = Literal["unknown", "starting", "running", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class RunOrder:
-    """What is to be run, all of it: whoever carries it out adds nothing."""
+    """The complete description of an attempt. The executor adds nothing."""
 
     job_id: str
     attempt: int
@@ -34,28 +35,30 @@ class RunOrder:
     """The process's whole environment, "K=V"."""
     time_limit_ms: int | None = None
     place: str = ""
-    """Where: empty for the node itself, else a container, as ENV/UID/CONTAINER."""
+    """Empty: the node itself; else a container, as ENV/UID/CONTAINER."""
     umask: int = 0o022
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What there is, and what was done with it since the manager began."""
+    """The resources, and the counts of attempts since the manager started."""
 
     nodes: int
     gpus: int
     running: int
     """Attempts that were created and have not ended."""
     started: int
-    """Attempts whose process ran."""
+    """Attempts whose process started."""
     ended: int
     failed: int
-    """Of those that ended: never ran, were lost, ended by a signal or with another exit code than 0."""
+    """Ended attempts that never ran, were lost, or ended by a signal or with a non-zero exit
+    code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One attempt, as far as it is known. Ended: an exit code, or a signal, or neither and `why` (it never ran, or was lost)."""
+    """The known state of an attempt. Ended: an exit code, a signal, or `why` (never ran, or
+    lost)."""
 
     state: AttemptState
     pid: int | None = None
@@ -63,26 +66,29 @@ class Status:
     exit_code: int | None = None
     signal: int | None = None
     why: str = ""
-    """In a person's words; empty: its process ended by itself."""
+    """The reason, as readable text; empty: the process ended by itself."""
     cause: Cause = Cause.OWN
 
 
 class ExecutorListener(Protocol):
-    """Who is told, in the manager's loop and never from within a verb: each attempt starts at most once and ends exactly once.
-    Of attempts that were adopted, or created again, both may be told again."""
+    """Receives reports in the manager's loop, never from within a verb. Each attempt starts at most
+    once and ends exactly once. Both reports may repeat for attempts that were adopted or created
+    again."""
 
     def started(self, job_id: str, attempt: int, pid: int | None, wall_ns: int) -> None: ...
 
     def ended(self, job_id: str, attempt: int, status: Status, log_tail: str, wall_ns: int) -> None:
-        """Nothing of this attempt runs any more."""
+        """No process of this attempt runs any more."""
 
     def requeued_before_start(self, job_id: str, attempt: int, why: str) -> None:
-        """Nobody began this attempt, and now nobody can: the job goes back to its place in the queue, and is created again as another
-        attempt. Said after `launch_host_changed` has told that its place is down, or it would come again at once."""
+        """This attempt did not begin and cannot begin now. The job returns to its place in the
+        queue for another attempt. `launch_host_changed` reports its place as down first, or the job
+        returns at once."""
 
     def launch_host_changed(self, place: str, is_up: bool, why: str) -> None:
-        """Jobs can be started there from now on, or cannot (`why`, for people). Nothing is created for a place that was not told
-        to be up; each factory tells of its places when it begins."""
+        """Jobs can start in this place from now on, or cannot (`why`, readable text). The queue
+        creates nothing in a place not reported up. Each factory reports its places when it
+        starts."""
 
 
 class ResourceFactory(Protocol):
@@ -91,42 +97,46 @@ class ResourceFactory(Protocol):
     def capacity(self) -> Capacity: ...
 
     def state(self) -> tuple[bool, str]:
-        """Whether a job could be started now, and by whom, or why not."""
+        """(a job can start now, the launcher or the reason why not)."""
 
     def create(self, order: RunOrder) -> None:
-        """Begins the attempt; returns at once. `ended` tells where it could not, `requeued_before_start` where nobody is there who could
-        try."""
+        """Begins the attempt; returns at once. `ended` reports a failed start,
+        `requeued_before_start` a missing launcher or runner."""
 
     def withdraw(self, job_id: str, attempt: int, why: str) -> None:
-        """Ends it: asks, waits a little, then insists. An attempt that ended or that nobody knows: nothing."""
+        """Ends the attempt: asks, waits, then forces it. Does nothing for an ended or unknown
+        attempt."""
 
     def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
-        """Another limit for its time, counted from its start; None: none."""
+        """Sets a new time limit, counted from the start; None: no limit."""
 
     def status(self, job_id: str, attempt: int) -> Status: ...
 
     def delete(self, job_id: str) -> None:
-        """The job is final: what it left (orders, logs) may go."""
+        """The job is final: its orders and logs may be deleted."""
 
     def logs(self, job_id: str, attempt: int | None = None) -> int:
-        """A descriptor of the attempt's output (None: of the last one), read-only, the caller's to close. Raises FileNotFoundError."""
+        """A read-only descriptor of the attempt's output (None: the last attempt). Caller closes
+        it. Raises FileNotFoundError."""
 
     def room_bytes(self, job_id: str) -> int:
-        """What the output of all its starts takes of the disk, as far as it is still there."""
+        """Disk space of the output of all attempts that is still stored."""
 
     def names(self) -> list[str]:
-        """Of all jobs, known to the store or not, of which something is left: another job of that name would be taken for it."""
+        """All jobs with files left, in the store or not. A new job must not reuse such a name."""
 
     def job_of(self, pids: Sequence[int]) -> str | None:
-        """The job that runs below one of these processes of this node; None: no job does."""
+        """The job that runs below one of these processes of this node; None: no job."""
 
     def adopt(self, expected: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        """After a restart, before any other verb: of each attempt that the store calls started, `started` is told again if it
-        runs, and `ended` if it has ended or was lost. Returns those that nobody has begun, and that nobody can begin any more.
-        Attempts that nobody expects are not begun, and those of them that run go on (`strays`)."""
+        """Called after a restart, before any other verb, with the attempts the store lists as
+        started. `started` is reported again for one that runs, `ended` for one that has ended or
+        was lost. Returns those that have not begun and cannot begin any more. Unexpected attempts
+        do not begin; those that run go on (`strays`)."""
 
     def strays(self) -> list[tuple[str, int]]:
-        """Attempts that run here and were not expected. `withdraw` ends one; `create` of the same attempt takes it over."""
+        """Unexpected attempts that run here. `withdraw` ends one; `create` of the same attempt
+        takes it."""
 
     def close(self) -> None:
-        """The manager ends; what runs goes on."""
+        """Closes the interface. Running jobs go on."""

@@ -1,18 +1,18 @@
-"""This node as what executes jobs: the ResourceFactory behind which a launcher starts supervisors.
+"""The ResourceFactory of this node: a launcher starts one supervisor for each attempt.
 
-Knows: attempts' directories, the launcher, pidfds; what follows when one of them is gone. Must not know: the queue, GPUs,
-leases, who asked for a job.
+Knows: attempt directories, the launcher, pidfds, the handling of the loss of each. Must not know:
+the queue, GPUs, leases, the submitter of a job.
 
-An attempt is begun by whoever claims its directory, and only once; what is believed of it is what lies there, so it does not
-matter who died when:
-- unclaimed: nobody has begun it. The launcher is asked (again), or the manager claims it, and it goes back to the queue.
-- claimed by a living supervisor: it is watched; its death is the end.
-- claimed by a dead one: the record says how the job ended. Without a record the supervisor was killed: what is left of the
-  job is ended first, then told.
+A process begins an attempt by claiming its directory, which succeeds once. The directory is the only
+source of the attempt's state, so a process may die at any time:
+- unclaimed: not begun. The manager asks the launcher (again), or claims it and requeues the job.
+- claimed by a living supervisor: the manager watches it; its death is the end.
+- claimed by a dead supervisor: the record has the job's end. Without a record the supervisor was
+  killed: the manager first ends the job's remaining processes, then reports the end.
 
-In a container a runner stands where the launcher stands on the node, and the supervisor is a process of the job's own user: it claims
-the attempt by asking, is handed its files open, and of what it writes nothing is believed that could not be. Where it should end the
-job and does not, it is ended.
+In a container a runner replaces the launcher, and the supervisor is a process of the job's user. It
+claims the attempt by a request and gets its files open. Impossible values in its record are
+corrected. If it should end the job and does not, the manager kills it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from nodemgr.edge.kernel.processes import ProcessTable, age_ms, boot_id, pid_of,
 from nodemgr.edge.rpc.operation import OperationError
 
 GRACE_MS = 30_000
-"""Between the question to end and the end: a training may have something to save."""
+"""Between the request to end and the forced end: a training may have something to save."""
 CHECK_S, MAX_CHECK_S = 0.05, 5.0
-"""A supervisor that another manager has started does not tell us that its job runs: how often to look."""
+"""First and longest poll interval: another manager's supervisor does not report its start."""
 ASKS, LIMIT = signal.SIGUSR1, signal.SIGUSR2
 WITHDRAWN, TIME_LIMIT = "withdrawn", "time limit"
 NEVER_BEGAN = "lost: it was never begun"
@@ -48,16 +48,16 @@ SUPERVISOR_KILLED = "its supervisor was killed; what was left of it was ended"
 NO_RUNNER = "nobody is in its container who could begin it"
 CONTAINER_STOPPED = "its container was stopped, or its supervisor there was killed; what was left of it was ended"
 CLAIM_TIMEOUT_S = 60.0
-"""So long a runner may take to begin an attempt."""
+"""Longest time for a runner to begin an attempt."""
 RELUCTANCE_S = 10.0
-"""So much longer than it should take to end a job a supervisor in a container may live."""
+"""Extra time for a supervisor in a container to end its job, before it is killed."""
 RETAINED_STARTS = 4
-"""Of a job that is tried again and again: so many logs."""
+"""Attempts of one job whose logs are kept."""
 NODE_WENT_DOWN = "the node went down while it ran"
 
 
 class _Attempt:
-    """One that has not ended."""
+    """An attempt that has not ended."""
 
     __slots__ = ("check_timer", "ended_by", "files", "hunt", "key", "mourned", "name", "overdue", "place", "started", "why")
 
@@ -65,25 +65,26 @@ class _Attempt:
         self.name = name
         self.files = files
         self.place = place
-        """Empty: this node; else a container of it."""
+        """Empty: this node; else a container on it."""
         self.key: ProcessKey | None = None
-        """Its supervisor, watched."""
+        """Its watched supervisor."""
         self.started = False
-        """The listener knows that it runs."""
+        """Its start was reported."""
         self.mourned = False
-        """Its supervisor was killed: the launcher ends what is left."""
+        """Its supervisor was killed; its remaining processes are being ended."""
         self.why = ""
-        """Why it was asked to end."""
+        """The reason of the request to end it."""
         self.ended_by: tuple[str, Cause] | None = None
-        """Why it ended, as far as we know better than its record."""
+        """Reason and cause of its end, if the manager knows more than the record."""
         self.hunt: orphans.Hunt | None = None
         self.check_timer: asyncio.TimerHandle | None = None
         self.overdue: asyncio.TimerHandle | None = None
-        """In a container: when it is ended by us."""
+        """In a container: the timer of its forced end."""
 
 
 class NodeFactory:
-    """See the protocol for the verbs. `launcher` is made before the manager gives its rights up, and is closed with us."""
+    """ResourceFactory documents the verbs. `launcher` is made before the manager drops its rights;
+    `close` closes it."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, listener: ExecutorListener, jobs_dir: Path, launcher: Launcher,
@@ -97,7 +98,7 @@ class NodeFactory:
         self._boot = boot_id()
         self._attempts: dict[AttemptName, _Attempt] = {}
         self._told: set[AttemptName] = set()
-        """Those that are over, as long as the job is not."""
+        """Attempts that are over, until `delete` of their job."""
         self._supervisors: dict[ProcessKey, _Attempt] = {}
         self._strays: dict[ProcessKey, AttemptName] = {}
         """Supervisors of attempts that the store does not know."""
@@ -115,14 +116,14 @@ class NodeFactory:
     # -- the verbs --
 
     def nodes(self) -> int:
-        """0: no job can be started now."""
+        """0: no job can start now."""
         return int(self._launcher.state()[0])
 
     def capacity(self) -> Capacity:
         return Capacity(nodes=self.nodes(), gpus=self._gpus(), running=len(self._attempts), **self._counts)
 
     def state(self) -> tuple[bool, str]:
-        """For the doctor: can jobs be started, and by whom."""
+        """For the doctor: (jobs can start, the launcher or the reason)."""
         return self._launcher.state()
 
     def create(self, order: RunOrder) -> None:
@@ -169,7 +170,7 @@ class NodeFactory:
     def update(self, job_id: str, attempt: int, time_limit_ms: int | None) -> None:
         found = self._attempts.get((job_id, attempt))
         if found is not None and found.files.exist():
-            with contextlib.suppress(OSError):  # a full disk: the old one stays
+            with contextlib.suppress(OSError):  # a full disk: the old limit stays
                 found.files.set_limit(time_limit_ms)
                 self._signal(found, LIMIT)
 
@@ -205,10 +206,10 @@ class NodeFactory:
         return attempt_directory.jobs(self._jobs_dir)
 
     def job_of(self, pids: Sequence[int]) -> str | None:
-        """All that a job starts stays below its supervisor, which takes in whoever loses his parent."""
+        """A job's processes stay below its supervisor, which adopts orphans."""
         known = dict(self._supervisors)
         for attempt in self._attempts.values():
-            if attempt.key is None:  # begun perhaps, and nobody has told us yet
+            if attempt.key is None:  # perhaps begun but not reported yet
                 claim = attempt.files.claim()
                 if claim is not None and claim.supervisor is not None and attempt.files.boot() == self._boot:
                     known[claim.supervisor] = attempt
@@ -246,7 +247,7 @@ class NodeFactory:
             self._runners.close()
 
     def _notify_host(self) -> None:
-        """This node's, where it changed."""
+        """Reports this node's launch state if it changed."""
         is_up, words = now = self._launcher.state()
         if now != self._told_host and not self._closed:
             self._told_host = now
@@ -255,8 +256,8 @@ class NodeFactory:
     # -- from an order to a supervisor --
 
     def _ask(self, attempt: _Attempt) -> None:
-        """Where there is no launcher the attempt is given back: to fail, and to be tried again, would use up the tries of every job
-        that waits, for nothing that is a job's fault; to wait would keep its GPUs from everybody."""
+        """Asks the launcher or runner to start it. Without one the attempt is requeued: a failure
+        would use up the job's tries without its fault, and a wait would block its GPUs."""
         if not attempt.place:
             is_asked = self._launcher.say(f"start {attempt.files.name}")
         elif is_asked := self._runners is not None and self._runners.start(attempt.place, attempt.name):
@@ -265,16 +266,16 @@ class NodeFactory:
             self._give_back(attempt)
 
     def _not_claimed(self, attempt: _Attempt) -> None:
-        """A runner that hangs, its container paused perhaps, is none: it may come again."""
+        """Drops a runner that hangs, perhaps in a paused container. It may connect again."""
         if self._is_open(attempt) and self._runners is not None and attempt.files.claim() is None:
             self._runners.drop(attempt.place)
 
     def _is_open(self, attempt: _Attempt) -> bool:
-        """Nobody is known yet to have it."""
+        """It has no known supervisor, and its remains are not being ended."""
         return self._attempts.get(attempt.name) is attempt and attempt.key is None and not attempt.mourned
 
     def _give_back(self, attempt: _Attempt) -> None:
-        """To the queue, and nobody ever begins it; unless somebody has."""
+        """Requeues the attempt and blocks its claim. If it is already claimed, takes it up."""
         if attempt.files.is_given_up():
             why = NO_RUNNER if attempt.place else self._launcher.state()[1]
             self._loop.call_soon(self._notify_requeued_before_start, attempt, why)
@@ -284,14 +285,14 @@ class NodeFactory:
     def _notify_requeued_before_start(self, attempt: _Attempt, why: str) -> None:
         if self._attempts.get(attempt.name) is not attempt:
             return
-        self._notify_host()  # before, or it would come again at once
+        self._notify_host()  # first, or the job returns at once
         del self._attempts[attempt.name]
         self._told.add(attempt.name)
         attempt.files.remove()
         self._listener.requeued_before_start(*attempt.name, why)
 
     def _launcher_changed(self) -> None:
-        """There again: what it may not have heard is said again. Gone: what it may have heard is looked at."""
+        """Back: repeats requests it may have missed. Gone: checks requests it may have received."""
         self._loop.call_soon(self._notify_host)
         for attempt in [attempt for attempt in self._attempts.values() if not attempt.place and self._is_open(attempt)]:
             self._take_up(attempt)
@@ -315,7 +316,7 @@ class NodeFactory:
             self._end_remains(attempt)
 
     def _take_up(self, attempt: _Attempt) -> None:
-        """Goes on from what lies there."""
+        """Continues from the state in its directory."""
         if not self._is_open(attempt):
             return
         claim = attempt.files.claim()
@@ -341,7 +342,7 @@ class NodeFactory:
             self._loop.call_soon(self._supervisor_gone, supervisor)
 
     def _check(self, attempt: _Attempt, pause_s: float) -> None:
-        """Does it run? Again and again, until it does or has ended."""
+        """Polls the record until the job runs or its supervisor is gone."""
         attempt.check_timer = None
         if (began := self._record(attempt)[0]) is not None:
             self._notify_started(attempt, began)
@@ -358,7 +359,8 @@ class NodeFactory:
         self._listener.started(*attempt.name, began.pid or None, began.wall_ns)
 
     def _record(self, attempt: _Attempt) -> tuple[Beginning | None, End | None]:
-        """What its supervisor wrote; in a container only what can be, and no PID, which is one of there."""
+        """The supervisor's record. In a container: times clamped, no PID (it is of that
+        namespace)."""
         began, end = attempt.files.record()
         if attempt.place:
             first_ns, last_ns = attempt.files.begun_wall_ns(), time.time_ns()
@@ -369,7 +371,7 @@ class NodeFactory:
     # -- in containers (runners.Attempts) --
 
     def launch_host_changed(self, place: str, is_up: bool) -> None:
-        """A runner is there, or is gone: what it was told and nobody has claimed goes back to the queue."""
+        """Reports a runner as up or gone. Gone: its unclaimed attempts are requeued."""
         if self._closed:
             return
         self._listener.launch_host_changed(place, is_up, "")
@@ -404,13 +406,13 @@ class NodeFactory:
         attempt = self._attempts.get(name)
         if attempt is None or attempt.place != place:
             return
-        if attempt.key == session.key:  # its end follows, and says nothing
+        if attempt.key == session.key:  # its end follows without a reason
             attempt.ended_by = why, Cause.CANNOT_RUN
         elif is_runner and self._is_open(attempt):
             self._lose(attempt, why, Cause.NOT_STARTED)
 
     def _insist(self, attempt: _Attempt, after_ms: int, why: str, cause: Cause) -> None:
-        """A supervisor in a container may not do its part: whoever it is, his processes can stop it."""
+        """Schedules a forced end: the user's processes can stop a supervisor in a container."""
         if attempt.place and attempt.key is not None:
             if attempt.overdue is not None:
                 attempt.overdue.cancel()
@@ -424,7 +426,7 @@ class NodeFactory:
     # -- to its end --
 
     def _signal(self, attempt: _Attempt, number: signal.Signals) -> None:
-        """To whoever has claimed it."""
+        """Signals the supervisor that has claimed it."""
         claim = attempt.files.claim()
         if claim is not None and claim.supervisor is not None and attempt.files.boot() == self._boot:
             self._table.kill(claim.supervisor, number)
@@ -439,7 +441,7 @@ class NodeFactory:
         claim = attempt.files.claim()
         if claim is None:
             self._lose(attempt, "its supervisor ended before it began", Cause.SUPERVISOR_LOST)
-        elif claim.supervisor != supervisor:  # the other of two that were asked for has it
+        elif claim.supervisor != supervisor:  # the other of two requested supervisors has it
             self._take_up(attempt)
         elif attempt.files.record()[1] is not None:
             self._told_by_record(attempt, "", Cause.SUPERVISOR_LOST)
@@ -462,14 +464,14 @@ class NodeFactory:
         attempt.hunt = orphans.Hunt(self._loop, lambda: orphans.find(f"{job}:{number}", order, began), done)
 
     def _lose(self, attempt: _Attempt, why: str, cause: Cause) -> None:
-        """It was not begun, and now never is; unless somebody has."""
+        """Ends an attempt that has not begun. If it is already claimed, takes it up."""
         if not attempt.files.is_given_up() and attempt.files.claim() is not None:
             self._take_up(attempt)
         else:
             self._end_soon(attempt, Status("ended", why=attempt.why or why, cause=cause))
 
     def _told_by_record(self, attempt: _Attempt, otherwise: str, cause: Cause) -> None:
-        """`otherwise`, by this cause, where its end is not recorded."""
+        """Reports the recorded end; without one, `otherwise` and `cause`."""
         began, end = self._record(attempt)
         if began is not None:
             self._notify_started(attempt, began)
@@ -480,7 +482,7 @@ class NodeFactory:
         self._notify_ended(attempt, _status(began, end), end.wall_ns)
 
     def _end_soon(self, attempt: _Attempt, status: Status) -> None:
-        """Not from within a verb."""
+        """Reports the end later, not from within a verb."""
         self._loop.call_soon(self._notify_ended, attempt, status, time.time_ns())
 
     def _notify_ended(self, attempt: _Attempt, status: Status, wall_ns: int) -> None:
@@ -502,14 +504,15 @@ class NodeFactory:
         return sorted(self._strays.values())
 
     def _find_stray(self, name: AttemptName) -> None:
-        """Nobody expects it: it does not begin. If it runs it goes on, watched, below its supervisor and within its time limit."""
+        """An unexpected attempt does not begin. If it runs, it goes on, watched, within its
+        limit."""
         files = AttemptFiles(self._jobs_dir, *name)
         claim = files.claim()
         if claim is None:
             files.give_up()
         elif claim.supervisor is None or files.record()[1] is not None or files.boot() != self._boot:
             return
-        elif self._table.watch(claim.supervisor):  # else it is gone
+        elif self._table.watch(claim.supervisor):  # else the supervisor is gone
             self._strays[claim.supervisor] = name
 
     @staticmethod

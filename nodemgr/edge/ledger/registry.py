@@ -1,10 +1,11 @@
-"""The ledgers of all envs: made, found again after a restart, kept in step with the core's books.
+"""The ledgers of all envs: created, recovered after a restart, kept equal to the core's state.
 
-Knows: which memory files belong to which env, and where a living process shows them. Must not know: why a limit is what it is.
+Knows: which memory files belong to which env, and where /proc lists them for a living process.
+Must not know: the reason for a limit.
 
-The files live as long as somebody maps them, so after a restart the manager takes an env's usage file back from the service
-manager that kept it, else from the env's processes: from their descriptors, else from their mappings, else from what comes
-with REJOIN. Only the file whose inode the store remembers is believed.
+A file lives while a process maps it. After a restart the manager recovers an env's usage file from
+the service manager that kept it, else from the env's processes: from their descriptors, else from
+their mappings, else from REJOIN. It accepts only a file with the device and inode in the store.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ FileId = tuple[int, int]
 """Device and inode."""
 MEMFD_PREFIX = "/memfd:nodemgr-"
 MOST_PROCESSES, MOST_DESCRIPTORS, MOST_MAPPINGS = 64, 4_096, 50_000
-"""That are looked at for a ledger: a stranger may have any number of them."""
+"""Search limits for a ledger: a process may have any number of them."""
 RETAINED_LIMITS = 8
-"""Limits files of earlier managers that a slow process may still hold."""
+"""Limits files remembered per env: a slow process may still hold an older one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFiles:
-    """What the store remembers of a ledger."""
+    """The files of a ledger, as the store keeps them."""
 
     usage: FileId
     limits: tuple[FileId, ...]
-    """The newest first: each manager makes a new one for the same usage file."""
+    """Newest first: each manager creates a new one for the same usage file."""
 
     def to_json(self) -> str:
         return json.dumps({"usage": self.usage, "limits": self.limits})
@@ -64,7 +65,7 @@ class Slot(NamedTuple):
 
 
 class Keeper(Protocol):
-    """Who holds descriptors for the next manager (systemd.ServiceManager)."""
+    """Holds descriptors for the next manager (systemd.ServiceManager)."""
 
     def keep(self, name: str, fd: int) -> None: ...
 
@@ -72,7 +73,7 @@ class Keeper(Protocol):
 
 
 class NoKeeper:
-    """Nobody does."""
+    """Holds nothing."""
 
     def keep(self, name: str, fd: int) -> None: ...
 
@@ -83,7 +84,7 @@ NO_KEEPER = NoKeeper()
 
 
 def stored_name(env: str, file: FileId) -> str:
-    """Of one of an env's files in the keeper's hands."""
+    """The keeper's name for one of an env's files."""
     return f"ledger-{env}-{file[1]}"
 
 
@@ -96,14 +97,14 @@ class Ledgers:
     """One ledger per env that has processes on the UNIX socket."""
 
     def __init__(self, remember: Callable[[str, LedgerFiles | None], None], keeper: Keeper = NO_KEEPER) -> None:
-        """`remember` stores an env's files before any client gets them; `keeper` has them from then on."""
+        """`remember` stores an env's files before any client gets them; `keeper` then holds them."""
         self._remember = remember
         self._keeper = keeper
         self._ledgers: dict[str, Ledger] = {}
         self._files: dict[str, LedgerFiles] = {}
         self._spare: Ledger | None = None
         self._handed_over: list[tuple[str, int]] = []
-        """(name, descriptor): what an earlier manager left with the keeper, and nobody has adopted yet."""
+        """(name, descriptor) pairs from the keeper that no env has adopted yet."""
 
     def __contains__(self, env: str) -> bool:
         return env in self._ledgers
@@ -115,14 +116,16 @@ class Ledgers:
         return self._ledgers.get(env)
 
     def open(self, env: str) -> None:
-        """A new, empty one, unless there is one. Raises LedgerError where descriptors or memory are out."""
+        """Creates an empty ledger if the env has none. Raises LedgerError if descriptors or memory are out."""
         if env not in self._ledgers:
             ledger, self._spare = self._spare, None
             self._enter(env, ledger or Ledger.create(), ())
 
     def make_spare(self) -> None:
-        """For the next env that needs one, with the pages of its first slots: made while nobody waits for it, since it takes
-        longer than the rest of a grant."""
+        """Creates a ledger for the next env ahead of its grant, with the pages of its first slots.
+
+        The creation takes longer than the rest of a grant.
+        """
         if self._spare is None:
             with contextlib.suppress(LedgerError):
                 self._spare = Ledger.create()
@@ -136,7 +139,7 @@ class Ledgers:
             self._remember(env, None)
 
     def forget_all(self) -> None:
-        """At the manager's end: the files live on in the clients."""
+        """Closes all ledgers when the manager stops. The files live on in the clients."""
         for ledger in self._ledgers.values():
             ledger.close()
         self._ledgers.clear()
@@ -164,11 +167,11 @@ class Ledgers:
     # -- after a restart --
 
     def hand_over(self, stored: list[tuple[str, int]]) -> None:
-        """What the keeper had for us."""
+        """Stores the keeper's descriptors."""
         self._handed_over = stored
 
     def adopt_stored(self, env: str, files: LedgerFiles) -> bool:
-        """Takes the env's ledger from the keeper's hands; False: it had none, or not this one."""
+        """Adopts the env's ledger from the keeper; False: the keeper had none, or another one."""
         wanted = {files.usage, *files.limits}
         fitting = [(name, fd) for name, fd in self._handed_over if file_id(fd) in wanted]
         self._handed_over = [stored for stored in self._handed_over if stored not in fitting]
@@ -179,18 +182,18 @@ class Ledgers:
         return False
 
     def refuse_rest(self) -> None:
-        """What nobody adopted is of no use any more."""
+        """Drops and closes the keeper's descriptors that no env adopted."""
         for name, fd in self._handed_over:
             self._keeper.drop(name)
             os.close(fd)
         self._handed_over = []
 
     def adopt_from_processes(self, env: str, files: LedgerFiles, pids: Iterable[int]) -> bool:
-        """Takes the env's ledger back from one of its living processes; False: none shows it."""
+        """Adopts the env's ledger from one of its living processes; False: none has it."""
         return any(self.adopt(env, files, list(fds)) for pid in islice(pids, MOST_PROCESSES) if (fds := _open_files_of(pid, files)))
 
     def adopt(self, env: str, files: LedgerFiles, fds: list[int]) -> bool:
-        """Takes it back from these descriptors if they are its files; they are closed otherwise."""
+        """Adopts the ledger if these descriptors are its files. Closes every descriptor not used."""
         usage = next((fd for fd in fds if file_id(fd) == files.usage), None)
         limits = next((fd for wanted in files.limits for fd in fds if file_id(fd) == wanted), None)
         taken: set[int] = set()
@@ -205,10 +208,10 @@ class Ledgers:
         return bool(taken)
 
     def rebuild(self, env: str, rows: Iterable[LedgerRow], slots: Iterable[Slot]) -> None:
-        """Says everything again that the core's books say, on an adopted or a new ledger.
+        """Writes the core's rows and slots to an adopted or a new ledger.
 
-        The limits file that came back may be older than some slots (of a process that never heard of the last manager): the words
-        of the core's processes stay whatever it says of them. What is nobody's any more was not cleared in time.
+        The recovered limits file may be older than some slots (a process missed the last manager).
+        The slots of the core's processes are kept in any case. All other used slots are cleared.
         """
         ledger, slots = self._ledgers[env], list(slots)
         for slot_number in set(range(ledger.slots_used)).difference(slot.slot for slot in slots):
@@ -219,7 +222,7 @@ class Ledgers:
         for slot in slots:
             ledger.set_slot(slot.slot, slot.generation, slot.state)
 
-    # -- the core's orders; an env without a ledger is being recovered, and rebuilt from the same books later --
+    # -- the core's orders; an env without a ledger is in recovery: rebuild() applies the state later --
 
     def set_limit(self, env: str, row: LedgerRow) -> None:
         if ledger := self._ledgers.get(env):
@@ -246,7 +249,7 @@ class Ledgers:
     # -- figures --
 
     def used(self, env: str, row: int) -> int:
-        """Bytes that the env's processes hold on a GPU, the driver's correction included."""
+        """Bytes that the env's processes hold on a GPU, including the driver's correction."""
         ledger = self._ledgers.get(env)
         return ledger.used(row) if ledger is not None else 0
 
@@ -261,13 +264,13 @@ class Ledgers:
             yield env, ledger.read_beats(now_ns, before_ns)
 
     def heard_ns(self, env: str, slot: int) -> int:
-        """0 for an env whose ledger is not there."""
+        """0 for an env without a ledger."""
         ledger = self._ledgers.get(env)
         return ledger.heard_ns(slot) if ledger is not None else 0
 
 
 def _open_files_of(pid: int, files: LedgerFiles) -> list[int]:
-    """Descriptors of our own on the ledger's files that a process holds open or has mapped; [] unless both are found."""
+    """New descriptors on the ledger's files that a process has open or mapped; [] unless both exist."""
     wanted = {files.usage, *files.limits}
     found: dict[FileId, int] = {}
     for path in (*_descriptors(pid), *_mappings(pid)):
@@ -282,10 +285,10 @@ def _open_files_of(pid: int, files: LedgerFiles) -> list[int]:
 
 
 def _opened(path: str, wanted: set[FileId]) -> tuple[FileId | None, int]:
-    """One of these files behind a link of a process's, and a descriptor on it; (None, -1): it is none of them.
+    """The wanted file behind a process's /proc link, and a descriptor on it; (None, -1): another file.
 
-    A process can show any file under this name: a device, whose opening does something; a file that answers when it likes. So
-    it is not opened before the kernel itself has said that it is a memory file, and which.
+    The link can lead to any file: a device with side effects on open, or a file that blocks. So the
+    function opens it only after the kernel has reported a memory file with a wanted inode.
     """
     try:
         seen = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -302,14 +305,14 @@ def _opened(path: str, wanted: set[FileId]) -> tuple[FileId | None, int]:
 
 
 def _mount_of(fd: int) -> str:
-    """Raises OSError."""
+    """The mount id, "" without one. Raises OSError."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         return next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
 
 
 @lru_cache(maxsize=1)
 def _memory_mount() -> str:
-    """The kernel's own, where all memory files are and nothing else can be."""
+    """The id of the kernel's internal mount, which holds all memory files and no others."""
     fd = os.memfd_create("nodemgr-probe")
     try:
         return _mount_of(fd)
@@ -334,7 +337,7 @@ def _links_to_memfd(path: str) -> bool:
 
 
 def _mappings(pid: int) -> list[str]:
-    """For a program that closed descriptors it did not know: what it maps, which root may open."""
+    """The process's mapped memory files, if it closed the descriptors. Root may open them."""
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
             lines = [line for line in islice(file, MOST_MAPPINGS) if MEMFD_PREFIX in line]

@@ -1,10 +1,12 @@
-"""What survives a kill -9: one SQLite database in WAL mode, written by one connection, in the manager's loop.
+"""The state that survives a kill -9: one SQLite database in WAL mode, written by one connection in
+the manager's loop.
 
-Knows: SQL, files, the rows' outer form (kind, key, JSON text). Must not know: what a row means.
+Knows: SQL, files, the rows' outer form (kind, key, JSON text). Must not know: the meaning of a row.
 
-One commit per step of the core, before anything of that step is told to anybody (DESIGN.md, promise 3). Leases are
-written with synchronous=NORMAL, which survives the death of the manager; quotas with FULL, which survives the machine's.
-Checkpoints run in a thread of their own, on a connection of their own. A failed commit leaves the database as it was.
+Each step of the core is one commit, made before the step is reported (DESIGN.md, promise 3). Leases
+use synchronous=NORMAL, which survives a crash of the manager; quotas use FULL, which survives a
+crash of the machine. Checkpoints have their own thread and connection. A failed commit changes
+nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ APPLICATION_ID = 0x4E4D4752  # "NMGR"
 RETAINED_EVENTS = 100_000
 RETAINED_RECORDS = 1_000_000
 TRIM_EVERY = 1_000
-"""Whether there are too many events or records is looked at when a number divides by this: the bound is kept to within it."""
+"""Events and records are trimmed at multiples of this number: at most so many exceed the bound."""
 CHECKPOINT_BYTES = 4 * 2**20
 WAL_LIMIT_BYTES = 64 * 2**20
-"""Beyond this a commit waits for the checkpoint: the log must not eat the disk because a thread came too late."""
+"""Beyond this a commit waits for the checkpoint, so that a late thread does not fill the disk."""
 WAL_WAIT_S = 0.5
-"""At most so long, for everybody waits with it: beside a disk that is stuck the node goes on, and the log grows."""
+"""Longest such wait, because it blocks the loop. If the disk is stuck, the log grows instead."""
 WAL_REST_S = 30.0
-"""So long after a wait in vain nobody waits again; meanwhile who commits much is slowed (`is_late`)."""
+"""After a wait that timed out, no commit waits for this long; `is_late` slows heavy writers."""
 RETAINED_WHEN_TIGHT = 100
-"""So many of the newest events and records stay while old ones make way for new ones."""
+"""Newest events and records that are kept while old ones are deleted on a full disk."""
 BUSY_MS = 1_000
 
 TABLES = (
@@ -53,9 +55,9 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     + history_rows.TABLES
 )
 CHECKED = ("current", "meta", "events", "records", "history")
-"""Tables whose pages are looked at when the manager starts: not what the jobs run, which may be gigabytes."""
+"""Tables that are checked at start. Payloads are not: they may be gigabytes."""
 SCHEMA_VERSION = zlib.crc32(TABLES.encode()) >> 1
-"""Other tables are another version, whoever changes them; SQLite keeps 31 bits of it."""
+"""Any change of the tables changes the version. SQLite keeps 31 bits of it."""
 SCHEMA = f"{TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
 
 REASONS = {
@@ -69,11 +71,12 @@ REASONS = {
 
 
 class StoreUnusable(Exception):
-    """The manager cannot start on this database; the message says what to do. The file was not touched."""
+    """The manager cannot start on this database. The message has the remedy. The file is
+    unchanged."""
 
 
 class StoreFailed(Exception):
-    """A commit did not happen, the database is as before; or it cannot be read. One line."""
+    """A commit failed and the database is unchanged, or a read failed. One line."""
 
 
 class RecordRow(NamedTuple):
@@ -87,12 +90,13 @@ class EventRow(NamedTuple):
     sequence: int
     value: str
     env: str = ""
-    """Empty: the node's own."""
+    """Empty: an event of the node."""
 
 
 @dataclass(slots=True)
 class CommitBatch:
-    """What one commit writes. `current`: (kind, key) to JSON text, None deletes; so does a `history` of None, by job."""
+    """The rows of one commit. `current`: (kind, key) to JSON text. `history`: by job. None
+    deletes."""
 
     current: dict[tuple[str, str], str | None]
     records: list[RecordRow]
@@ -100,9 +104,9 @@ class CommitBatch:
     meta: dict[str, str | None]
     history: dict[str, HistoryRow | None] = field(default_factory=dict)
     payloads: list[PayloadRow] = field(default_factory=list)
-    """Of new specs."""
+    """Payloads of new specs."""
     specs: dict[str, str | None] = field(default_factory=dict)
-    """Specs whose last job has ended, with their envs; None: a job that had ended runs it again."""
+    """Env of each spec whose last job has ended; None: an ended job runs the spec again."""
 
     @classmethod
     def empty(cls) -> CommitBatch:
@@ -112,7 +116,7 @@ class CommitBatch:
         return bool(self.current or self.records or self.events or self.meta or self.history or self.payloads or self.specs)
 
     def add(self, later: CommitBatch) -> None:
-        """What was to be written later, on top of this."""
+        """Merges a later batch into this one; later rows replace earlier ones."""
         self.current |= later.current
         self.records += later.records
         self.events += later.events
@@ -123,7 +127,8 @@ class CommitBatch:
 
 
 class CommitHook:
-    """Called before and after each commit; a test's place to fail (by an sqlite3.Error) or to die. Does nothing itself."""
+    """Called before and after each commit. A test overrides it to raise sqlite3.Error or to
+    exit."""
 
     def before(self, commit: int) -> None: ...
 
@@ -137,14 +142,14 @@ def _describe(error: sqlite3.Error) -> str:
 
 
 class Store:
-    """The open database. All methods but those of the checkpoint thread belong to the thread that opened it."""
+    """The open database. Only the thread that opened it may call its methods."""
 
     def __init__(self, directory: Path, hook: CommitHook | None = None, bounds: Bounds | None = None, reserve_bytes: int = 0) -> None:
-        """`reserve_bytes`: of the disk, for grants and releases alone. Raises StoreUnusable with one line; never overwrites what it does
-        not understand."""
+        """`reserve_bytes`: disk space reserved for grants and releases. Raises StoreUnusable with
+        one line. Never overwrites a file that it does not recognise."""
         self.path = directory / FILE_NAME
         self.is_new = False
-        """There was no database."""
+        """The database did not exist before."""
         self._hook = hook or CommitHook()
         self._commits = 0
         self._on_disk = 0
@@ -152,13 +157,13 @@ class Store:
         self._durable = False
         self._checkpoint: threading.Thread | None = None
         self._waited_in_vain_s: float | None = None
-        """When a checkpoint had not ended in time; None: they do."""
+        """Time of the last timed-out wait for a checkpoint; None: waits succeed."""
         try:
             _close_to_others(self.path)
             self._db = self._connect()
             self._check()
             self._cursor = self._db.cursor()
-            """All that is written: a statement of the connection's own would make one each."""
+            """The cursor of all writes; `Connection.execute` would create one per statement."""
             self._history = HistoryRows(self._cursor, bounds or Bounds())
             self._reserve = DiskReserve(self.path, reserve_bytes)
             self._db.execute(f"PRAGMA journal_size_limit = {self._reserve.log_bytes}")
@@ -177,7 +182,7 @@ class Store:
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1_000)
         try:
-            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # reads the header: not a database?
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # reads the header; may fail
             application, version, tables = (
                 db.execute(query).fetchone()[0]
                 for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
@@ -210,7 +215,7 @@ class Store:
     # -- writing --
 
     def commit(self, batch: CommitBatch, *, durable: bool = False) -> None:
-        """Writes all of it or nothing. `durable`: also through a power failure. Raises StoreFailed."""
+        """Writes all or nothing. `durable`: survives a power failure. Raises StoreFailed."""
         self._commits += 1
         try:
             self._hook.before(self._commits)
@@ -247,31 +252,33 @@ class Store:
         self._history.forget_sums()
 
     def _begin_log_anew(self) -> None:
-        """The disk is full: a log that is in the database as a whole is written from its beginning again, in the room that it has."""
+        """On a full disk: checkpoints the log. SQLite rewrites a fully checkpointed log from its
+        start."""
         if self._checkpoint is not None:
             self._checkpoint.join(WAL_WAIT_S)
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def refusal(self, batch: CommitBatch) -> str | None:
-        """Why this, which tenants want stored, is not taken, though grants and releases are; None: it is. One line."""
+        """One line: why tenants' data are refused; None: accepted. Grants and releases still
+        pass."""
         try:
             return self._reserve.refusal(self._db, sum(len(row.value) for row in batch.payloads))
         except (OSError, sqlite3.Error):
-            return None  # the commit itself says what is wrong
+            return None  # the commit reports the error
 
     @property
     def commits(self) -> int:
-        """The number of the last one."""
+        """The number of the last commit."""
         return self._commits
 
     @property
     def on_disk(self) -> int:
-        """The last one that a power failure would not lose; nor those before it."""
+        """The number of the last commit that, with all before it, survives a power failure."""
         return self._on_disk
 
     def _fail(self, failing: bool) -> None:
-        """While it fails, nobody waits for a lock: each try would hold up the loop again."""
+        """While commits fail, the busy timeout is 0: a wait per retry would block the loop."""
         if self._failing is not failing:
             self._failing = failing
             self._db.execute(f"PRAGMA busy_timeout = {0 if failing else BUSY_MS}")
@@ -302,7 +309,8 @@ class Store:
                 execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
 
     def _make_way(self, batch: CommitBatch) -> None:
-        """On a full disk what is told of the past goes on in the room that it has: the oldest of it goes, twice as much as comes."""
+        """On a full disk: deletes the oldest events, records, history: twice what the batch
+        adds."""
         for table, number, count in (("events", "sequence", len(batch.events)), ("records", "record_id", len(batch.records))):
             newest = f"(SELECT coalesce(max({number}), 0) FROM {table}) - {RETAINED_WHEN_TIGHT}"
             oldest = f"SELECT {number} FROM {table} WHERE {number} < {newest} ORDER BY {number} LIMIT ?"
@@ -328,7 +336,8 @@ class Store:
         history.trim({row.env for row in batch.history.values() if row is not None})
 
     def _trim(self, table: str, number: str, most: int) -> None:
-        """Drops the oldest rows of the env that has the most, again and again: nobody can wash away the others' past by a flood."""
+        """Deletes the oldest rows of the env with most rows, repeatedly: a flood spares other
+        envs."""
         execute = self._cursor.execute
         excess = execute(f"SELECT count(*) FROM {table}").fetchone()[0] - most
         if excess <= 0:
@@ -361,7 +370,8 @@ class Store:
         return self._checkpoint
 
     def is_behind(self) -> bool:
-        """The log is beyond its limit: what can wait waits until a checkpoint, which has begun, has emptied it."""
+        """True if the log exceeds its limit; starts a checkpoint. Writes that can wait must wait
+        for it."""
         if self.log_bytes() <= WAL_LIMIT_BYTES:
             return False
         self._begin_checkpoint()
@@ -371,20 +381,20 @@ class Store:
         return self._waited_in_vain_s is not None and time.monotonic() - self._waited_in_vain_s < WAL_REST_S
 
     def is_late(self) -> bool:
-        """The disk does not keep up with the commits: the log is beyond its limit, and waiting did not help."""
+        """True if the disk does not keep up: the log exceeds its limit, and a wait timed out."""
         if self._waited_in_vain_s is not None and self.log_bytes() <= WAL_LIMIT_BYTES:
             self._waited_in_vain_s = None
         return self._waited_in_vain_s is not None
 
     def log_bytes(self) -> int:
-        """What the log holds; nothing once all of it is in the database."""
+        """Size of the log; 0 once all of it is in the database."""
         frames, in_database = self._log.frames()
         return frames * FRAME_BYTES if frames != in_database else 0
 
     # -- reading --
 
     def _read(self, query: str, arguments: Sequence[object] = ()) -> list[Any]:
-        """All rows. Raises StoreFailed, as every read."""
+        """All rows. Raises StoreFailed, as does every read."""
         try:
             return self._db.execute(query, arguments).fetchall()
         except sqlite3.Error as error:
@@ -395,7 +405,8 @@ class Store:
         return self._read("SELECT kind, key, value FROM current")
 
     def records(self, env: str | None = None, since_wall_ns: int = 0, limit: int = RETAINED_RECORDS) -> list[str]:
-        """JSON texts, oldest first: the last `limit` of those granted at or after `since_wall_ns`."""
+        """JSON texts of the last `limit` records granted at or after `since_wall_ns`, oldest
+        first."""
         where, arguments = "granted_wall_ns >= ?", [since_wall_ns]
         if env is not None:
             where += " AND env = ?"
@@ -404,7 +415,8 @@ class Store:
         return [value for (value,) in reversed(rows)]
 
     def events(self, since: int | None, limit: int) -> list[str]:
-        """JSON texts, oldest first: the first `limit` after sequence `since`, or without it the last `limit`."""
+        """JSON texts, oldest first: the first `limit` after sequence `since`; None: the last
+        `limit`."""
         if since is not None:
             rows = self._read("SELECT value FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?", (since, limit))
             return [value for (value,) in rows]
@@ -412,8 +424,8 @@ class Store:
         return [value for (value,) in reversed(rows)]
 
     def history(self, env: str | None, since_wall_ns: int, after: int | None, limit: int) -> list[tuple[int, str]]:
-        """(number, JSON text), oldest first: the first `limit` after number `after`, or without it the last `limit`; of those that ended
-        at or after `since_wall_ns`."""
+        """(number, JSON text) of jobs that ended at or after `since_wall_ns`, oldest first: the
+        first `limit` after number `after`, or the last `limit` if `after` is None."""
         where, arguments = "ended_wall_ns >= ?" + (" AND env = ?" if env is not None else ""), [since_wall_ns, *filter(None, [env])]
         if after is not None:
             query = f"SELECT number, value FROM history WHERE {where} AND number > ? ORDER BY number LIMIT ?"
@@ -427,37 +439,37 @@ class Store:
         return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", limit))
 
     def states_of(self, env: str, job_id: str) -> list[tuple[str, str]]:
-        """(job, state), as history_of, of one env. (`+env`: found by the job, not among all that the env has had.)"""
+        """(job, state), as history_of, of one env. (`+env`: uses the job index, not the env's.)"""
         query = "SELECT job_id, state FROM history WHERE (job_id = ? OR (job_id > ? AND job_id < ?)) AND +env = ?"
         return self._read(query, (job_id, f"{job_id}.", f"{job_id}/", env))
 
     def payload(self, spec_id: str) -> tuple[bytes, bytes] | None:
-        """(directory, the rest), as they were written; None: there is none any more."""
+        """(directory, rest), as they were written; None: the payload is gone."""
         found = self._read("SELECT cwd, value FROM payloads WHERE spec_id = ?", (spec_id,))
         return (found[0][0], found[0][1]) if found else None
 
     def directories(self, spec_ids: Iterable[str]) -> dict[str, bytes]:
-        """Of those whose payloads are still there."""
+        """Working directories of the specs that still have payloads."""
         return dict(row for spec_id in spec_ids for row in self._read("SELECT spec_id, cwd FROM payloads WHERE spec_id = ?", (spec_id,)))
 
     def last_ended(self, limit: int) -> list[tuple[str, int]]:
-        """(job, when it ended) of the last so many, oldest first."""
+        """(job, end time in ns) of the last `limit` jobs, oldest first."""
         query = "SELECT job_id, ended_wall_ns FROM history ORDER BY number DESC LIMIT ?"
         return self._read(query, (limit,))[::-1]
 
     def job_of_key(self, env: str, key: str) -> str | None:
-        """A job, or an element of an array, that was submitted under this key and has ended."""
+        """An ended job or array element that was submitted under this key."""
         query = "SELECT job_id FROM history WHERE env = ? AND key = ? AND key != '' LIMIT 1"
         found = self._read(query, (env, key))
         return str(found[0][0]) if found else None
 
     def durations_ms(self, env: str, command: str, limit: int) -> list[int]:
-        """How long the last `limit` that ended well ran, shortest first."""
+        """Run times of the last `limit` successful runs, shortest first."""
         last = "SELECT ran_ms FROM history WHERE env = ? AND command = ? AND ran_ms IS NOT NULL ORDER BY number DESC LIMIT ?"
         return [ran_ms for (ran_ms,) in self._read(f"SELECT ran_ms FROM ({last}) ORDER BY 1", (env, command, limit))]
 
     def counter(self, key: str) -> int:
-        """A counter of the state; 0: it has not been counted yet."""
+        """A counter of the state; 0 if it has no row."""
         found = self._read("SELECT value FROM current WHERE kind = 'counter' AND key = ?", (key,))
         return int(found[0][0]) if found else 0
 
@@ -472,7 +484,7 @@ class Store:
         return self._reserve.free_bytes()
 
     def close(self) -> None:
-        """Ends cleanly, with a short log; a second call does nothing."""
+        """Closes the database with a short log. A second call does nothing."""
         if self._checkpoint is not None:
             self._checkpoint.join(timeout=5)
         with contextlib.ExitStack() as holder, contextlib.suppress(sqlite3.Error):
@@ -486,8 +498,8 @@ class Store:
         self._log.close()
 
     def _hold_log_open(self) -> contextlib.closing[sqlite3.Connection]:
-        """The log is short, and its file stays, with the room that it holds: the last connection that writes would delete it, one that
-        only reads does not."""
+        """Shortens the log and keeps its file with its reserved space. The last connection to close
+        deletes the file unless it is read-only."""
         self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
         self._db.execute("INSERT OR REPLACE INTO meta VALUES ('closed', '1')")
         reader = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
@@ -500,7 +512,8 @@ def _is_full(error: sqlite3.Error) -> bool:
 
 
 def _close_to_others(path: Path) -> None:
-    """SQLite makes files that all may read, and its log with the database's mode. Where this fails, opening it says why."""
+    """Sets mode 0600: SQLite makes files that all users may read. The log takes the database's
+    mode. If this fails, opening the database reports the error."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -510,7 +523,8 @@ def _close_to_others(path: Path) -> None:
 
 
 def _checkpoint(path: Path) -> None:
-    """In its own thread: the log's pages into the database. A failure shows itself at the next commit or checkpoint."""
+    """Copies the log into the database, in its own thread. A failure recurs at the next commit
+    or checkpoint."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1_000)) as db:
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_checkpoint(PASSIVE)")

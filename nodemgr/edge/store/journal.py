@@ -1,9 +1,10 @@
-"""What a step changes, written before it is told to anybody: rows and events in one commit.
+"""Writes a step's rows and events in one commit, before the step is reported.
 
-Knows: the store, the numbering of events, what to do while the store cannot be written. Must not know: what a row decides.
+Knows: the store, the numbering of events, the handling of a store that cannot be written.
+Must not know: the meaning of a row.
 
-While commits fail, a step that hands something out is refused, and one that tells a fact (a death, a release) holds: its
-rows are kept in memory and written before anything else as soon as the store takes them.
+While commits fail, a step that grants something is refused. A step that reports a fact (a death, a
+release) holds: its rows stay in memory and are written first when the store can be written again.
 """
 
 from __future__ import annotations
@@ -30,21 +31,22 @@ SCHEMA_VERSION = 1
 MARK_NAME = "state.db-mark"
 SPREAD_RUNS = 100
 MAX_SPREADS = 10_000
-"""Commands whose figures are kept at hand."""
+"""Most commands with a cached Spread."""
 MAX_PENDING_EVENTS = 10_000
-"""Events that wait for a store that fails; the oldest are forgotten first."""
+"""Most events kept in memory while the store fails; the oldest are dropped first."""
 
 Publisher = Callable[[str, str], None]
 """Takes an event's name and its JSON text."""
 
 _encoded: Callable[[object, int], tuple[str, ...]] = c_make_encoder(None, str, quoted, None, ":", ",", False, False, True)
-"""What JSONEncoder(separators=(",", ":"), default=str, check_circular=False) makes anew for each text: an event is written while
-a client waits. Called with 0, the indentation."""
+"""The encoder that JSONEncoder(separators=(",", ":"), default=str, check_circular=False) builds
+anew for each text. It is built once: a client waits for the event. The argument 0 is the
+indentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How long a command ran: the middle of the last SPREAD_RUNS that ended well, and the quarters around it."""
+    """Median and quartiles of the run times of a command's last SPREAD_RUNS successful runs."""
 
     count: int
     quarter_ms: int
@@ -69,34 +71,35 @@ class Journal:
         there = Reached(store.last_sequence(), store.counter(JOBS))
         self._mark = StoreMark(store.path.with_name(MARK_NAME))
         self.jobs_named = max(there.jobs, self._mark.before.jobs)
-        """Jobs up to this number have been submitted, whatever the store knows of them."""
+        """Jobs up to this number were submitted, even if the store lacks them."""
         self.lost = "" if store.is_new else lost(self._mark.before, there)
-        """What the store lacks that it once had, in one line."""
+        """One line that describes the rows the store has lost; empty: none."""
         self._sequence = there.sequence if store.is_new else max(there.sequence, self._mark.before.sequence)
         if store.is_new:
             self._mark.begin_anew()
         self._pending = CommitBatch.empty()
         self._untold: list[tuple[str, str]] = []
         self._spreads: dict[tuple[str, str], Spread | None] = {}
-        """What was worked out of the history."""
+        """Spreads computed from the history, by (env, command)."""
         self.refused = ""
-        """Why the last write was refused."""
+        """The reason for the last refused write."""
         self._is_low = False
-        """Tenants' data are refused, and that was told."""
+        """The store refuses tenants' data, and this was reported."""
         self.fault: str | None = None
-        """Why the store cannot be written now; None: it can."""
+        """The reason why the store cannot be written now; None: it can."""
         self.on_failure: Callable[[], None] = lambda: None
-        """Called when it cannot be written any more, whatever was to be: somebody must try again."""
+        """Called when writes begin to fail; the callee must schedule `retry`."""
         self.on_recovery: Callable[[], None] = lambda: None
-        """Called when it can be written again."""
+        """Called when the store can be written again."""
 
     # -- writing --
 
     def write(
         self, saved: Iterable[Save], published: Iterable[Publish], *, must_hold: bool, durable: bool = False, reserved: bool = True
     ) -> bool:
-        """Stores a step's rows and events; False: refused, nothing happened, and `refused` says why. `publish` tells the events
-        afterwards. `reserved`: it may use the disk's reserve."""
+        """Stores a step's rows and events. Returns False if refused: nothing is stored, and
+        `refused` holds the reason. `publish` sends the events later. `reserved`: the write may use
+        the disk reserve."""
         batch = CommitBatch({}, [], [], {})
         for save in saved:
             kind, value = save.kind, save.value
@@ -136,22 +139,23 @@ class Journal:
 
     @property
     def on_disk(self) -> int:
-        """The last commit that a power failure would not lose; nor those before it."""
+        """The number of the last commit that, with all before it, survives a power failure."""
         return self._store.on_disk
 
     def publish(self) -> None:
-        """Tells the stream what was stored since the last call: after the clients, who wait for their answers."""
+        """Publishes the events stored since the last call. Call it after the clients are
+        answered."""
         untold, self._untold = self._untold, []
         for name, text in untold:
             self._publisher(name, text)
 
     def note(self, name: str, **fields: object) -> None:
-        """An event of the manager's own, stored and told."""
+        """Stores and publishes an event of the manager itself."""
         self._commit(CommitBatch.empty(), [Publish(name, fields)], must_hold=True)
         self.publish()
 
     def remember(self, key: str, text: str | None) -> None:
-        """One fact about this manager's surroundings; None forgets it."""
+        """Stores a fact about this manager's surroundings; None deletes it."""
         self._commit(CommitBatch({}, [], [], {key: text}), [], must_hold=True)
 
     def _commit(self, batch: CommitBatch, published: Iterable[Publish], *, must_hold: bool, durable: bool = False) -> bool:
@@ -181,12 +185,12 @@ class Journal:
 
     @staticmethod
     def _jobs_of(batch: CommitBatch) -> int | None:
-        """The last job's number, if this commit has it."""
+        """The last job's number, if this commit writes it."""
         text = batch.current.get(("counter", JOBS))
         return None if text is None else int(text)
 
     def close(self) -> None:
-        """The store is the caller's to close."""
+        """Closes the mark. The caller closes the store."""
         self._mark.close()
 
     def _event_text(self, sequence: int, event: Publish) -> str:
@@ -196,7 +200,7 @@ class Journal:
         return f"{head}{times},{''.join(_encoded(fields, 0))[1:]}" if fields else f"{head}{times}}}"
 
     def _try(self, batch: CommitBatch, durable: bool) -> str | None:
-        """None: written; else why not."""
+        """Returns None if written, else the reason."""
         try:
             self._store.commit(batch, durable=durable)
         except StoreFailed as error:
@@ -206,7 +210,7 @@ class Journal:
     # -- while it fails --
 
     def health(self) -> dict[str, str | None]:
-        """For those who ask why nothing moves."""
+        """The store's state, for status reports."""
         return {"state": "ok" if self.fault is None else "failing", "error": self.fault}
 
     def _begin_failing(self, fault: str) -> None:
@@ -216,7 +220,8 @@ class Journal:
         self.on_failure()
 
     def retry(self) -> bool:
-        """Tries to write what waits; True: the store can be written, and holds what the manager believes."""
+        """Writes the pending rows. Returns True if the store works and holds the manager's
+        state."""
         if self.fault is None:
             return True
         fault = self._try(self._pending, durable=True)
@@ -231,17 +236,18 @@ class Journal:
         return True
 
     def is_behind(self) -> bool:
-        """What can wait is not to be written now."""
+        """Writes that can wait must wait now."""
         return self._store.is_behind()
 
     def is_late(self) -> bool:
-        """The disk does not keep up."""
+        """The disk does not keep up with the commits."""
         return self._store.is_late()
 
     # -- reading --
 
     def rows(self) -> list[tuple[str, str, Any]]:
-        """(kind, key, value) of the state, for core.restart. Raises ValueError for a row that cannot be read."""
+        """(kind, key, value) of the state, for core.restart. Raises ValueError if a row cannot be
+        read."""
         return [(kind, key, encoding.decode(kind, text)) for kind, key, text in self._store.current()]
 
     def meta(self) -> dict[str, str]:
@@ -258,12 +264,13 @@ class Journal:
     def history(
         self, env: str | None = None, since_wall_ns: int = 0, after: int | None = None, limit: int = 1_000
     ) -> list[tuple[int, Any]]:
-        """(number, {"job": …, "spec": …}), oldest first: the first `limit` after number `after`, or without it the last `limit`; of
-        those that ended at or after `since_wall_ns`."""
+        """(number, {"job": …, "spec": …}) of jobs that ended at or after `since_wall_ns`, oldest
+        first: the first `limit` after number `after`, or the last `limit` if `after` is None."""
         return [(number, json.loads(text)) for number, text in self._store.history(env, since_wall_ns, after, limit)]
 
     def ended(self, job_id: str, limit: int = RETAINED_RECORDS) -> list[Ended]:
-        """What is known of a job that has ended, or of all elements of an array that have; also what the store could not take yet."""
+        """An ended job, or all ended elements of an array; includes rows still pending in
+        memory."""
         stored = {name: encoding.decode("history", text) for name, text in self._store.history_of(job_id, limit)}
         for name, row in self._pending.history.items():
             if name == job_id or name.startswith(f"{job_id}."):
@@ -272,7 +279,8 @@ class Journal:
         return list(stored.values())
 
     def ended_states(self, env: str, job_ids: Iterable[str]) -> dict[str, JobState]:
-        """Of those jobs of the env that have ended, and of the elements of arrays among them, how they did."""
+        """The final states of those jobs of the env, and of their array elements, that have
+        ended."""
         found: dict[str, JobState] = {}
         for job_id in job_ids:
             found |= {name: JobState(state) for name, state in self._store.states_of(env, job_id)}
@@ -283,30 +291,30 @@ class Journal:
         return found
 
     def payload(self, spec_id: str) -> JobPayload | None:
-        """None: the store has it no more. Raises StoreFailed, EncodingError."""
+        """Returns None if the store no longer has it. Raises StoreFailed, EncodingError."""
         found = self._store.payload(spec_id)
         return None if found is None else encoding.unpack(*found)
 
     def directories(self, spec_ids: Iterable[str]) -> dict[str, str]:
-        """Where jobs of these specs run, as far as the store knows."""
+        """The working directories of these specs, as far as the store has them."""
         return {spec_id: os.fsdecode(cwd) for spec_id, cwd in self._store.directories(spec_ids).items()}
 
     def ended_last(self, env: str | None, limit: int) -> list[Job]:
-        """The jobs of the env (None: of all) that ended last, oldest first."""
+        """The last `limit` ended jobs of the env (None: of all envs), oldest first."""
         return [encoding.decode("history", text).job for _, text in self._store.history(env, 0, None, limit)]
 
     def last_ended(self, limit: int) -> list[tuple[str, int]]:
-        """(job, when it ended) of the last so many, oldest first."""
+        """(job, end time in ns) of the last `limit` jobs, oldest first."""
         return self._store.last_ended(limit)
 
     def job_of_key(self, env: str, key: str) -> str | None:
-        """The job or array that was submitted under this key in this env, if it has ended."""
+        """The ended job or array that was submitted under this key in this env."""
         pending = (row.job_id for row in self._pending.history.values() if row is not None and (row.env, row.key) == (env, key))
         job_id = next(pending, None) or self._store.job_of_key(env, key)
         return None if job_id is None else job_ids.array_of(job_id) or job_id
 
     def spread(self, env: str, command: str) -> Spread | None:
-        """How long this command took in this env where it ended well; None: it never did, or nobody can tell now."""
+        """Run times of this command's successful runs in this env; None: none, or unreadable."""
         key = (env, command)
         if key not in self._spreads:
             if len(self._spreads) >= MAX_SPREADS:
@@ -319,8 +327,8 @@ class Journal:
 
 
 def _add_specs(batch: CommitBatch) -> None:
-    """What becomes of the payloads of specs that come or go without one of their own. (With a spec its last job goes, into the
-    history.)"""
+    """Fills `specs` for each spec that is saved or deleted without a new payload.
+    (When a spec is deleted, its last job goes into the history.)"""
     fresh = {row.spec_id for row in batch.payloads}
     env_of = {row.spec_id: row.env for row in batch.history.values() if row is not None}
     for (kind, spec_id), text in batch.current.items():
@@ -338,7 +346,7 @@ def _history_row(ended: Ended) -> HistoryRow:
 
 
 def _add_record(batch: CommitBatch, save: Save) -> None:
-    """Beside the others of its env, for as long as records are kept; its row of the present ends with its lease."""
+    """Adds the record to its env's retained records. A record that ended leaves `current`."""
     record, text = save.value, batch.current[save.kind, save.key]
     if isinstance(record, Record) and text is not None:
         batch.records.append(RecordRow(record.record_id, record.env, record.granted_wall_ns, text))
