@@ -235,7 +235,7 @@ class Draft:
         _add(self.active, grant.uuid, 1)
 
     def _shrinks(self, grant: Grant, least_bytes: int) -> None:
-        """Requests figures at once if the grant may shrink further than before this step."""
+        """Asks for figures at once if the grant may shrink further than before this step."""
         before = self.state.grants.get((grant.env, grant.uuid))
         further = before is None or least_bytes < max(accounting.target(self.state, before), before.caps_bytes)
         if further and least_bytes < grant.memory_bytes:
@@ -454,7 +454,7 @@ class Draft:
         self.changed.clear()  # breaks a cycle: the step needs no garbage collection
         _stop_timers(state)
 
-    # Queries of handlers.
+    # Used by handlers.
 
     def count(self, counter: str) -> int:
         """The next number of a counter, from 1."""

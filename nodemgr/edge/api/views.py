@@ -1,6 +1,6 @@
-"""What the manager shows: its status, its records, its own checks. Reads everything, changes nothing.
+"""The manager's reports: its status, its records, its own checks. Reads everything, changes nothing.
 
-Knows: the core's snapshot, and what only the edges know beside it. Must not know: who asks, how an answer travels.
+Knows: the core's snapshot and the edges' own facts. Must not know: the caller, the transport.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ COUNTERS = (
     "packets_malformed", "packets_forged", "packets_replayed", "packets_foreign", "packets_throttled", "connections_refused",
     "connections_over_limit", "connections_throttled", "connections_deaf", "descriptors_exhausted", "strangers_shut_out",
 )  # fmt: skip
-"""What was counted since the start: each is in the status, also at zero."""
+"""Counters since the start: the status has each of them, also at zero."""
 
 
 TURN_TASKS = 1_000
-"""Of whom so many rows are written in some milliseconds."""
+"""Task rows per turn of the loop: they take some milliseconds."""
 
 _to_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class Views:
-    """Figures, as they are now."""
+    """Current figures."""
 
     def __init__(self, daemon: Daemon, settings: Settings, store: Store) -> None:
         self.run_dir = settings.run_dir
@@ -53,9 +53,12 @@ class Views:
         self._since_wall_ns = daemon.clock.wall_ns()
 
     def status(self, env: str | None = None) -> Later:
-        """The object of `nodemgr status --json`, as text; with `env` what it may know of itself. TURN_TASKS in each turn of the loop, so
-        that ten thousand tasks hold nobody up: each row is as it was in its turn. A task that ended meanwhile has none, and one that
-        came is in the next status."""
+        """The object of `nodemgr status --json`, as text; with `env`, only the facts open to that env.
+
+        Each turn of the loop writes TURN_TASKS rows, so that ten thousand tasks do not block the loop.
+        A row has the state at its turn. A task that ended before its turn has no row. A task that
+        began after the call is in the next status.
+        """
         return Later(lambda reply: self._in_turns(env, reply))
 
     def _in_turns(self, env: str | None, reply: Reply) -> None:
@@ -68,7 +71,7 @@ class Views:
                 some = [ids.popleft() for _ in range(min(TURN_TASKS, len(ids)))]
                 tasks = [task for task_id in some if (task := state.tasks.get(task_id)) is not None]
                 texts.extend(self._task_rows.texts(tasks, daemon.clock.monotonic_ns(), daemon.beats))
-            except Exception as error:  # an answer is owed whatever happens
+            except Exception as error:  # the caller needs an answer in any case
                 stderr_log.fault("in a status", error)
                 reply(OperationError(f"internal fault: {error!r} (the manager's log has more)", "internal"))
                 return
@@ -80,13 +83,13 @@ class Views:
         turn()
 
     def _frame(self, env: str | None) -> str:
-        """All but the tasks: the open beginning of a JSON object."""
+        """The status without tasks: a JSON object without its closing brace."""
         daemon = self._daemon
         now_ns = daemon.clock.monotonic_ns()
         frame = snapshot.frame(daemon.state, now_ns, used_bytes=daemon.gpus.last.used_bytes, env=env)
         frame["store"], frame["launcher"] = daemon.journal.health(), daemon.jobs.health()
         for row in frame["queue"]:
-            request = daemon.state.requests.get(row["request"])  # a job that is held has none
+            request = daemon.state.requests.get(row["request"])  # a held job has no request
             row["places"] = self._locations(() if request is None else request.askers)
         for row, unreclaimed in zip(frame["residues"], snapshot.unreclaimed(daemon.state, env), strict=True):
             holder = daemon.state.processes.get(unreclaimed.process)
@@ -100,13 +103,13 @@ class Views:
         return _to_text(frame)[:-1]
 
     def _task(self, task: Task) -> dict[str, Any]:
-        """What the core says of it, and where its processes live."""
+        """The core's facts about the task, and the locations of its processes."""
         state = self._daemon.state
         where = self._locations([state.processes[key] for key in task.processes])
         return {**snapshot.task_facts(state, task), "places": where}
 
     def _locations(self, members: Iterable[Process | Asker]) -> list[dict[str, Any]]:
-        """Who they are, and in which container, as the node numbers them and as they do there."""
+        """Each member's PID on the node, PID inside, user and container."""
         rows = []
         for member in members:
             place = self._daemon.process_locations.of(member.key if isinstance(member, Process) else member.process)
@@ -115,7 +118,7 @@ class Views:
         return rows
 
     def identity(self) -> dict[str, Any]:
-        """What tells this manager from others."""
+        """Distinguishes this manager from others."""
         return {"pid": os.getpid(), "version": installed_version(), "state_dir": str(self._settings.state_dir)}
 
     def _manager(self) -> dict[str, Any]:
@@ -130,12 +133,13 @@ class Views:
         }
 
     def crowds(self) -> list[Crowd]:
-        """Of the envs whose next client is not heard."""
+        """One for each env that accepts no further client."""
         clients = self._daemon.clients
         return [Crowd.of(env, clients.crowd(env)) for env in clients.full()]
 
     def holdings(self, env: str) -> dict[str, Any]:
-        """What an env's NVML shows (csrc/shim/sight.c reads it): its GPUs by index as [uuid, limit, used] in bytes, its processes' PIDs."""
+        """The env's view of NVML, read by csrc/shim/sight.c: the PIDs of its processes, and its GPUs,
+        sorted by index, as [uuid, limit, used] in bytes."""
         state, used = self._daemon.state, self._daemon.ledgers.used
         held = [(gpu, grant) for gpu in state.gpus.values() if (grant := state.grants.get((env, gpu.uuid))) is not None]
         held.sort(key=lambda pair: pair[0].index)
@@ -146,7 +150,7 @@ class Views:
         }
 
     def allocations(self, env: str | None, since_wall_ns: int, limit: int = RETAINED_RECORDS) -> dict[str, Any]:
-        """The last records, with the indices that people read beside the UUIDs."""
+        """The last records, with the GPU indices beside the UUIDs."""
         gpus = self._daemon.state.gpus
         records = self._daemon.journal.records(env, since_wall_ns, limit)
         for record in records:
@@ -155,7 +159,7 @@ class Views:
         return {"schema_version": SCHEMA_VERSION, "allocations": records}
 
     def env(self, name: str) -> dict[str, Any]:
-        """An env as an administrator gives it to containers: its quota, its device, where its clients find it, what it runs."""
+        """An env for an administrator: its quota, CDI device, mounts, directories, tasks and jobs."""
         daemon, run_dir, box = self._daemon, self._settings.run_dir, self._daemon.envs.containers
         state = daemon.state
         return {
@@ -175,11 +179,11 @@ class Views:
         }
 
     def other_jobs(self, env: str) -> list[Job]:
-        """Of an env, the living jobs that are neither a task nor a waiting request: held, behind other jobs, or without a GPU."""
+        """The env's live jobs without task or request: held, behind a dependency, or without a GPU."""
         return [job for job in self._daemon.state.jobs.values() if job.env == env and job.task_id is None and job.request_id is None]
 
     def checks(self, env: str | None = None) -> list[dict[str, Any]]:
-        """The manager's own doctor; of `env`'s violations alone, if it is named."""
+        """The manager's own doctor checks; with `env`, only the violations of that env."""
         daemon = self._daemon
         used = len(os.listdir("/proc/self/fd"))
         state = daemon.state
@@ -226,7 +230,7 @@ class Views:
         return daemon.gate.state()
 
     def env_checks(self, env: str, pid: int | None) -> list[dict[str, Any]]:
-        """Those that tell an env why it gets no GPU, and whether the asking process is behind the device gate."""
+        """The checks for an env without a GPU, and whether process `pid` is behind the device gate."""
         rows = [check for check in self.checks(env) if check["name"] in ("store", "nvml", "gpus", "audit", "jobs")]
         gate = self._daemon.gate
         ok, detail = (True, self._daemon.no_gate) if gate is None else gate.state_of(env, pid)

@@ -52,7 +52,7 @@ REST_S = 0.002
 """Read interval of the socket in a flood: a larger batch costs less per packet."""
 MOST_BATCHES = 16
 FLOOD_PACKETS = 1_000
-"""More unsigned packets than this in a second are a flood."""
+"""More packets than this in a second without a valid MAC are a flood."""
 MAX_STALE_OF_HOST, MAX_STALE, FEW_STALE = 500, 2_000, 8
 """Signed packets per second without new content, of one host and of all: some 50 µs each.
 A host with few of them is accepted beyond the total."""
@@ -109,7 +109,7 @@ class UdpServer:
     """One socket for the clients of all envs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, selector: SwallowingSelector, hub: Hub, clock: Clock, sock: socket.socket) -> None:
-        """`selector` is the loop's own: unsigned packets cost no turn of the loop."""
+        """`selector` is the loop's own: packets without a valid MAC cost no turn of the loop."""
         self.hub = hub
         self._loop = loop
         self._selector = selector
@@ -124,7 +124,7 @@ class UdpServer:
         self._sift = Sift()
         self._share = CpuTimeShare(STRANGERS_NS)
         self._strange = 0
-        """Unsigned packets in this second."""
+        """Packets without a valid MAC in this second."""
         self._stale = Strangers(MAX_STALE_OF_HOST, MAX_STALE, FEW_STALE, MAX_HOSTS)
         self._resting: asyncio.TimerHandle | None = None
         self._rate_limiters: dict[str, RateLimiter] = {}
@@ -164,7 +164,7 @@ class UdpServer:
         self._rate_limiters.setdefault(env, RateLimiter(RATE_LIMIT_NS))
 
     def renew(self, env: str, key: bytes, grace_ns: int) -> None:
-        """Sets a new key. The old key stays valid for `grace_ns`; it does not reveal the new one."""
+        """Sets a new key. The old key stays valid for `grace_ns`; its clients do not learn the new one."""
         before = self._keys.get(env, [])[:1]
         self._set_keys(env, [_Key(key, None), *(_Key(old.secret, self._now_ns() + grace_ns) for old in before)])
 
@@ -320,7 +320,7 @@ class UdpServer:
         return client
 
     def _make_room(self, env: str) -> bool:
-        """Removes idle clients without a lease. A new epoch then makes their packets unusable."""
+        """Removes idle clients without lease or place. A new epoch prevents replay of their packets."""
         clients, now_ns = self._clients[env], self._now_ns()
         idle = [c for c in clients.values() if c.key not in self.hub.last_beat_ns and now_ns - c.heard_ns > IDLE_NS]
         for client in idle:

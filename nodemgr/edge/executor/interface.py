@@ -5,7 +5,7 @@ stand-in, a cluster's engine).
 
 The queue calls `create` once for each attempt that the store lists as started, and trusts the
 listener's reports. A job has an id; one start of it is (job_id, attempt). Every verb is idempotent
-for an attempt. No verb waits. No verb raises on a fault of the job: `Listener.ended` reports it.
+for an attempt. No verb waits. No verb raises on a fault of the job: `ended` reports it.
 """
 
 from __future__ import annotations

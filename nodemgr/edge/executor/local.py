@@ -3,8 +3,8 @@
 Knows: attempt directories, the launcher, pidfds, the handling of the loss of each. Must not know:
 the queue, GPUs, leases, the submitter of a job.
 
-A process begins an attempt by claiming its directory, which succeeds once. The directory is the only
-source of the attempt's state, so a process may die at any time:
+A process begins an attempt by claiming its directory, which succeeds once. Its state is read
+only from the directory, so a process may die at any time:
 - unclaimed: not begun. The manager asks the launcher (again), or claims it and requeues the job.
 - claimed by a living supervisor: the manager watches it; its death is the end.
 - claimed by a dead supervisor: the record has the job's end. Without a record the supervisor was

@@ -1,9 +1,10 @@
-"""The node's GPUs as NVML shows them: inventory, health, memory per process. Read in a thread of its own.
+"""The node's GPUs as NVML reports them: inventory, health, memory per process.
 
-Knows: NVML through nvidia-ml-py; the simulator is reached through the same calls. Must not know: leases, ledgers.
+Knows: NVML through nvidia-ml-py; the simulator has the same calls. Must not know: leases, ledgers.
 
-A call into NVML can take long or never return (a GPU that fell off the bus), so no call is made in the loop: the watcher's
-thread reads, once a period while somebody needs it and at once when asked, and sleeps without a timer otherwise.
+A read or limit call can take long or never return (a GPU that fell off the bus), so the watcher's
+own thread makes it. The thread reads once a period while one is set, and at once on request.
+Otherwise it sleeps without a timer.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ SET_LIMITS = "nvmlDeviceSetMemoryLimits_v1"
 MAX_GPUS = 16
 """Rows of a ledger."""
 READING_TIMEOUT_S = 1.0
-"""A look that takes longer is answered from the last reading."""
+"""After this timeout a request gets the last reading."""
 
 
 class NvmlUnavailable(Exception):
-    """There is no driver to ask. One line, with what to do."""
+    """No driver answers. One line, with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverReading:
-    """What NVML showed at one moment."""
+    """One reading of NVML."""
 
     gpus: tuple[Gpu, ...]
     used_bytes: Mapping[Uuid, int] = field(default_factory=dict)
@@ -45,27 +46,27 @@ class DriverReading:
     """Per GPU, bytes by PID."""
     at_ns: int = 0
     fault: str | None = None
-    """Why nothing could be read at all, one line; then every GPU counts as ill."""
+    """Why the reading failed, one line; the GPUs not read count as unhealthy."""
     minors: Mapping[Uuid, int] = field(default_factory=dict)
-    """The N of each GPU's /dev/nvidiaN, where it has one."""
+    """The N of each GPU's /dev/nvidiaN, if it has one."""
 
     def of_process(self, pid: int) -> dict[Uuid, int]:
-        """Bytes per GPU, where the driver shows any."""
+        """Bytes per GPU, without the GPUs at zero."""
         return {uuid: by_pid[pid] for uuid, by_pid in self.processes.items() if by_pid.get(pid)}
 
 
 class GpuSource(Protocol):
-    """What the watcher reads: NVML, or a test's list."""
+    """The watcher's source: NVML, or a test's list."""
 
     @property
     def can_limit(self) -> bool:
-        """Does the driver keep limits on the memory of cgroups?"""
+        """Whether the driver supports memory limits for cgroups."""
         ...
 
     def read(self, now_ns: int) -> DriverReading: ...
 
     def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None) -> str | None:
-        """Sets the limit of a cgroup's processes together, or lifts it; one line where that is not to be had."""
+        """Sets the joint limit of a cgroup's processes; None lifts it. Returns one line on failure."""
         ...
 
     def close(self) -> None: ...
@@ -83,7 +84,7 @@ class Nvml:
     """NVML, loaded from the driver or from a simulated node's directory."""
 
     def __init__(self, library_directory: Path | None = None, known: Iterable[Gpu] = ()) -> None:
-        """`known`: GPUs of an earlier life, whose indices they keep. Raises NvmlUnavailable."""
+        """`known`: GPUs of earlier runs; they keep their indices. Raises NvmlUnavailable."""
         if library_directory is not None:
             self._preload(library_directory / NVML_LIBRARY)
         import pynvml
@@ -91,7 +92,7 @@ class Nvml:
         self._nvml: ModuleType = pynvml
         self._known = {gpu.uuid: gpu for gpu in known}
         self._measured: dict[Uuid, _DriverDevice] = {}
-        """What this life has read of each GPU that never changes."""
+        """The constant facts of each GPU read in this run."""
         self._minors: dict[Uuid, int] = {}
         try:
             pynvml.nvmlInit()
@@ -103,7 +104,7 @@ class Nvml:
 
     @staticmethod
     def _preload(path: Path) -> None:
-        """A library of this soname that is loaded already is the one that nvidia-ml-py finds."""
+        """Loads the library first: nvidia-ml-py then finds this one by its soname."""
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
@@ -112,7 +113,7 @@ class Nvml:
             ) from None
 
     def read(self, now_ns: int) -> DriverReading:
-        """Everything anew. Raises nothing: what cannot be read is ill."""
+        """Reads all GPUs. Raises no NVMLError: an unreadable GPU is unhealthy."""
         used: dict[Uuid, int] = {}
         processes: dict[Uuid, dict[int, int]] = {}
         seen: list[Gpu] = []
@@ -133,7 +134,7 @@ class Nvml:
         return DriverReading(gpus, used, processes, now_ns, fault, dict(self._minors))
 
     def _device(self, index: int) -> _DriverDevice | None:
-        """None: a GPU that does not even say who it is (then it is among the known ones, or was never there)."""
+        """None: NVML cannot identify the GPU (it is a known one, or was never seen)."""
         nvml = self._nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -146,7 +147,7 @@ class Nvml:
             return None
 
     def _note_minor(self, device: _DriverDevice) -> None:
-        """What was true stays so while the driver does not answer, unless another GPU has that number now."""
+        """Keeps the last number if the driver does not answer, until another GPU has that number."""
         try:
             minor = int(self._nvml.nvmlDeviceGetMinorNumber(device.handle))
         except self._nvml.NVMLError:
@@ -154,7 +155,7 @@ class Nvml:
         self._minors = {uuid: other for uuid, other in self._minors.items() if other != minor} | {device.uuid: minor}
 
     def _figures(self, device: _DriverDevice, used: dict[Uuid, int], processes: dict[Uuid, dict[int, int]]) -> bool:
-        """Fills in one GPU's memory; False: it is ill."""
+        """Fills in one GPU's memory; False: it is unhealthy."""
         nvml = self._nvml
         try:
             used[device.uuid] = int(nvml.nvmlDeviceGetMemoryInfo(device.handle).used)
@@ -168,13 +169,13 @@ class Nvml:
                 continue
             except nvml.NVMLError:
                 return False
-            for process in found:  # one that computes and draws is in both lists, with the same figure
+            for process in found:  # a compute and graphics process is in both lists, with the same figure
                 by_pid[process.pid] = max(by_pid.get(process.pid, 0), int(process.usedGpuMemory or 0))
         processes[device.uuid] = by_pid
         return True
 
     def _remember(self, device: _DriverDevice, index: int, healthy: bool) -> Gpu:
-        """A GPU keeps its index for ever: NVML renumbers when one disappears."""
+        """A GPU keeps its index: NVML renumbers when one disappears."""
         known = self._known.get(device.uuid)
         if known is not None:
             index = known.index
@@ -189,7 +190,7 @@ class Nvml:
     def can_limit(self) -> bool:
         try:
             return bool(self._nvml._nvmlGetFunctionPointer(SET_LIMITS))
-        except (self._nvml.NVMLError, AttributeError):  # the driver, or nvidia-ml-py, is older
+        except (self._nvml.NVMLError, AttributeError):  # the driver or nvidia-ml-py is too old
             return False
 
     def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None) -> str | None:
@@ -205,7 +206,7 @@ class Nvml:
         return None
 
     def _begin_anew(self) -> None:
-        """After a reset of the driver the old session answers nothing any more."""
+        """Opens a new session: the old one is dead after a driver reset."""
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
         with contextlib.suppress(self._nvml.NVMLError):
@@ -218,11 +219,11 @@ class Nvml:
 
 ReadingCallback = Callable[[DriverReading], None]
 DriverCall = Callable[[], Callable[[], None]]
-"""Done in the watcher's thread; what it returns is called in the loop."""
+"""Runs in the watcher's thread; the loop calls the function that it returns."""
 
 
 class GpuWatcher:
-    """Reads a source in its own thread and tells the loop."""
+    """Reads a source in its own thread and reports to the loop."""
 
     def __init__(
         self,
@@ -232,7 +233,7 @@ class GpuWatcher:
         first: DriverReading,
         on_reading: Callable[[DriverReading], None],
     ) -> None:
-        """`on_reading` is called in the loop after each reading, before those who asked for a look are."""
+        """The loop calls `on_reading` after each reading, before the callbacks of read_soon()."""
         self._source = source
         self._clock = clock
         self._loop = loop
@@ -246,7 +247,7 @@ class GpuWatcher:
         self._thread: threading.Thread | None = None
 
     def set_period(self, period_s: float | None) -> None:
-        """How often to read; None: only when asked. No thread exists before the first need."""
+        """Sets the read interval; None: only on request. The thread starts at the first need."""
         if period_s != self._period_s:
             with self._condition:
                 self._period_s = period_s
@@ -255,7 +256,7 @@ class GpuWatcher:
                 self._start()
 
     def read_soon(self, then: ReadingCallback) -> None:
-        """Calls `then` in the loop with a reading that began after now; with the last one where NVML hangs."""
+        """Calls `then` in the loop with a reading begun after this call, or the last one on timeout."""
         answered = False
 
         def once(reading: DriverReading) -> None:
@@ -276,7 +277,7 @@ class GpuWatcher:
         return self._source.can_limit
 
     def limit(self, uuid: Uuid, cgroup: str, limit_bytes: int | None, then: Callable[[str | None], None]) -> None:
-        """As the source's, in the watcher's thread and in the order of the calls; `then` is called in the loop."""
+        """Calls the source's limit() in the watcher's thread, in call order; `then` runs in the loop."""
 
         def order() -> Callable[[], None]:
             fault = self._source.limit(uuid, cgroup, limit_bytes)
@@ -288,7 +289,7 @@ class GpuWatcher:
         self._start()
 
     def stop(self) -> None:
-        """Lets the thread end; does not wait for an NVML that hangs."""
+        """Stops the thread; waits READING_TIMEOUT_S at most."""
         with self._condition:
             self._stopping = True
             self._condition.notify()

@@ -1,9 +1,10 @@
-"""Who a process is, and when it dies: pidfds, SO_PEERCRED, /proc.
+"""The identity and the end of a process: pidfds, SO_PEERCRED, /proc.
 
-Knows: what the kernel says about processes. Must not know: tasks, leases, what a process wrote in a packet.
+Knows: the kernel's facts about processes. Must not know: tasks, leases, the content of a packet.
 
-A process is named `unix:<pid>:<start ticks>`: the pair is never another process later. A pidfd taken from the socket
-names the peer itself, so that a PID reused between accept() and a look into /proc deceives nobody. (csrc/manager/peer.c)
+The key of a process is `unix:<pid>:<start ticks>`: no later process gets the same pair. A pidfd from
+the socket refers to the peer itself, so a PID reused between accept() and a read of /proc does no
+harm. (csrc/manager/peer.c)
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _SEQPACKET = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
 
 
 class PeerGone(Exception):
-    """The peer died before it could be identified, or lives where this host's kernel shows no PID for it."""
+    """The peer died before its identification, or its PID namespace is not visible from here."""
 
 
 @value
 class Identity:
-    """A living process, as the kernel knows it. Owns `pidfd`."""
+    """A living process, as the kernel reports it. Owns `pidfd`."""
 
     pid: int
     start_ticks: int
@@ -56,14 +57,16 @@ def process_key(pid: int, start_ticks: int) -> ProcessKey:
 
 
 def pid_of(key: ProcessKey) -> int | None:
-    """None: a client over UDP."""
+    """The PID; None: a UDP client."""
     kind, _, rest = key.partition(":")
     return int(rest.partition(":")[0]) if kind == "unix" else None
 
 
 def stat_fields(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat after the command's name, which may hold anything; None where there is no such process. A look at all processes
-    reads many of these files: the bare system calls take half of what open() takes."""
+    """The fields of /proc/PID/stat after the command name (any bytes); None: no such process.
+
+    A scan of all processes reads many of these files. Bare system calls take half the time of open().
+    """
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -78,25 +81,25 @@ def stat_fields(pid: int) -> list[bytes] | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks after boot; None: there is none."""
+    """Start time of the process in clock ticks after boot; None: no such process."""
     fields = stat_fields(pid)
     return int(fields[19]) if fields else None
 
 
 def age_ms(key: ProcessKey) -> int:
-    """How long ago the process began, by the clock since boot, which nobody sets."""
+    """The process's age by CLOCK_BOOTTIME, which cannot be set."""
     began_ms = int(key.rpartition(":")[2]) * 1_000 // os.sysconf("SC_CLK_TCK")
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 10**6 - began_ms
 
 
 def ancestors(pid: int) -> tuple[int, ...]:
-    """PIDs from parent to init, as the kernel has them now."""
+    """Current PIDs from parent to init, at most NM_ANCESTORS."""
     found = ffi.new("int32_t[]", lib.NM_ANCESTORS)
     return tuple(ffi.unpack(found, lib.nm_ancestors(pid, found)))
 
 
 def seen_as(pid: int) -> tuple[int, ...]:
-    """The process's PIDs: ours first, then those in the namespaces within; () where it is gone."""
+    """The process's PIDs: ours first, then those in inner namespaces; () if it is gone."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
             text = file.read(8_192)
@@ -107,7 +110,7 @@ def seen_as(pid: int) -> tuple[int, ...]:
 
 
 def command_line(pid: int) -> str:
-    """For people: one line without control characters; empty where it cannot be read."""
+    """For display: one line without control characters; empty if unreadable."""
     try:
         text = read_within(f"/proc/{pid}/cmdline", 4_096)
     except OSError:
@@ -116,7 +119,7 @@ def command_line(pid: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """What a stranger wrote, fit for a terminal: no control characters, not long."""
+    """Untrusted text, safe for a terminal: no control characters, short."""
     if text.isprintable():
         return text[:MAX_COMMAND_CHARS].strip()
     return "".join(char if char.isprintable() else " " for char in text[: MAX_COMMAND_CHARS * 2]).strip()[:MAX_COMMAND_CHARS]
@@ -124,7 +127,7 @@ def one_line(text: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def user_name(uid: int) -> str:
-    """His number where there is no name, or none in time."""
+    """The user's name; the number without a name, or on timeout."""
     try:
         return within(lambda: pwd.getpwuid(uid).pw_name, f"the name of user {uid}")
     except (KeyError, TimeoutError):
@@ -132,7 +135,7 @@ def user_name(uid: int) -> str:
 
 
 def user_id(name: str) -> int | None:
-    """A name of the user database, or a number."""
+    """`name` is in the user database, or a number."""
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
@@ -155,7 +158,7 @@ class Credentials:
 
 
 def credentials(pid: int) -> Credentials | None:
-    """Whose process it is, by its real user and its groups; None: there is none."""
+    """The real user and the groups of a process; None: no such process."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             said = {name: numbers.split() for name, _, numbers in (line.partition(":") for line in file)}
@@ -165,7 +168,7 @@ def credentials(pid: int) -> Credentials | None:
 
 
 def boot_id() -> str:
-    """Another one after each boot: processes of an earlier boot are gone, whatever PIDs are in use now."""
+    """Changes with each boot: a process of an earlier boot is gone, even if its PID is in use."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -176,18 +179,18 @@ def has_ended(pidfd: int) -> bool:
 
 
 _peer = ffi.new("struct nm_peer *")
-"""Room for one answer: the functions below that use it are not to be called from several threads at once."""
+"""Buffer for one answer: only one thread at a time may call the functions that use it."""
 
 
 def _raise_errno(result: int) -> int:
-    """Raises OSError where it is negative."""
+    """Raises OSError if `result` is negative."""
     if result < 0:
         raise OSError(-result, os.strerror(-result))
     return result
 
 
 def _peers_credentials() -> Credentials:
-    """The groups that the peer had when it connected; of more than there is room for, those that it has now."""
+    """User and groups at connect time; the current groups if the buffer is too small."""
     gid, count = _peer.gid, _peer.group_count
     groups = ffi.unpack(_peer.group, count) if count >= 0 else _groups_now(_peer.pid)
     return Credentials(_peer.uid, frozenset((gid, *groups)))
@@ -203,20 +206,25 @@ def _groups_now(pid: int) -> list[int]:
 
 
 def accept_peer(listener: socket.socket) -> tuple[socket.socket, Credentials]:
-    """The next connection, which does not block and brings credentials with each packet, and the user and groups of the process that
-    connected, as they were then. Raises OSError."""
+    """The next connection, and the peer's user and groups at connect time. Raises OSError.
+
+    The socket does not block and brings credentials with each packet.
+    """
     fd = _raise_errno(lib.nm_peer_accept(listener.fileno(), _peer))
     return socket.socket(socket.AF_UNIX, _SEQPACKET, 0, fd), _peers_credentials()
 
 
 def peer_credentials(sock: socket.socket) -> Credentials:
-    """User and groups of the process that connected, as they were then. Raises OSError."""
+    """The peer's user and groups at connect time. Raises OSError."""
     _raise_errno(lib.nm_peer_credentials(sock.fileno(), _peer))
     return _peers_credentials()
 
 
 def identify_peer(sock: socket.socket, peer: Credentials) -> Identity:
-    """The process that connected, with `peer` of the same socket. Raises PeerGone; OSError where descriptors are exhausted."""
+    """The connected process; `peer` is of the same socket.
+
+    Raises PeerGone; OSError if descriptors are exhausted.
+    """
     result = lib.nm_peer_identify(sock.fileno(), _peer)
     pid = _peer.pid
     if pid <= 0:
@@ -228,8 +236,10 @@ def identify_peer(sock: socket.socket, peer: Credentials) -> Identity:
 
 
 def identify(key: ProcessKey) -> Identity | None:
-    """The process of a key that the store kept, if it still lives. The caller knows that the machine has not booted since. Raises
-    OSError where that cannot be known now: descriptors are exhausted."""
+    """The process of a stored key; None: it has ended. The machine must not have booted since.
+
+    Raises OSError if the result is unknown, because descriptors are exhausted.
+    """
     _, pid_text, ticks_text = key.split(":")
     pid = int(pid_text)
     try:
@@ -251,7 +261,7 @@ def identify(key: ProcessKey) -> Identity | None:
 
 RETRY_S = 1.0
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-"""What says that descriptors or memory are out: it says nothing of a process."""
+"""Errors for exhausted descriptors or memory: they report nothing about a process."""
 
 
 class _Entry:
@@ -264,20 +274,20 @@ class _Entry:
 
 
 class ProcessTable:
-    """The living processes that matter, one pidfd each, and word of their death through the loop."""
+    """The held and watched processes, one pidfd each. The loop reports a watched one's end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[ProcessKey], None]) -> None:
         self._loop = loop
         self._on_gone = on_gone
         self._entries: dict[ProcessKey, _Entry] = {}
         self._retries: dict[ProcessKey, asyncio.TimerHandle] = {}
-        """Processes to watch for which there was no descriptor."""
+        """Processes to watch that had no free descriptor."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def hold(self, identity: Identity) -> None:
-        """A connection of this process exists; takes the pidfd over."""
+        """Counts a connection of this process. Takes over the pidfd."""
         entry = self._entries.get(identity.key)
         if entry is None:
             entry = self._entries[identity.key] = _Entry(identity)
@@ -286,15 +296,17 @@ class ProcessTable:
         entry.holders += 1
 
     def drop(self, key: ProcessKey) -> None:
-        """One connection less."""
+        """Counts one connection less."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.holders -= 1
             self._forget_unused(key, entry)
 
     def watch(self, key: ProcessKey) -> bool:
-        """From now on its death is told, once. False: it is gone already (and was never told). Without a free descriptor it counts
-        as living, and is tried again."""
+        """Reports the process's end once. False: it has already ended, without a report.
+
+        Without a free descriptor the process counts as living, and the table retries.
+        """
         entry = self._entries.get(key)
         if entry is None:
             try:
@@ -330,7 +342,7 @@ class ProcessTable:
         return entry is not None and entry.watched
 
     def kill(self, key: ProcessKey, number: signal.Signals = signal.SIGKILL) -> bool:
-        """A signal to exactly this process, be it watched or not; False: it is gone, or not ours to end."""
+        """Signals exactly this process, watched or not; False: it is gone, or the signal failed."""
         entry = self._entries.get(key)
         try:
             identity = identify(key) if entry is None else entry.identity

@@ -116,7 +116,10 @@ class Ledgers:
         return self._ledgers.get(env)
 
     def open(self, env: str) -> None:
-        """Creates an empty ledger if the env has none. Raises LedgerError if descriptors or memory are out."""
+        """Creates an empty ledger if the env has none.
+
+        Raises LedgerError if descriptors or memory are exhausted.
+        """
         if env not in self._ledgers:
             ledger, self._spare = self._spare, None
             self._enter(env, ledger or Ledger.create(), ())
@@ -210,8 +213,8 @@ class Ledgers:
     def rebuild(self, env: str, rows: Iterable[LedgerRow], slots: Iterable[Slot]) -> None:
         """Writes the core's rows and slots to an adopted or a new ledger.
 
-        The recovered limits file may be older than some slots (a process missed the last manager).
-        The slots of the core's processes are kept in any case. All other used slots are cleared.
+        The recovered limits file may be older than some slots: its process never met the last manager.
+        So the slots of the core's processes are always kept. All other used slots are cleared.
         """
         ledger, slots = self._ledgers[env], list(slots)
         for slot_number in set(range(ledger.slots_used)).difference(slot.slot for slot in slots):
@@ -270,7 +273,7 @@ class Ledgers:
 
 
 def _open_files_of(pid: int, files: LedgerFiles) -> list[int]:
-    """New descriptors on the ledger's files that a process has open or mapped; [] unless both exist."""
+    """New descriptors on ledger files that a process has open or mapped; [] without both files."""
     wanted = {files.usage, *files.limits}
     found: dict[FileId, int] = {}
     for path in (*_descriptors(pid), *_mappings(pid)):
@@ -285,7 +288,7 @@ def _open_files_of(pid: int, files: LedgerFiles) -> list[int]:
 
 
 def _opened(path: str, wanted: set[FileId]) -> tuple[FileId | None, int]:
-    """The wanted file behind a process's /proc link, and a descriptor on it; (None, -1): another file.
+    """The wanted file behind a /proc link, and a descriptor on it; (None, -1): another file.
 
     The link can lead to any file: a device with side effects on open, or a file that blocks. So the
     function opens it only after the kernel has reported a memory file with a wanted inode.
@@ -337,7 +340,7 @@ def _links_to_memfd(path: str) -> bool:
 
 
 def _mappings(pid: int) -> list[str]:
-    """The process's mapped memory files, if it closed the descriptors. Root may open them."""
+    """Paths of mapped memory files, for a program that closed its descriptors. Root may open them."""
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
             lines = [line for line in islice(file, MOST_MAPPINGS) if MEMFD_PREFIX in line]

@@ -182,7 +182,7 @@ class Store:
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1_000)
         try:
-            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # reads the header; may fail
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # reads the header: a database?
             application, version, tables = (
                 db.execute(query).fetchone()[0]
                 for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_schema")
@@ -498,8 +498,8 @@ class Store:
         self._log.close()
 
     def _hold_log_open(self) -> contextlib.closing[sqlite3.Connection]:
-        """Shortens the log and keeps its file with its reserved space. The last connection to close
-        deletes the file unless it is read-only."""
+        """Shortens the log and keeps its file with its reserved space. The last writing
+        connection would delete the file; a read-only one does not."""
         self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
         self._db.execute("INSERT OR REPLACE INTO meta VALUES ('closed', '1')")
         reader = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
