@@ -3,12 +3,9 @@
 Knows: which function answers which event, and which answers are facts that hold though they could not be stored.
 Must not know: clocks, sockets, files, threads, random numbers; no module of this package does.
 
-A reading order: model, events, effects (the words); tables, state, draft (how a step sees and changes them), outcome (what
-comes of it), restart; allocator (which GPUs); work_queue, passes, matching (who is served), notify (what the others hear);
-requests, processes, time_passed, administration (what each event means); leases, members (what a lease consists of);
-submissions, jobs, job_actions (the life of a job), queue_settings, launch_hosts; audit (what the driver shows beyond the leases); books
-(the sums);
-invariants (what always holds).
+A reading order of the rooms: model (values, events, effects); state (how a step reads and changes the
+tables); scheduler (which request is served, on which GPUs); lifecycle (the changes that each event
+makes to requests, leases and jobs); views; invariants (conditions that hold after every step).
 """
 
 from __future__ import annotations
