@@ -300,7 +300,12 @@ except KeyboardInterrupt:
 """,
         when="place 2",
     )
-    assert child.seen == [[0], True]
+    states, debugger_left_alone = child.seen
+    # Another thread raises it behind the call: before or after the program has kept the result.
+    assert states in ([], [0])
+    assert debugger_left_alone
+    assert child.log[-1] == "cancel"
+    assert "Exception ignored" not in child.stderr, "raised inside the call, where it is lost"
 
 
 def test_another_exception_inside_the_driver_is_raised_behind_it_too(world: World) -> None:
